@@ -13,7 +13,6 @@ from bench.harness.commands import catalog
 from bench.harness.compare import command
 from bench.harness.op import Op
 from bench.harness.op_file import module_of, options_of, own_file
-from bench.harness.scenarios import scenario
 from results.show import removed
 from results.show.grid import Column, print_grid
 from results.show.spelling import did_you_mean, known_as
@@ -44,16 +43,14 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 
 def print_list(found: catalog.Catalog) -> int:
-    """Print every op and every scenario with its command, formula and dtypes."""
+    """Print every op and every other command with its command, formula and dtypes."""
     from bench.harness.providers.registry import provider_names
 
     rows = []
     for family, ops in found.families.items():
         names = ", ".join(provider_names(family))
         rows += [(f"bench.{family}", op.name, "x".join(op.axes), ", ".join(op.dtypes), names, op.formula) for op in ops]
-    for name, other in found.scenarios.items():
-        words = ", ".join(other.dtypes), ", ".join(other.providers)
-        rows.append((f"bench.{name}", other.name, other.axes, *words, other.formula))
+    rows += [module.LISTED for module in found.commands.values()]
     command, op, shape, dtypes, providers, formulas = zip(*rows, strict=True)
     columns = [
         Column("command", command),
@@ -68,11 +65,11 @@ def print_list(found: catalog.Catalog) -> int:
 
 
 def meant(word: str, found: catalog.Catalog) -> list[str] | None:
-    """Return the family's or scenario's file and the options that a first word stands for, or None.
+    """Return the command's file and the options that a first word stands for, or None.
 
     `bench matmul` is `bench.matmul`, and `bench gelu` is `bench.elementwise --op gelu`.
     """
-    files = [*found.families, *found.scenarios]
+    files = [*found.families, *found.commands]
     name = known_as(word.removeprefix("bench."), files)
     if name in files:
         return [name]
@@ -93,8 +90,8 @@ def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> i
         sys.argv[1:2] = options
     else:
         argv = [*options, *argv[1:]]
-    if hasattr(module, "SCENARIO"):
-        return scenario.main(module.SCENARIO, argv)
+    if hasattr(module, "LISTED"):
+        return int(module.main(argv))
     return op_main(str(module.__file__), module.__doc__, module.EXAMPLES, module.OPS, options_of(file), argv)
 
 
@@ -132,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen not in COMMANDS and (target := meant(chosen, found)) is not None:
         return run_file(target[0], target[1:], argv)
     if not chosen.startswith("-") and chosen not in COMMANDS:
-        known = [*COMMANDS, *found.families, *found.scenarios]
+        known = [*COMMANDS, *found.families, *found.commands]
         known += [op.name for ops in found.families.values() for op in ops]
         if chosen in removed.COMMANDS:
             parser.error(f"'{chosen}' was removed: {removed.COMMANDS[chosen]}")

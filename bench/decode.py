@@ -41,11 +41,9 @@ from bench.harness.model.layers import (
     decode_block,
     decode_step,
     library_attention,
-    plain_attend,
     plain_attention,
     rotation_table,
     scores_of,
-    split_attend,
     weighted,
 )
 from bench.harness.op import (
@@ -89,17 +87,11 @@ MAX_LAYERS = 9999
 
 
 def parse_model(name: str) -> str:
-    """Return the name of a preset or the path of a config.json; `load_model` raises `ConfigError` for any other."""
-    load_model(name)
+    load_model(name)  # raises `ConfigError` for a name that is neither a preset nor a file
     return name
 
 
 def parse_layers(text: str) -> str:
-    """Return the number of layers of a step, `all` or an integer, as text.
-
-    Raises:
-        ValueError: it is neither.
-    """
     try:
         return text if text == "all" else str(whole_number(text, MAX_LAYERS))
     except ValueError:
@@ -119,11 +111,6 @@ def config_of(case: Case) -> ModelConfig:
 
 
 def check(case: Case, device_type: str) -> None:
-    """Reject models that the layer here does not compute.
-
-    Raises:
-        UnsupportedCaseError: with the reason.
-    """
     config, layers = load_model(case.options["model"]), case.options["layers"]
     problem = unsupported(config, case.shape["s"], FAMILIES)
     if problem is None and config.norm == "layer" and not config.has_norm_bias:
@@ -138,23 +125,26 @@ def check(case: Case, device_type: str) -> None:
 
 
 def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each weight of a layer, without those that the model lacks."""
+    """Return the shape of each weight of a layer, (0,) for those that the model lacks."""
     h, f, d = config.width, config.mlp_width, config.head_dim
     queries, projected = config.heads * d, (config.heads + 2 * config.kv_heads) * d
     inner = (2 if config.is_gated else 1) * f
-    shapes: dict[str, tuple[int, ...]] = {"attention_norm": (h,), "mlp_norm": (h,)}
-    shapes |= {"qkv": (projected, h), "output": (h, queries), "up": (inner, h), "down": (h, f)}
-    if config.has_norm_bias:
-        shapes |= {"attention_norm_bias": (h,), "mlp_norm_bias": (h,)}
-    if config.has_qkv_bias:
-        shapes["qkv_bias"] = (projected,)
-    if config.has_output_bias:
-        shapes["output_bias"] = (h,)
-    if config.has_mlp_bias:
-        shapes |= {"up_bias": (inner,), "down_bias": (h,)}
-    if config.has_qk_norm:
-        shapes |= {"query_norm": (d,), "key_norm": (d,)}
-    return shapes
+    return {
+        "attention_norm": (h,),
+        "attention_norm_bias": (h * config.has_norm_bias,),
+        "qkv": (projected, h),
+        "qkv_bias": (projected * config.has_qkv_bias,),
+        "query_norm": (d * config.has_qk_norm,),
+        "key_norm": (d * config.has_qk_norm,),
+        "output": (h, queries),
+        "output_bias": (h * config.has_output_bias,),
+        "mlp_norm": (h,),
+        "mlp_norm_bias": (h * config.has_norm_bias,),
+        "up": (inner, h),
+        "up_bias": (inner * config.has_mlp_bias,),
+        "down": (h, f),
+        "down_bias": (h * config.has_mlp_bias,),
+    }
 
 
 def scaled(x: Tensor, rms: float) -> Tensor:
@@ -166,19 +156,20 @@ def scaled(x: Tensor, rms: float) -> Tensor:
     return x.mul_(rms / current.clamp(min=1e-3).to(x.dtype))
 
 
-def weight(tensor: TensorMaker, *shape: int) -> Tensor:
+def weight(tensor: TensorMaker, like: Tensor, *shape: int) -> Tensor:
     """Return a vector of size 1, or a random matrix whose products are of the size of their factor."""
+    if 0 in shape:
+        return like.new_empty(shape)
     return scaled(tensor(*shape), shape[1] ** -0.5 if len(shape) == 2 else 1.0)
 
 
 def layer_inputs(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> list[Tensor]:
     """Return the weights of one layer and the keys and values of the earlier tokens, in the order of `LAYER`."""
-    made = {name: weight(tensor, *shape) for name, shape in layer_shapes(config).items()}
+    made = {name: weight(tensor, like, *shape) for name, shape in layer_shapes(config).items()}
     made["query_norm" if config.has_qk_norm else "qkv"][: config.heads * config.head_dim].mul_(QUERY_GAIN)
     cache = (case.shape["b"], config.kv_heads, case.shape["s"] - 1, config.head_dim)
-    for name in ("keys", "values"):
-        made[name] = scaled(tensor(*cache), 1.0) if cache[2] else like.new_empty(cache)
-    return [made.get(name, like.new_empty(0)) for name in LAYER]
+    made |= {name: scaled(tensor(*cache), 1.0) if cache[2] else like.new_empty(cache) for name in ("keys", "values")}
+    return [made[name] for name in LAYER]
 
 
 def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> Tensor:
@@ -211,9 +202,9 @@ def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     config, b = config_of(case), case.shape["b"]
     x = tensor(b, config.width)
     positions = tensor(b, config.width) if config.position_embeddings else x.new_empty(0)
-    bias = weight(tensor, config.width) if config.has_norm_bias else x.new_empty(0)
-    head = weight(tensor, config.vocabulary, config.width)
-    fixed = (x, positions, rotation(config, case, tensor, x), weight(tensor, config.width), bias, head)
+    norm, bias = weight(tensor, x, config.width), weight(tensor, x, config.width * config.has_norm_bias)
+    head = weight(tensor, x, config.vocabulary, config.width)
+    fixed = (x, positions, rotation(config, case, tensor, x), norm, bias, head)
     layers = [layer_inputs(config, case, tensor, x) for _ in range(config.layers)]
     return (*fixed, *(part for layer in layers for part in layer))
 
@@ -226,31 +217,9 @@ def attention_eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None 
     return library_attention(q, keys, values)
 
 
-def block_reference(*inputs: Tensor) -> Tensor:
-    """Return hidden states and the new key and value (b, h + 2 k d)."""
-    return decode_block(plain_attend, inputs)
-
-
-block_reference.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what a function of a user's takes
+decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what a function of a user's takes
     [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "rotation", *LAYER)]
 )
-
-
-def block_eager(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the same without copying the cache."""
-    return decode_block(split_attend, inputs, out)
-
-
-def step_reference(
-    x: Tensor, positions: Tensor, rotation: Tensor, norm: Tensor, norm_bias: Tensor, head: Tensor, *layers: Tensor
-) -> Tensor:
-    """Return logits, and the new key and value of each layer (b, V + 2 L k d)."""
-    return decode_step(plain_attend, (x, positions, rotation, norm, norm_bias, head, *layers))
-
-
-def step_eager(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the same without copying the caches."""
-    return decode_step(split_attend, inputs, out)
 
 
 def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -295,13 +264,11 @@ def critical_batch_lines(environment: Environment, records: Sequence[Record]) ->
 
 
 def block_shape(case: Case) -> tuple[int, ...]:
-    """Return the shape of the output of decode-block."""
     config = config_of(case)
     return case.shape["b"], config.width + kv_bytes_per_token(config.with_layers(1), 1)
 
 
 def step_shape(case: Case) -> tuple[int, ...]:
-    """Return the shape of the output of decode-step."""
     config = config_of(case)
     return case.shape["b"], config.vocabulary + kv_bytes_per_token(config, 1)
 
@@ -317,9 +284,9 @@ BLOCK = Op(
     },
     make_inputs=block_inputs,
     output_shape=block_shape,
-    reference=block_reference,
-    eager=block_eager,
-    expression=block_eager,
+    reference=decode_block,
+    eager=decode_block,
+    expression=decode_block,
     writes_out_when_compiled=False,
     work=work_by(decode_layer_work),
     magnitude=layers_magnitude,
@@ -361,9 +328,9 @@ OPS = (
         is_in_suite=False,
         make_inputs=step_inputs,
         output_shape=step_shape,
-        reference=step_reference,
-        eager=step_eager,
-        expression=step_eager,
+        reference=decode_step,
+        eager=decode_step,
+        expression=decode_step,
         work=work_by(decode_step_work),
     ),
 )

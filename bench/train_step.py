@@ -18,26 +18,25 @@ Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti 
 from __future__ import annotations
 
 import argparse
-import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.scenarios.scenario import Column, Scenario, ScenarioContext, ScenarioRow, percent_of, spread
-from bench.harness.train.options import PROVIDERS, RECIPE_NAMES, TrainingCase, add_options, cases_of, check
-from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
-from results.record import Record
-from results.show.table import format_number, format_percent, format_time
-from results.stats.samples import median
-from roofline.accounting.step_memory import COMPONENTS, StepMemory, StepPlan, step_memory
+from bench.harness.cli.arguments import EXIT_CODES, add_machine, add_output, command_parser
+from bench.harness.cli.main import check_places, device_of, guarded
+from bench.harness.train.plan import PROVIDERS, RECIPE_NAMES, add_options, checking_bytes, flops_of, plans_of
+from results.record import Environment, Record
+from results.show.grid import Column, print_grid
+from results.show.table import ABSENT, format_number, render_table
+from results.show.terminal import Parser
+from roofline.accounting.step_memory import COMPONENTS, StepPlan, step_memory
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bench.harness.device.device import Device
-    from bench.harness.measure.meter import Measurement
-    from bench.harness.measure.plan import Settings
-    from bench.harness.train.step import TrainingStep
+    from bench.harness.run import Run
 
 EXAMPLES = (
     ("--recipe fp32,amp,bf16", "two small models in three precisions"),
@@ -46,70 +45,97 @@ EXAMPLES = (
     ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
 )
 
-NOTES = """\
+NOTES = f"""\
 columns:
-  step         seconds of a whole step by the clock of the host, which launches it and waits for its end: median, with
-               the half width of its 95 % confidence interval
-  device       on a GPU: seconds of the same step where it was queued before it begins, so that the host costs nothing
-  lost to host share of the step in which the GPU waits for the host
+  median       seconds of a whole step by the clock of the host, which launches it and waits for its end
+  device       on a GPU: seconds of the same step if it was queued before it begins, so that the host costs nothing
+  lost to host fraction of the step in which the GPU waits for the host
   forward, backward, optimizer   median seconds of each phase, all micro-batches of a step together
   tokens/s     tokens of a step over its median
-  MFU, HFU     share of the dense peak of the compute dtype: by what the model needs, by what is executed
-  kept by layers   estimate of the most that autograd keeps of the layers, 10^6 bytes; checkpointing makes it less
+  MFU, HFU     fraction of the dense peak of the compute dtype: by what the model needs, by what is executed
+  kept by layers   estimated maximum that autograd keeps of the layers, 10^6 bytes; checkpointing reduces it
   peak         bytes of all tensors at the moment when most is held, and what they are
   =, +1%, est  as predicted to the byte; predicted 1 % above what was counted; estimated, not counted
   10^9 FLOPs   model: needed; executed: with recomputation; counted by torch's counter and predicted for it, which
-               takes all pairs of tokens, also those that a causal mask leaves out"""
+               takes all pairs of tokens, also those that a causal mask leaves out
 
-STEPS_PER_CASE = 14
-"""Steps that a case takes at least: verification, counting, settling, samples."""
+{EXIT_CODES}"""
 
-LIKELY_SHARE = 0.3
-"""Share of the peak that a training step reaches, for a guess of its time before it runs."""
+MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("_", " "): name for name in COMPONENTS}}
+"""Keys of `memory_bytes` by title."""
 
-CASE_ALLOWANCE_S = 60.0
-"""Time that a case may take where no budget is given."""
+MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
 
+FLOPS = {
+    "model": "flops",
+    "executed": "hardware_flops",
+    "counted": "counted_flops",
+    "predicted": "counted_flops_estimated",
+}
+"""Fields of a record by title."""
 
-def rows_of(args: argparse.Namespace, device: Device, settings: Settings) -> list[ScenarioRow]:
-    """Return a row for each case, those that need more memory than there is with their estimate."""
-    from bench.harness.run import use_threads
-    from bench.harness.train.step import product_flops_per_s
+FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
 
-    use_threads(device)
-    free_bytes, product = device.free_bytes(), functools.cache(product_flops_per_s)
-    rows = [(case, plan_of(case, device.type)) for case in cases_of(args, device.type)]
-    # The products are timed here, where the budget does not run yet.
-    return [row_of(case, step, product(step.recipe.compute_dtype, device), device, free_bytes) for case, step in rows]
+LISTED = (
+    *("bench.train_step", "train-step", "bxs", ", ".join(RECIPE_NAMES), ", ".join(PROVIDERS)),
+    "loss (); weights, state updated: forward, backward, optimizer of a transformer",
+)
+"""The row of `python -m bench list`."""
 
-
-def row_of(
-    case: TrainingCase, step: StepPlan, product_flops_per_s: float, device: Device, free_bytes: int
-) -> ScenarioRow:
-    """Return the row of one case."""
-    memory = step_memory(step)
-    needed = max(memory.total, checking_bytes(step, device.type))
-    reason = None
-    if needed > free_bytes:
-        reason = f"needs an estimated {megabytes(needed)}, the device has {megabytes(free_bytes)} free"
-    return ScenarioRow(
-        blank_record(case, step, memory, reason), partial(measure, case, step, memory, product_flops_per_s), case.label
-    )
+MODULES = ("bench.harness.model.transformer", "bench.harness.train.step")
+"""What says, besides this file, what is measured."""
 
 
-def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason: str | None) -> Record:
-    """Return what a case is, with its work and its estimates, and nothing measured."""
-    flops, parts = flops_of(step), memory.components()
+def build_parser() -> Parser:
+    parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", NOTES, EXAMPLES)
+    add_options(parser.add_argument_group("what to measure"))
+    add_machine(parser.add_argument_group("how to measure"))
+    add_output(parser.add_argument_group("what to do with it"))
+    return parser
+
+
+def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
+    """Measure what the options request.
+
+    Raises:
+        UsageError, NoDeviceError, PlotError: it cannot be measured.
+    """
+    for device_type in ("cpu", "cuda"):
+        plans_of(args, device_type)  # a bad value is found before torch is loaded
+    check_places(args)
+    device = device_of(args)
+    from bench.harness.cli.once import measure_once
+    from bench.harness.train.measure import measure_step
+
+    rows = [
+        (blank_record(plan, provider, device), partial(measure_step, plan))
+        for plan, provider in plans_of(args, device.type)
+    ]
+    return measure_once(args, argv, "train-step", device, rows, MODULES)
+
+
+def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
+    """Return what a step is, with its work and its estimates; with a reason if it needs more memory than there is."""
+    memory, flops, free_bytes = step_memory(plan), flops_of(plan), device.free_bytes()
+    needed, parts = max(memory.total, checking_bytes(plan, device.type)), memory.components()
     state = parts["parameters"] + parts["optimizer_state"]
+    reason = f"needs an estimated {_mb(needed)} MB, the device has {_mb(free_bytes)} MB free"
     return Record(
         op="train-step",
-        provider=case.provider,
-        dtype=step.recipe.compute_dtype,
-        shape={"b": case.batch, "s": case.sequence},
-        case=f"{case.batch}x{case.sequence}",
-        options=case.options,
+        provider=provider,
+        dtype=plan.recipe.compute_dtype,
+        shape={"b": plan.batch, "s": plan.sequence},
+        case=f"{plan.batch}x{plan.sequence}",
+        options={
+            "model": plan.config.name,
+            "layers": plan.config.layers,
+            "recipe": plan.recipe.name,
+            "checkpoint": plan.checkpoint,
+            "micro_batches": plan.micro_batches,
+            "optimizer": plan.optimizer,
+        },
         status="skipped",
-        reason=reason,
+        reason=reason if needed > free_bytes else None,
         flops=flops.model_flops,
         bytes_read=state + memory.inputs,
         bytes_written=state,
@@ -121,237 +147,61 @@ def blank_record(case: TrainingCase, step: StepPlan, memory: StepMemory, reason:
     )
 
 
-def measure(
-    case: TrainingCase, plan: StepPlan, memory: StepMemory, product_flops_per_s: float, bench: ScenarioContext
-) -> Record:
-    """Verify the step, count what it computes and holds, time it, and return its record."""
-    from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
-    from bench.harness.train.check import check_step
-    from bench.harness.train.step import TrainingStep
-
-    blank = blank_record(case, plan, memory, None)
-    too_long = expected_too_long(blank, product_flops_per_s, bench)
-    if too_long:
-        return replace(blank, reason=too_long)
-    is_compiled = case.provider == "torch-compile"
-    step = TrainingStep(plan, bench.device, bench.settings.seed, is_compiled)
-    found = check_step(step)
-    verified = {"before": found.to_dict()}
-    if found.reason:
-        return replace(blank, status="invalid", reason=found.reason, verified=verified)
-    step()  # makes the optimizer's state
-    report = memory_report(memory, measured_memory(step, is_compiled))
-    counted = counted_flops(plan)
-    timed = timed_record(step, blank, bench)
-    again = check_step(step)
-    verified["after"] = again.to_dict()
-    if again.reason:
-        return replace(blank, status="invalid", reason=f"after timing: {again.reason}", verified=verified)
-    return replace(
-        timed,
-        first_call_s=found.first_call_s,
-        verified=verified,
-        memory_bytes=report,
-        counted_flops=sum(counted.values()),
-        counted_flops_estimated=countable_flops(plan),
-        counted_flops_by_operation=counted,
-        notes=tuple(explanations(case.provider, report, bench.device.is_gpu)),
-    )
+def _mb(size_bytes: float) -> str:
+    return format_number(size_bytes / 1e6)
 
 
-def timed_record(step: TrainingStep, blank: Record, bench: ScenarioContext) -> Record:
-    """Return the record with whole steps timed, and the phases of the very same steps.
-
-    On a GPU a step is timed twice. Queued beforehand, as the usual protocol does, it shows what the device needs. Then
-    launched by the host and waited for, as in training: that time is the row's.
-    """
-    from bench.harness.measure.finish import finished
-    from bench.harness.measure.meter import Meter
-
-    meter = Meter(bench.device, is_capturable=False)
-    if not bench.device.is_gpu:
-        measured = meter.measure([step], "warm", blank.flops, bench.left_s())
-        return replace(finished(blank, measured, bench.device, bench.ceilings), phases_s=phases_of(step, measured))
-    left_s = bench.left_s()
-    queued = meter.measure([step], "warm", blank.flops, None if left_s is None else left_s / 2)
-    return with_host(step, blank, queued, bench)
-
-
-def with_host(step: TrainingStep, blank: Record, queued: Measurement, bench: ScenarioContext) -> Record:
-    """Return the record of steps that the host launches and waits for, beside what was measured of queued ones."""
-    from bench.harness.measure.evidence import launch_limited
-    from bench.harness.measure.finish import finished
-    from bench.harness.scenarios.host_clock import measure_steps
-
-    def waited() -> None:
-        step()
-        bench.device.synchronize()
-
-    measured = measure_steps(waited, bench.device, "warm", bench.left_s())
-    limited = launch_limited(queued.samples, queued.host_launch_s)
-    also = () if limited is None else (limited,)
-    record = finished(blank, replace(measured, host_launch_s=None), bench.device, bench.ceilings, also=also)
-    return replace(record, phases_s=phases_of(step, measured), device_s=queued.samples.median_s)
+def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
+    """Print the table of a run, then its memory and its FLOPs as predicted and as counted."""
+    render_table(environment, records, console)
+    measured = [record for record in records if record.status == "ok"]
+    if not measured:
+        return
+    of_gpu = {"allocator peak": [_size(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]}
+    memory = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
+    _print_cells(MEMORY_TITLE, measured, memory | of_gpu, console)
+    counts = {title: [getattr(record, name) for record in measured] for title, name in FLOPS.items()}
+    flops = {title: [format_number(count / 1e9, 6) for count in column] for title, column in counts.items()}
+    pairs = zip(counts["predicted"], counts["counted"], strict=True)
+    flops["off by"] = [str(predicted - counted) for predicted, counted in pairs]
+    _print_cells(FLOPS_TITLE, measured, flops, console)
+    for note in dict.fromkeys(note for record in measured for note in record.notes):
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 
 
-def phases_of(step: TrainingStep, measured: Measurement) -> dict[str, float]:
-    """Return the median seconds of each phase of the steps that were sampled."""
-    samples = measured.samples
-    phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
-    return {name: median([phase[name] for phase in phases]) for name in phases[0]}
+def _size(size_bytes: int | None) -> str:
+    return ABSENT if size_bytes is None else _mb(size_bytes)
 
 
-def expected_too_long(blank: Record, product_flops_per_s: float, bench: ScenarioContext) -> str | None:
-    """Return why a case does not fit the time there is, with a guess of its time, or None.
-
-    The guess takes the faster of the ceiling and of a product of this run: a ceiling from a busy moment is too low.
-    """
-    peak = bench.ceilings.peak(blank.dtype)
-    fastest = max(peak.value if peak else 0.0, product_flops_per_s)
-    left_s = bench.left_s()
-    allowance_s = CASE_ALLOWANCE_S if left_s is None else left_s
-    step_s = (blank.hardware_flops or 0) / (LIKELY_SHARE * fastest)
-    case_s = STEPS_PER_CASE * step_s
-    if case_s <= allowance_s:
-        return None
-    enough = round(1.5 * case_s * bench.rows_left) + 1
-    return (
-        f"estimated {step_s:.2g} s a step and {case_s:.3g} s for the case, more than the {allowance_s:.3g} s that it "
-        f"may take; --budget {enough} would allow it"
-    )
+def _against_estimate(record: Record, name: str) -> str:
+    """Return a component as measured, with the error of the estimate, or as estimated."""
+    report = record.memory_bytes
+    estimated, measured, error = (report[key].get(name) for key in ("estimated", "measured", "error_pct"))
+    if not (measured or estimated):
+        return ABSENT
+    if measured is None:
+        return f"{_mb(estimated)} est"
+    return f"{_mb(measured)} {'=' if estimated == measured else 'new' if error is None else f'{error:+.2g}%'}"
 
 
-def megabytes(size_bytes: float) -> str:
-    """Return bytes for people, 10^6 a MB."""
-    return f"{format_number(size_bytes / 1e6)} MB"
+def _print_cells(title: str, records: Sequence[Record], cells: dict[str, list[str]], console: Console) -> None:
+    """Print a further table of the same rows; a column that says nothing is left out."""
+    what = {"case": [record.case for record in records]}
+    for name in ("model", "recipe", "checkpoint", "micro_batches", "optimizer"):
+        what[name.replace("_", " ")] = [str(record.options[name]) for record in records]
+    what["provider"] = [record.provider for record in records]
+    columns = [Column(name, texts) for name, texts in what.items() if name == "case" or len(set(texts)) > 1]
+    columns += [Column(name, texts, "right", leaves=1) for name, texts in cells.items() if {*texts} != {ABSENT}]
+    console.print(f"\n{title}", markup=False, highlight=False, soft_wrap=True)
+    print_grid(console, columns)
 
 
-def against_estimate(name: str) -> Column:
-    """Return the column of a component: as measured, with the error of the estimate, or as estimated."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; `argv` None stands for the process's arguments."""
+    return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
 
-    def cell(record: Record, _: Mapping[str, Any]) -> str | None:
-        report = record.memory_bytes
-        estimated, measured = report["estimated"][name], report["measured"].get(name)
-        if not (measured or estimated):
-            return None
-        if measured is None:
-            return f"{format_number(estimated / 1e6)} est"
-        error = report["error_pct"][name]
-        said = "=" if estimated == measured else "new" if error is None else f"{error:+.2g}%"
-        return f"{format_number(measured / 1e6)} {said}"
-
-    return Column({"total": "peak"}.get(name, name.replace("_", " ")), cell)
-
-
-def allocator_peak(record: Record, _: Mapping[str, Any]) -> str | None:
-    """Return what the allocator of a GPU says of the same step."""
-    size_bytes = record.memory_bytes["measured"]["allocator_peak"]
-    return None if size_bytes is None else format_number(size_bytes / 1e6)
-
-
-def giga(count: int | None) -> str | None:
-    """Return a count in 10^9."""
-    return None if count is None else format_number(count / 1e9, 6)
-
-
-def notes_on(records: Sequence[Record]) -> list[str]:
-    """Return what explains the differences between estimates and measurements, each note once."""
-    notes = dict.fromkeys(note for record in records for note in record.notes)
-    return [f"note: {note}" for note in notes]
-
-
-def described(record: Record) -> list[str]:
-    """Return how a row was verified and timed, for `-v`."""
-    if record.status != "ok":
-        return [f"{record.op} {record.case}: {record.status}: {record.reason}"]
-    found, report = record.verified["before"], record.memory_bytes
-    checked = (
-        f"{record.op} {record.case} {record.options['model']} {record.options['recipe']}: loss {found['loss']:.4g} at "
-        f"the start, ln V {found['expected_loss']:.4g}; gradients off by {found['max_error']:.2g} at most "
-        f"({found['worst']}), bound {found['bound']:.2g}; {len(record.samples_s)} steps; most memory in the "
-        f"{report['measured']['phase']} phase, predicted: {report['estimated']['moment']}"
-    )
-    return [
-        checked,
-        *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items()),
-    ]
-
-
-def lost_to_host(record: Record) -> str | None:
-    """Return the share of a step in which a GPU waits for the host; None on a CPU."""
-    if record.device_s is None or record.median_s is None:
-        return None
-    return format_percent(100 * max(0.0, 1 - record.device_s / record.median_s))
-
-
-def phase(name: str) -> Column:
-    """Return the column of a phase."""
-    return Column(name, lambda record, _: format_time(record.phases_s[name]), goes_below=1)
-
-
-WHAT = (
-    Column("model", lambda record, _: record.options["model"], is_text=True),
-    Column("case", lambda record, _: record.case, is_text=True),
-    Column("recipe", lambda record, _: record.options["recipe"], is_text=True),
-    Column("checkpoint", lambda record, _: record.options["checkpoint"], is_text=True, is_quiet=True),
-    Column("micro", lambda record, _: str(record.options["micro_batches"]), is_quiet=True),
-    Column("optimizer", lambda record, _: record.options["optimizer"], is_text=True, is_quiet=True),
-    Column("provider", lambda record, _: record.provider, is_text=True, is_quiet=True),
-)
-
-TIMES = (
-    *WHAT,
-    Column("step", lambda record, _: format_time(record.median_s)),
-    Column("95% CI", lambda record, _: spread(record), goes_below=2),
-    Column("device", lambda record, _: None if record.device_s is None else format_time(record.device_s)),
-    Column("lost to host", lambda record, _: lost_to_host(record)),
-    *(phase(name) for name in ("forward", "backward", "optimizer")),
-    Column("tokens/s", lambda _, judged: format_number(judged["tokens_per_s"])),
-    Column("MFU", lambda _, judged: percent_of(judged["mfu"])),
-    Column("HFU", lambda _, judged: percent_of(judged["hfu"]), goes_below=3),
-)
-
-MEMORY = (
-    *WHAT,
-    *(against_estimate(name) for name in ("kept_by_layers", "total", *COMPONENTS)),
-    Column("allocator peak", allocator_peak),
-)
-
-FLOPS = (
-    *WHAT,
-    Column("model", lambda record, _: giga(record.flops)),
-    Column("executed", lambda record, _: giga(record.hardware_flops)),
-    Column("counted", lambda record, _: giga(record.counted_flops)),
-    Column("predicted", lambda record, _: giga(record.counted_flops_estimated)),
-    Column("off by", lambda record, _: str((record.counted_flops_estimated or 0) - (record.counted_flops or 0))),
-)
-
-MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
-FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
-
-SCENARIO = Scenario(
-    name="train-step",
-    command="bench.train_step",
-    formula="loss (); weights, state updated: forward, backward, optimizer of a transformer",
-    axes="bxs",
-    dtypes=RECIPE_NAMES,
-    providers=PROVIDERS,
-    doc=__doc__,
-    notes=NOTES,
-    examples=EXAMPLES,
-    add_options=add_options,
-    check=check,
-    plan=rows_of,
-    defined_in=("bench.harness.model.transformer", "bench.harness.train.step"),
-    columns=TIMES,
-    more_tables={MEMORY_TITLE: MEMORY, FLOPS_TITLE: FLOPS},
-    footer=notes_on,
-    describe=described,
-)
 
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.scenarios.scenario import main
-
-    raise SystemExit(main(SCENARIO))
+    raise SystemExit(main())

@@ -27,7 +27,7 @@ FOLDERS = {
     "bench.harness": (
         *("worker", "preload"),
         *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure"),
-        *("calibrate", "cli run loop", "model", "scenarios", "train", "transfer", "profile", "fixture", "commands"),
+        *("calibrate", "cli run loop", "model", "train", "transfer", "profile", "fixture", "commands"),
         *("compare", "api"),
     ),
     "roofline": (
@@ -59,7 +59,7 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "step")} | {
+BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "measure", "step")} | {
     "bench/harness/model/transformer.py",
     "bench/harness/profile/account.py",
 }

@@ -9,10 +9,9 @@ import pytest
 from table_pictures import Screens
 
 from bench.harness.commands import calibrate
-from bench.harness.scenarios import scenario
 from kernels.audit import output
 from results.record import Environment
-from results.show.terminal import drawn, print_out
+from results.show.terminal import print_out
 from roofline.__main__ import main as roofline
 from roofline.ceilings import Ceiling
 from roofline.commands import gpus, notes
@@ -22,7 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent
 RENDERER = "results/show/grid.py"
 NO_TABLES = {
     "bench/harness/cli/arguments.py": "examples below the options of --help",
-    "bench/harness/scenarios/scenario.py": "examples below the options of --help",
     "bench/harness/cli/signature.py": "the arguments that a function is called with, in a message",
     "bench/harness/profile/show.py": "bars, one a line",
 }
@@ -95,20 +93,6 @@ def test_a_calibration(screens, tmp_path):
         None, kept, SimpleNamespace(records=[]), found=found, missing=["fp64: the time was over"]
     )
     screens.check("calibrate", lambda: print_out(calibrate.table_text(environment(), job, ["bf16: 81 % of its peak"])))
-
-
-def test_a_command_that_times_no_op(screens):
-    words = ("model", "checkpoint", "forward", "backward", "optimizer", "step", "95% CI", "tokens/s", "MFU")
-    columns = [
-        scenario.Column(word, lambda *_, word=word: f"{len(word)}.25 {word}", place < 2, goes_below=word == "95% CI")
-        for place, word in enumerate(words)
-    ]
-    flags = ["preempted, not-converged", ""]
-
-    def draw(console):
-        scenario.print_table(console, columns, [(None, {})] * 2, flags)
-
-    screens.check("scenario", lambda: print_out(drawn(draw)))
 
 
 @pytest.mark.parametrize("words", [["gpus"], ["notes"], ["gpus", "h100-sxm", "h200-sxm", "mi300x", "b200-sxm"]])

@@ -94,9 +94,3 @@ def parse_size(text: str) -> int:
     if size_bytes < 1 or size_bytes.denominator != 1:
         raise ShapeError(f"size '{text}' must be a whole number of bytes, 1 or more")
     return int(size_bytes)
-
-
-def size_text(size_bytes: int) -> str:
-    """Return a size as it can be written for `--size`: in the largest unit that is exact."""
-    unit = next((unit for unit in ("GiB", "MiB", "KiB") if size_bytes % UNITS[unit.upper()] == 0), "B")
-    return f"{size_bytes // UNITS[unit.upper()]} {unit}"

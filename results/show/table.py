@@ -16,7 +16,7 @@ from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.judge import Report, judged
 from results.show.terminal import one_line, printable
-from results.stats.samples import half_width
+from results.stats.samples import half_width, median
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -240,6 +240,9 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         Column("% link", of_scores("link_share", _share), "right"),
         Column("hidden", of_scores("hidden_share", _share), "right"),
         Column("waits", of_scores("wait_share", _share), "right"),
+        Column("device", of_records(lambda record: format_time(record.device_s)), "right", leaves=3),
+        Column("lost to host", of_records(_lost_to_host), "right", leaves=3),
+        Column("work", of_records(_work), "right", leaves=3),
         Column("host kept", of_records(lambda record: format_time(record.host_launch_s)), "right", leaves=3),
         *(
             Column(name, [format_time(record.phases_s.get(name)) for record in records], "right", leaves=4)
@@ -269,6 +272,18 @@ def table_rows(
         {title: "" if column[row] == ABSENT else column[row] for title, column in cells.items()}
         for row in range(len(records))
     ]
+
+
+def _lost_to_host(record: Record) -> str:
+    """Return the fraction of a training step in which a GPU waits for the host."""
+    if record.device_s is None or record.median_s is None:
+        return ABSENT
+    return format_percent(100 * max(0.0, 1 - record.device_s / record.median_s))
+
+
+def _work(record: Record) -> str:
+    """Return the seconds of the work of a step that loads batches, alone."""
+    return format_time(median(record.compute_s)) if record.waits_s and record.compute_s else ABSENT
 
 
 def _scaled_value(value: float | None, scale: float) -> float | None:

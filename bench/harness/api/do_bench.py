@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.records import called, name_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.timing.protocol import Limits, Sampler, collect, settle
+from bench.harness.timing.protocol import Limits, Sampler, collect, warm_up
 from results.stats.samples import quantile
 
 if TYPE_CHECKING:
@@ -61,9 +61,8 @@ def do_bench(
 
     def measured() -> Sequence[float]:
         sampler = flushing_sampler(fn, device, grad_to_none or ())
-        limits = Limits(_NO_LOOK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
-        settle(sampler.sample, limits)
-        return collect(sampler, limits, "cold").samples_s
+        warm_up(sampler, warmup / 1e3)
+        return collect(sampler, Limits(_NO_LOOK, 0.0, 0.0, rep / 1e3, 0.0, 0.0), "cold").samples_s
 
     return summary([1e3 * seconds for seconds in called(name, measured)], quantiles, return_mode)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,10 +89,8 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
 
 def _measured(family: str, module: Any, args: argparse.Namespace, words: Sequence[str]) -> tuple[Run, Render]:
     """Return what was measured, and what prints its table."""
-    if hasattr(module, "SCENARIO"):
-        from bench.harness.scenarios import scenario
-
-        return scenario.measured_run(module.SCENARIO, args, words), partial(scenario.render, module.SCENARIO)
+    if hasattr(module, "LISTED"):
+        return module.measure(args, words), module.render
     from bench.harness.cli.main import planned
     from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run
@@ -105,10 +102,9 @@ def _measured(family: str, module: Any, args: argparse.Namespace, words: Sequenc
 
 def _parser_of(family: str, module: Any) -> Parser:
     """Return the parser of a family's command."""
-    if hasattr(module, "SCENARIO"):
-        from bench.harness.scenarios.scenario import build_parser as build
-
-        return build(module.SCENARIO)
+    if hasattr(module, "LISTED"):
+        parser: Parser = module.build_parser()
+        return parser
     from bench.harness.cli.arguments import build_parser
 
     return build_parser(family, "", (), module.OPS, options_of(family))

@@ -18,7 +18,7 @@ from bench.harness.device.telemetry import Poller, polled_row, row_telemetry, sn
 from bench.harness.measure.evidence import disturbance, preempted, throttled
 from bench.harness.measure.runner import one_line
 from bench.harness.op import Op
-from bench.harness.timing.protocol import Samples, collect, limits_of, settle
+from bench.harness.timing.protocol import Samples, collect, limits_of, warm_up
 from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record
 from results.stats.samples import half_width, median, median_ci95, quantile
@@ -179,8 +179,7 @@ class CalibrationSetup:
             if isinstance(sampler, GraphSampler):
                 sampler.runs_ahead = True
         else:
-            warm_up_s = min(usual.warm_up_s, WARM_UP_SHARE * seconds)
-            settle(sampler.sample, replace(limits, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s))
+            warm_up(sampler, min(usual.warm_up_s, WARM_UP_SHARE * seconds))
         poller.begin()
         before = snapshot(self.device)
         samples = collect(sampler, limits, "warm")

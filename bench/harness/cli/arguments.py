@@ -36,7 +36,9 @@ MAX_BUDGET_S = 1e9
 MAX_SEED = 2**63 - 1
 """The largest that every random generator of torch takes."""
 
-COLUMNS = """\
+EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"
+
+COLUMNS = f"""\
 columns:
   median      seconds per launch, with the half width of its 95 % confidence interval
   TFLOP/s     declared FLOPs per second, in 10^12 (GFLOP/s: 10^9); an FMA counts as 2
@@ -48,7 +50,7 @@ columns:
   % roof      share of min(peak, intensity x bandwidth), with the peak of vector units for ops without a product
   first call  the first call's seconds: loading, compiling, tuning
 
-exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"""
+{EXIT_CODES}"""
 
 
 class UsageError(ValueError):
@@ -159,15 +161,8 @@ def build_parser(
     family: str, doc: str, examples: Sequence[tuple[str, str]], ops: Sequence[Op], options: Sequence[Option]
 ) -> Parser:
     """Return the parser of one family's command."""
-    prog = command_of(family)
-    width = max((len(arguments) for arguments, _ in examples), default=0)
-    lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
-    parser = Parser(
-        prog=prog,
-        usage=f"{prog} [--dtype LIST] [--shape LIST] [--provider LIST] [options]",
-        description=doc,
-        epilog="\n".join([COLUMNS, *(["", "examples:", *lines] if lines else [])]),
-    )
+    usage = "[--dtype LIST] [--shape LIST] [--provider LIST] [options]"
+    parser = command_parser(command_of(family), usage, doc, COLUMNS, examples)
     what = parser.add_argument_group("what to measure")
     add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)}{' (default: all)' * (len(ops) > 1)}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
@@ -188,6 +183,14 @@ def build_parser(
     add_how(parser.add_argument_group("how to measure"))
     add_output(parser.add_argument_group("what to do with it"))
     return parser
+
+
+def command_parser(prog: str, usage: str, doc: str, notes: str, examples: Sequence[tuple[str, str]]) -> Parser:
+    """Return a parser without options; `notes`, then `examples` with their meanings, follow the options of --help."""
+    width = max((len(arguments) for arguments, _ in examples), default=0)
+    lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
+    epilog = "\n".join([notes, *(["", "examples:", *lines] if lines else [])])
+    return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
 
 def add_list(group: Any, name: str, text: str, parse: Callable[[str], list[str]] = words) -> None:

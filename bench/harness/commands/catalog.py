@@ -1,4 +1,4 @@
-"""The families and scenarios that can be measured, found by the names of their files in `bench/`.
+"""The families and other commands that can be measured, found by the names of their files in `bench/`.
 
 A file that cannot be used, because it is not finished or raises when it is imported, is left out with a line that says
 why, so that the other ops can still be measured.
@@ -10,37 +10,38 @@ import importlib
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import ModuleType
 
 from bench.harness.op import Op
 from bench.harness.op_file import BENCH, OpFileError, load_ops, options_of, own_families
-from bench.harness.scenarios.scenario import Scenario
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The families and scenarios, by the names of their files."""
+    """The families and the other commands, by the names of their files."""
 
     families: Mapping[str, tuple[Op, ...]]
-    scenarios: Mapping[str, Scenario]
+    commands: Mapping[str, ModuleType]
+    """Modules whose rows are not ops, with `LISTED`, `build_parser`, `measure`, `render` and `main`."""
     problems: Sequence[str]
     """One line for each file that is left out."""
 
 
 def read(reserved: Collection[str] = (), own: Sequence[str] = ()) -> Catalog:
-    """Return each public file of `bench` that has `OPS` or `SCENARIO`.
+    """Return each public file of `bench` that has `OPS` or `LISTED`.
 
     Args:
         reserved: names, with underscores, that no option of a family may have, as commands have them.
         own: words of `--op`, whose files are families too; what is wrong with one is told where its ops are chosen.
     """
     families: dict[str, tuple[Op, ...]] = {}
-    scenarios: dict[str, Scenario] = {}
+    commands: dict[str, ModuleType] = {}
     problems = []
     for path in sorted(BENCH.glob("[a-z]*.py")):
         try:
-            scenario = _scenario_of(path.stem)
-            if scenario is not None:
-                scenarios[path.stem] = scenario
+            module = _command_of(path.stem)
+            if module is not None:
+                commands[path.stem] = module
                 continue
             ops = load_ops(path.stem, families)
             check_options(path.stem, reserved)
@@ -50,15 +51,15 @@ def read(reserved: Collection[str] = (), own: Sequence[str] = ()) -> Catalog:
             families[path.stem] = ops
     with suppress(OpFileError):
         families |= own_families(own, families)
-    return Catalog(families, scenarios, problems)
+    return Catalog(families, commands, problems)
 
 
-def _scenario_of(family: str) -> Scenario | None:
+def _command_of(name: str) -> ModuleType | None:
     try:
-        scenario: Scenario | None = getattr(importlib.import_module(f"bench.{family}"), "SCENARIO", None)
+        module = importlib.import_module(f"bench.{name}")
     except (Exception, SystemExit):
         return None  # `load_ops` says what is wrong
-    return scenario
+    return module if hasattr(module, "LISTED") else None
 
 
 def check_options(family: str, reserved: Collection[str]) -> None:

@@ -7,13 +7,11 @@ Sources: Touvron et al., LLaMA (2023), and Radford et al., GPT-2 (2019), as Hugg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 RMSNORM_EPSILON = 1e-6
 """The same in every precision. Source: configurations of Llama and Qwen have 1e-5 or 1e-6; the cost is the same."""
@@ -54,7 +52,7 @@ def rotated(x: Tensor, table: Tensor) -> Tensor:
     return x * table[0] + torch.cat((-second, first), -1) * table[1]
 
 
-def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def normalized(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return RMSNorm over the last axis, or LayerNorm if `bias` is not empty."""
     from torch.nn import functional
 
@@ -94,15 +92,11 @@ def library_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
 
 
-def plain_attend(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the attention of q (b, a, d) to a copy of the cache with the new key and value (b, k, d) appended."""
-    import torch
+def cached_attention(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return the attention of q (b, a, d) to the cache and the new key and value (b, k, d).
 
-    return plain_attention(q, torch.cat((keys, key[:, :, None]), 2), torch.cat((values, value[:, :, None]), 2))
-
-
-def split_attend(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the same without copying the cache: one softmax over two products."""
+    The cache is not copied: one softmax over two matmuls.
+    """
     import torch
 
     grouped = q.unflatten(1, (keys.shape[1], -1))
@@ -111,28 +105,27 @@ def split_attend(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Te
     return torch.addcmul(weights[..., :-1] @ values, weights[..., -1:], value.unsqueeze(-2)).flatten(1, 2)
 
 
-def decode_layer(x: Tensor, table: Tensor, tensors: Sequence[Tensor], attend: Attend) -> list[Tensor]:
+def decode_layer(x: Tensor, table: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the hidden states (b, h) behind one layer, and the new key and value, each (b, k d).
 
     Args:
         x: hidden states (b, h) of one new token of each sequence.
         table: rotation of its position, (2, d); empty if positions are learned.
         tensors: weights and cache, in the order of `LAYER`.
-        attend: attention of the new queries to the cache and the new token.
     """
     from torch.nn import functional
 
     w = dict(zip(LAYER, tensors, strict=True))
     _, kv_heads, _, d = w["keys"].shape
     heads = w["output"].shape[1] // d
-    projected = linear(norm(x, w["attention_norm"], w["attention_norm_bias"]), w["qkv"], w["qkv_bias"])
+    projected = linear(normalized(x, w["attention_norm"], w["attention_norm_bias"]), w["qkv"], w["qkv_bias"])
     q, key, value = projected.unflatten(-1, (-1, d)).split((heads, kv_heads, kv_heads), 1)
     if w["query_norm"].numel():
-        q, key = norm(q, w["query_norm"], x.new_empty(0)), norm(key, w["key_norm"], x.new_empty(0))
+        q, key = normalized(q, w["query_norm"], x.new_empty(0)), normalized(key, w["key_norm"], x.new_empty(0))
     q, key = rotated(q, table), rotated(key, table)
-    attended = attend(q, w["keys"], w["values"], key, value).flatten(1)
+    attended = cached_attention(q, w["keys"], w["values"], key, value).flatten(1)
     x = x + linear(attended, w["output"], w["output_bias"])
-    up = linear(norm(x, w["mlp_norm"], w["mlp_norm_bias"]), w["up"], w["up_bias"])
+    up = linear(normalized(x, w["mlp_norm"], w["mlp_norm_bias"]), w["up"], w["up_bias"])
     if up.shape[-1] == 2 * w["down"].shape[-1]:
         gate, up = up.chunk(2, -1)
         up = functional.silu(gate) * up
@@ -141,21 +134,29 @@ def decode_layer(x: Tensor, table: Tensor, tensors: Sequence[Tensor], attend: At
     return [x + linear(up, w["down"], w["down_bias"]), key.flatten(1), value.flatten(1)]
 
 
-def decode_block(attend: Attend, inputs: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-    """Return the output of decode-block: hidden states, new key and value (b, h + 2 k d)."""
+def decode_block(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return hidden states, and the new key and value (b, h + 2 k d)."""
     import torch
 
-    x, table, *tensors = inputs
-    return torch.cat(decode_layer(x, table, tensors, attend), -1, out=out)
+    x, rotation, *tensors = inputs
+    return torch.cat(decode_layer(x, rotation, tensors), -1, out=out)
 
 
-def decode_step(attend: Attend, inputs: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-    """Return the output of decode-step: logits, then key and value of each layer (b, V + 2 L k d)."""
+def decode_step(
+    x: Tensor,
+    positions: Tensor,
+    rotation: Tensor,
+    norm: Tensor,
+    norm_bias: Tensor,
+    head: Tensor,
+    *layers: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Return logits, and the new key and value of each layer (b, V + 2 L k d)."""
     import torch
 
-    x, positions, table, last, last_bias, head, *tensors = inputs
     x, new = x + positions if positions.numel() else x, []
-    for start in range(0, len(tensors), len(LAYER)):
-        x, *added = decode_layer(x, table, tensors[start : start + len(LAYER)], attend)
+    for start in range(0, len(layers), len(LAYER)):
+        x, *added = decode_layer(x, rotation, layers[start : start + len(LAYER)])
         new += added
-    return torch.cat((linear(norm(x, last, last_bias), head, x.new_empty(0)), *new), -1, out=out)
+    return torch.cat((linear(normalized(x, norm, norm_bias), head, x.new_empty(0)), *new), -1, out=out)

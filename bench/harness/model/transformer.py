@@ -5,10 +5,10 @@
     x = x + mlp(norm(x))                                      gelu(x up) down, or (silu(x gate) * x up) down
     loss = cross entropy(norm(x) head, targets)               logits (b, s, V), taken in fp32
 
-Every matrix is a tensor of its own (query, key and value apart), so that the tensors are those of
+Query, key and value have separate matrices, so that the tensors are those of
 `roofline.accounting.parameters.weights`, one for one.
 
-Sources: Radford et al., GPT-2 (2019); Touvron et al., LLaMA (2023); Su et al., RoFormer (2021), for the rotation.
+Sources: Radford et al., GPT-2 (2019); Touvron et al., LLaMA (2023).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ModelConfig
 
 DEVIATION = 0.02
-"""Standard deviation of the weights at the start. Source: Radford et al., GPT-2 (2019)."""
+"""Standard deviation of the initial weights. Source: Radford et al., GPT-2 (2019)."""
 
 
 class HeadNorm(nn.RMSNorm):
@@ -32,7 +32,6 @@ class HeadNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x (b, s, heads, d), normalized, in the dtype of the weight."""
         return super().forward(x.to(self.weight.dtype))
 
 
@@ -52,27 +51,26 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return (b, s, h); `rotation` (2, s, d) holds cosines and sines, None for learned positions."""
-        batch, sequence, _ = x.shape
-        shape = (batch, sequence, -1, self.head_dim)
+        shape = (*x.shape[:2], -1, self.head_dim)
         query = self.query_norm(self.query(x).view(shape)).transpose(1, 2)
         key = self.key_norm(self.key(x).view(shape)).transpose(1, 2)
         value = self.value(x).view(shape).transpose(1, 2)
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)
         is_grouped = self.queries_per_key > 1
-        if is_grouped and lacks_grouped_kernel(query):
+        if is_grouped and _lacks_grouped_kernel(query):
             key, value = (x.repeat_interleave(self.queries_per_key, dim=1) for x in (key, value))
             is_grouped = False
         attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
-        joined: Tensor = self.output(attended.transpose(1, 2).reshape(batch, sequence, -1))
-        return joined
+        result: Tensor = self.output(attended.transpose(1, 2).reshape(*x.shape[:2], -1))
+        return result
 
 
-def lacks_grouped_kernel(query: Tensor) -> bool:
+def _lacks_grouped_kernel(query: Tensor) -> bool:
     """Return whether fused attention takes no grouped heads: on a GPU in fp32, where all scores would be kept.
 
-    Source: torch.nn.functional.scaled_dot_product_attention: `enable_gqa` works for flash attention and the one taken
-        apart alone, and flash attention takes 16 bits alone. transformers repeats keys and values there, too.
+    Source: torch.nn.functional.scaled_dot_product_attention: `enable_gqa` works for flash attention, which takes 16
+        bits alone, and for separate matmuls. transformers repeats keys and values there, too.
     """
     return query.is_cuda and query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
 
@@ -82,20 +80,18 @@ class Mlp(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        into, biased = (config.width, config.mlp_width), config.has_mlp_bias
-        self.gate = nn.Linear(*into, bias=biased) if config.is_gated else None
-        self.up = nn.Linear(*into, bias=biased)
-        self.down = nn.Linear(config.mlp_width, config.width, bias=biased)
+        h, f, bias = config.width, config.mlp_width, config.has_mlp_bias
+        self.gate = nn.Linear(h, f, bias=bias) if config.is_gated else None
+        self.up = nn.Linear(h, f, bias=bias)
+        self.down = nn.Linear(f, h, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (b, s, h)."""
         wide = nn.functional.gelu(self.up(x)) if self.gate is None else nn.functional.silu(self.gate(x)) * self.up(x)
-        narrow: Tensor = self.down(wide)
-        return narrow
+        result: Tensor = self.down(wide)
+        return result
 
 
-def norm_of(config: ModelConfig) -> nn.Module:
-    """Return a LayerNorm or an RMSNorm over the width."""
+def _norm(config: ModelConfig) -> nn.Module:
     if config.norm == "rms":
         return nn.RMSNorm(config.width, eps=RMSNORM_EPSILON)
     return nn.LayerNorm(config.width, bias=config.has_norm_bias)
@@ -106,26 +102,24 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm, self.attention = norm_of(config), Attention(config)
-        self.mlp_norm, self.mlp = norm_of(config), Mlp(config)
+        self.attention_norm, self.attention = _norm(config), Attention(config)
+        self.mlp_norm, self.mlp = _norm(config), Mlp(config)
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
-        """Return (b, s, h)."""
         x = x + self.attention(self.attention_norm(x), rotation)
-        joined: Tensor = x + self.mlp(self.mlp_norm(x))
-        return joined
+        result: Tensor = x + self.mlp(self.mlp_norm(x))
+        return result
 
 
 class Head(nn.Module):
-    """The final norm, the logits (b, s, V), and their cross entropy in fp32."""
+    """The final norm, the logits (b, s, V), and their mean cross entropy in fp32 or, if x is fp64, in fp64."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = norm_of(config)
+        self.norm = _norm(config)
         self.product = nn.Linear(config.width, config.vocabulary, bias=False)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss over all tokens, in fp32 or, where x is fp64, in fp64."""
         exact = torch.promote_types(x.dtype, torch.float32)
         return nn.functional.cross_entropy(self.product(self.norm(x)).flatten(0, 1).to(exact), targets.flatten())
 
@@ -134,7 +128,7 @@ class Transformer(nn.Module):
     """The whole model, from token ids to the loss."""
 
     def __init__(self, config: ModelConfig, checkpointing: str = "none") -> None:
-        """Build it with weights as they start, on the default device.
+        """Build it with initial weights, on the default device.
 
         Args:
             config: the model; `bench.harness.model.known.unsupported` says which cannot be built.
@@ -150,19 +144,19 @@ class Transformer(nn.Module):
         self.head = Head(config)
         if config.is_tied:
             self.head.product.weight = self.embedding.weight
-        self.head_dim, self.group = config.head_dim, checkpoint_group(checkpointing, config.layers)
+        self.group = checkpoint_group(checkpointing, config.layers)
+        self.head_dim, self.width = config.head_dim, config.width
         self.rotation: Tensor | None = None
-        """Cosines and sines, made by `rotate_for`; the same for all layers and no parameter."""
-        self.width = config.width
+        """Cosines and sines (2, s, d), made by `rotate_for`; the same for all layers and not a parameter."""
         self.start()
 
     @torch.no_grad()
     def start(self) -> None:
         """Fill matrices from N(0, 0.02^2), biases with 0, norms with 1, and scale the final norm.
 
-        No logit is to be much above 1 in size. The norm hands on vectors of length sqrt(h), the rows of the head have
-        one of 0.02 sqrt(h): logits as large as their product, 0.02 h, would hide whether the loss starts at ln V.
-        Divided by it, they are within about 1.
+        Logits should be at most about 1 in size. The norm returns vectors of length sqrt(h), and the rows of the head
+        have length 0.02 sqrt(h): logits of 0.02 h would hide whether the loss starts at ln V. Divided by it, they are
+        within about 1.
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -172,7 +166,7 @@ class Transformer(nn.Module):
         self.head.norm.get_parameter("weight").fill_(1 / (DEVIATION * self.width))
 
     def rotate_for(self, sequence: int, dtype: torch.dtype, device: torch.device | str) -> None:
-        """Make the table of rotations for sequences of this length, in the dtype that queries are computed in."""
+        """Make the rotations for sequences of this length, in the dtype that queries are computed in."""
         if self.positions is None:
             positions = torch.arange(sequence, device="cpu")
             self.rotation = rotation_table(positions, self.head_dim).to(device, dtype)
@@ -191,10 +185,10 @@ class Transformer(nn.Module):
         return loss
 
     def _groups(self) -> list[list[nn.Module]]:
-        """Return the blocks in groups that are checkpointed together; a smaller one, if there is one, comes first.
+        """Return the blocks in groups that are checkpointed together; if one is smaller, it is the first.
 
-        The backward pass begins with the last group, while the inputs of all are still kept: that is the most memory,
-        whatever the size of the first.
+        The backward pass begins with the last group, while the inputs of all are still kept: that is the peak, whatever
+        the size of the first.
         """
         blocks = list(self.blocks)
         size = self.group or len(blocks)

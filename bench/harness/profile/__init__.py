@@ -4,5 +4,5 @@ A profile is made in this order: `target` builds what is profiled, `step` runs i
 call by the rules of `counts`, `recording` reads what torch.profiler saw, `join` gives each call its time, `report` sums
 and judges, `show` prints, `profiling` goes through all of it for the command and for `bench.profile`.
 
-It stands above `scenarios` and below `commands`, and may import whatever stands to the left of it.
+It stands above `cli` and below `commands`, and may import whatever stands to the left of it.
 """

@@ -32,7 +32,7 @@ def steps_worth(step_s: float, calls: int) -> int:
 
 def unprofiled_s(step: ProfiledStep, device: Device, left_s: float | None) -> list[float]:
     """Return samples of the whole step by the protocol of all measurements, seconds; at least one."""
-    from bench.harness.scenarios.host_clock import measure_steps
+    from bench.harness.measure.steps import measure_steps
 
     return list(measure_steps(step, device, "warm", left_s).samples.samples_s)
 

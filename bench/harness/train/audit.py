@@ -1,7 +1,4 @@
-"""Counts the bytes that a training step holds at its peak and the FLOPs that it computes, in steps that are not timed.
-
-What the parts of the peak are is predicted by roofline.accounting; tests check them part by part.
-"""
+"""Counts the bytes that a training step holds at its peak, and its FLOPs, in steps that are not timed."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ from bench.harness.train.step import TrainingStep
 from roofline.accounting.step_memory import StepMemory, StepPlan
 
 NOT_COUNTED = "norms, activations, softmax, rotations, the loss, the optimizer; embedding rows are looked up"
-"""Operations without a formula in torch's counter, which has formulas for matrix products alone."""
+"""Operations without a formula in torch's counter, which has formulas for matmuls alone."""
 
 RANDOM_STATE_DTYPES = (torch.int64, torch.uint64)
-LARGEST_RANDOM_STATE = 2
+MAX_RANDOM_STATE = 2
 """Numbers in a tensor that holds a seed and an offset."""
 
 
 def counted_flops(plan: StepPlan) -> dict[str, int]:
-    """Return the FLOPs of a step that torch's counter finds, by operation, forward, backward and recomputation.
+    """Return the FLOPs of a step that torch's counter counts, by operation: forward, backward and recomputation.
 
-    The step runs on the meta device, which computes nothing and needs no memory. Attention is taken apart into its
-    products, because of the fused kernel torch up to 2.13 counts nothing on a CPU, and every release counts
-    every pair of tokens elsewhere, also those that the mask leaves out.
+    The step runs on the meta device, which computes nothing and needs no memory. Attention runs as separate matmuls:
+    of the fused kernel torch up to 2.13 counts nothing on a CPU, and every release counts every pair of tokens
+    elsewhere, also those that the mask leaves out.
     """
     with torch.device("meta"):
         model = Transformer(plan.config, plan.checkpoint)
@@ -52,10 +49,10 @@ def is_random_state(tensor: Tensor) -> bool:
 
     Source: torch 2.11, `torch/_meta_registrations.py`, `_scaled_dot_product_*_attention`.
     """
-    return tensor.dtype in RANDOM_STATE_DTYPES and tensor.numel() <= LARGEST_RANDOM_STATE
+    return tensor.dtype in RANDOM_STATE_DTYPES and tensor.numel() <= MAX_RANDOM_STATE
 
 
-def storages_of(tensors: Iterable[Tensor]) -> dict[int, int]:
+def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Return the bytes of each storage of some tensors, by its address."""
     return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.numel()}
 
@@ -63,20 +60,15 @@ def storages_of(tensors: Iterable[Tensor]) -> dict[int, int]:
 class LiveBytes(TorchDispatchMode):
     """Counts every storage that operations return within this context, until nothing refers to it any more.
 
-    What a kernel allocates for itself while it runs is not seen.
+    What a kernel allocates for itself while it runs is not seen. `resident` are tensors that exist before and do not
+    count. `at_peak` is called with the bytes at each new maximum; it must not refer to this object: the two would keep
+    each other, and with them all tensors, until the garbage is collected.
     """
 
     def __init__(self, resident: Iterable[Tensor], at_peak: Callable[[int], None] = lambda _: None) -> None:
-        """Count nothing yet.
-
-        Args:
-            resident: tensors that exist before and do not count.
-            at_peak: called with the bytes at each new maximum. It must not refer to this object: the two would keep
-                each other, and with them all tensors, until the garbage is collected.
-        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._seen: dict[Any, int] = {}
-        self._resident = set(storages_of(resident))
+        self._resident = set(_storages(resident))
         self._at_peak = at_peak
         self.total = self.peak = 0
 
@@ -108,15 +100,20 @@ class LiveBytes(TorchDispatchMode):
 def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, Any]:
     """Return the bytes that stay from step to step by component, the peak of a step (`total`), and its phase.
 
-    The optimizer's state must exist already. The peak is that of the storages that operations return; on a GPU
-    `allocator_peak` is that of torch's allocator in a step of its own. `total` and `phase` are None if compiled: such
-    a step is not seen operation by operation.
+    The optimizer's state must exist already. The peak is the one of the storages that operations return; on a GPU
+    `allocator_peak` is the peak of torch's allocator in a step of its own, because a step whose tensors are counted
+    may hold more: torch then adds some gradients into new tensors, which it adds in place otherwise. `total` and
+    `phase` are None if compiled: such a step is not seen operation by operation.
     """
-    state = step.state_tensors()
-    device_type = torch.device(step.device.torch_name).type
+    device, state = step.device, step.state_tensors()
+    device_type = torch.device(device.torch_name).type
     resident = [t for tensors in state.values() for t in tensors if t.device.type == device_type]
-    sizes: dict[str, Any] = {name: sum(storages_of(tensors).values()) for name, tensors in state.items()}
-    peak: dict[str, Any] = {"total": None, "phase": None, "allocator_peak": allocator_peak(step)}
+    sizes: dict[str, Any] = {name: sum(_storages(tensors).values()) for name, tensors in state.items()}
+    peak: dict[str, Any] = {"total": None, "phase": None, "allocator_peak": None}
+    if device.is_gpu:
+        torch.cuda.reset_peak_memory_stats(device.torch_name)
+        step()
+        peak["allocator_peak"] = int(torch.cuda.max_memory_allocated(device.torch_name))
     if not is_compiled:
         held, clock = sum(sizes.values()), step.clock
         with LiveBytes(resident, lambda live_bytes: peak.update(total=held + live_bytes, phase=clock.phase)):
@@ -124,37 +121,21 @@ def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, 
     return sizes | peak
 
 
-def allocator_peak(step: TrainingStep) -> int | None:
-    """Return the most that torch's allocator of a GPU hands out within a step that is not watched; None on a CPU.
-
-    A step whose tensors are counted may hold more: torch then adds some gradients into new tensors, which
-    it adds in place otherwise.
-    """
-    device = step.device
-    if not device.is_gpu:
-        return None
-    torch.cuda.reset_peak_memory_stats(device.torch_name)
-    step()
-    return int(torch.cuda.max_memory_allocated(device.torch_name))
-
-
 def memory_report(estimated: StepMemory, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return estimate, measurement and error in per cent, in total and by component; None for what is not measured."""
+    """Return estimate, measurement and error in per cent of the measurement; None for what is not measured."""
     sizes = estimated.sizes()
+    errors: dict[str, float | None] = {}
+    for name, size in sizes.items():
+        counted = measured.get(name)
+        if counted is None or (counted == 0 and size):
+            errors[name] = None
+        else:
+            errors[name] = 100 * (size - counted) / (counted or 1)
     return {
         "estimated": sizes | {"moment": estimated.moment.name},
         "measured": dict.fromkeys(sizes) | dict(measured),
-        "error_pct": {name: error_pct(size, measured.get(name)) for name, size in sizes.items()},
+        "error_pct": errors,
     }
-
-
-def error_pct(estimated: int, measured: int | None) -> float | None:
-    """Return by how much an estimate is above the measurement, in per cent of it; None if there is none or it is 0."""
-    if measured is None:
-        return None
-    if estimated == measured:
-        return 0.0
-    return 100 * (estimated - measured) / measured if measured else None
 
 
 def explanations(provider: str, report: Mapping[str, Any], is_gpu: bool) -> list[str]:

@@ -1,8 +1,8 @@
-"""Checks a training step against the plain step on the same tokens, before it is timed.
+"""Verifies a training step against the plain step on the same tokens.
 
-Two things are looked at. The gradients of the step as it is measured (checkpointed, in micro-batches, compiled, in its
-precision) are those of the plain step in a wider precision: one sequence after the other, nothing recomputed. And the
-loss of a model that has learned nothing is that of a guess, ln V.
+The gradients of the measured step (checkpointed, in micro-batches, compiled, in its precision) must be those of the
+plain step in a wider precision: one sequence after the other, nothing recomputed. And the loss of a model that has
+learned nothing must be that of a guess, ln V.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from bench.harness.train.step import TrainingStep
-from roofline.accounting.state import Recipe
 from roofline.accounting.step_memory import StepPlan
 
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "bf16": 2.0**-8}
@@ -35,45 +34,18 @@ adds 1 / (2h); the mean over T tokens scatters by 1 / sqrt(h T). A factor of 2 i
 
 @dataclass(frozen=True)
 class Check:
-    """What was found."""
+    """The outcome of one verification."""
 
+    reason: str | None
+    """What is wrong, or None."""
     first_call_s: float
     """Seconds of the step's own forward and backward pass; the first one loads and compiles."""
-    loss: float
-    expected_loss: float
-    error: float
-    """Largest error of a gradient, relative, in the 2-norm; of the worst parameter."""
-    bound: float
-    worst: str
-    """The parameter that has it."""
-    elements: int
-
-    @property
-    def reason(self) -> str | None:
-        """Return what is wrong, or None."""
-        if not abs(self.loss - self.expected_loss) <= LOSS_MARGIN:  # also when it is NaN
-            return f"the loss starts at {self.loss:.4g}, not within {LOSS_MARGIN:g} of ln V = {self.expected_loss:.4g}"
-        if not self.error <= self.bound:
-            return f"the gradient of {self.worst} is off by {self.error:.2g} of itself, the bound is {self.bound:.2g}"
-        return None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object kept under `verified`."""
-        return {
-            "reference": "the plain step in a wider precision, sequence by sequence",
-            "loss": self.loss if math.isfinite(self.loss) else None,
-            "expected_loss": self.expected_loss,
-            "max_error": self.error if math.isfinite(self.error) else None,
-            "bound": self.bound,
-            "max_error_of_bound": self.error / self.bound if math.isfinite(self.error) else None,
-            "worst": self.worst,
-            "checked_elements": self.elements,
-            "elements": self.elements,
-        }
+    verified: dict[str, Any]
+    """What a record keeps of it."""
 
 
 def gradient_bound(plan: StepPlan) -> float:
-    """Return how far a gradient may be off, relative, in the 2-norm.
+    """Return the largest allowed relative error of a gradient in the 2-norm.
 
     Rounding errors of r results in a row, each of u at most and independent, add up to about u sqrt(r); sums of many
     products are taken in fp32 or better. Micro-batches add one sum each.
@@ -85,22 +57,48 @@ def gradient_bound(plan: StepPlan) -> float:
     return SAFETY * UNIT_ROUNDOFF[plan.recipe.compute_dtype] * math.sqrt(roundings)
 
 
-def reference_dtype(recipe: Recipe) -> torch.dtype:
-    """Return the precision of the plain step: fp64 for a step in fp32, fp32 for one in bf16."""
-    return torch.float64 if recipe.compute_dtype == "fp32" else torch.float32
-
-
 def check_step(step: TrainingStep) -> Check:
-    """Return how the gradients of a step stand to those of the plain one, from the weights that a model starts with.
+    """Compare the gradients of a step with those of the plain one, from the weights that a model starts with.
 
     A model that has learned its tokens by heart has gradients that nearly cancel, of which rounding is a larger part:
-    so the weights start anew. The step's gradients are zero again afterwards.
+    so the weights start again. The step's gradients are zero afterwards.
     """
     step.model.start()
-    began = time.perf_counter()
-    loss = sum(backward_of(step))
+    began, loss = time.perf_counter(), 0.0
+    for ids, targets in step.micro_batches():
+        part = step.loss(ids, targets)
+        part.backward()
+        loss += float(part.detach())
     first_call_s = time.perf_counter() - began
-    expected = reference_gradients(step)
+    expected = _plain_gradients(step)
+    worst, error = _largest_error(step, expected)
+    step.optimizer.zero_grad(set_to_none=False)
+    guess, bound = math.log(step.plan.config.vocabulary), gradient_bound(step.plan)
+    reason = None
+    if not abs(loss - guess) <= LOSS_MARGIN:  # also if it is NaN
+        reason = f"the loss starts at {loss:.4g}, not within {LOSS_MARGIN:g} of ln V = {guess:.4g}"
+    elif not error <= bound:
+        reason = f"the gradient of {worst} is off by {error:.2g} of itself, the bound is {bound:.2g}"
+    elements = sum(gradient.numel() for gradient in expected.values())
+    verified = {
+        "reference": "the plain step in a wider precision, sequence by sequence",
+        "loss": loss if math.isfinite(loss) else None,
+        "expected_loss": guess,
+        "max_error": error if math.isfinite(error) else None,
+        "bound": bound,
+        "max_error_of_bound": error / bound if math.isfinite(error) else None,
+        "worst": worst,
+        "checked_elements": elements,
+        "elements": elements,
+    }
+    return Check(reason, first_call_s, verified)
+
+
+def _largest_error(step: TrainingStep, expected: dict[str, torch.Tensor]) -> tuple[str, float]:
+    """Return the parameter whose gradient has the largest relative error in the 2-norm, and that error.
+
+    Some gradients are zero except for rounding, as the one of a key's bias: their error is relative to the usual size.
+    """
     total = math.sqrt(sum(float(gradient.double().pow(2).sum()) for gradient in expected.values()))
     elements = sum(gradient.numel() for gradient in expected.values())
     worst, error = "", -1.0
@@ -108,29 +106,17 @@ def check_step(step: TrainingStep) -> Check:
         gradient = expected[name]
         assert parameter.grad is not None
         difference = float((parameter.grad.double() - gradient.double()).norm())
-        # Some gradients are zero but for rounding, as that of a key's bias is: they are held against the usual size.
         usual = total * math.sqrt(gradient.numel() / elements)
         relative = difference / max(float(gradient.double().norm()), usual)
-        if not relative <= error:  # also when it is NaN, which no later one is above
+        if not relative <= error:  # also if it is NaN, which no later error is above
             worst, error = name, math.inf if math.isnan(relative) else relative
-    step.optimizer.zero_grad(set_to_none=False)
-    guess = math.log(step.plan.config.vocabulary)
-    return Check(first_call_s, loss, guess, error, gradient_bound(step.plan), worst, elements)
+    return worst, error
 
 
-def backward_of(step: TrainingStep) -> list[float]:
-    """Run forward and backward of all micro-batches, as the step does; return their shares of the loss."""
-    losses = []
-    for ids, targets in step.micro_batches():
-        loss = step.loss(ids, targets)
-        loss.backward()
-        losses.append(float(loss.detach()))
-    return losses
-
-
-def reference_gradients(step: TrainingStep) -> dict[str, torch.Tensor]:
-    """Return the gradients of the mean loss of a step by the plain model, in the wider precision."""
-    plan, dtype = step.plan, reference_dtype(step.plan.recipe)
+def _plain_gradients(step: TrainingStep) -> dict[str, torch.Tensor]:
+    """Return the gradients of the mean loss by the plain model: in fp64 for a step in fp32, in fp32 for one in bf16."""
+    plan = step.plan
+    dtype = torch.float64 if plan.recipe.compute_dtype == "fp32" else torch.float32
     model = copy.deepcopy(step.model).to(dtype)
     model.group = 0
     for part in (*model.blocks, model.head):

@@ -1,14 +1,14 @@
-"""Times copies between host and device, alone and while the device computes."""
+"""Copies between host and device, alone and while the device computes."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.timing.protocol import no_garbage_collection
@@ -19,106 +19,69 @@ if TYPE_CHECKING:
 
     from bench.harness.device.device import Device
 
-FLOAT_BYTES = 4
-"""Buffers hold fp32: a copy does not look at its bits."""
+    Pair = tuple[Tensor, Tensor]
+    """A source on one side and its destination on the other."""
 
 POISON = -77.0
 """In every destination before the first copy; no fill has it."""
 
-PRODUCT_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""n of the fp32 products that compute meanwhile: the largest of which several fit."""
+MATMUL_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+"""n of the fp32 matmuls that run besides a copy: the largest of which several fit."""
 
 FIT = 4
-"""Fewest products in the given time, unless even the smallest product takes longer."""
+"""Fewest matmuls in the given time, unless even the smallest takes longer."""
 
-ROUNDS_ALONE = 5
-"""Rounds of a step's work that are timed alone."""
-
-LEAST_ROUNDS, MOST_ROUNDS, ROUNDS_S = 9, 60, 2.0
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A source on one side and its destination on the other."""
-
-    source: Tensor
-    destination: Tensor
-
-    def is_right(self) -> bool:
-        """Return whether the destination holds what the source does."""
-        import torch
-
-        return torch.equal(self.source.cpu(), self.destination.cpu())
+MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
 
 
 def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, seed: int) -> tuple[list[Pair], str]:
-    """Return as many pairs as keep the caches cold, filled with random numbers, and the cache state of that.
+    """Return pairs of fp32 buffers with random numbers, as many as keep the caches cold, and the cache state.
 
-    Args:
-        direction: `h2d` or `d2h`.
-        memory: of the host's side, `pageable` or `pinned`.
-        size_bytes: of each buffer, a multiple of 4.
-        device: the device; a CPU copies from host to host.
-        seed: of the numbers.
-
-    Raises:
-        RuntimeError: no memory can be pinned, or there is not enough of it.
+    `direction` is `h2d` or `d2h`, `memory` the host's side, `pageable` or `pinned`. A CPU copies from host to host.
     """
     import torch
 
     host = replace(device, type="cpu", torch_name="cpu")
     rotation = plan_rotation(2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold")
-    filler = Filler("uniform", "fp32", host, seed)
-    pairs = []
+    fill, pairs = Filler("uniform", "fp32", host, seed), []
     for _ in range(rotation.copies):
-        numbers = filler(size_bytes // FLOAT_BYTES)
+        numbers = fill(size_bytes // 4)
         on_host = numbers.pin_memory() if memory == "pinned" else numbers
-        there = torch.empty_like(numbers, device=device.torch_name)
+        on_device = torch.empty_like(numbers, device=device.torch_name)
         if direction == "h2d":
-            pairs.append(Pair(on_host, there.fill_(POISON)))
+            pairs.append((on_host, on_device.fill_(POISON)))
         else:
-            pairs.append(Pair(there.copy_(on_host), on_host.fill_(POISON)))
+            pairs.append((on_device.copy_(on_host), on_host.fill_(POISON)))
     return pairs, rotation.cache
 
 
+def is_copied(pair: Pair) -> bool:
+    """Return whether the destination holds what the source does."""
+    import torch
+
+    source, destination = pair
+    return torch.equal(source.cpu(), destination.cpu())
+
+
 def copy_calls(pairs: Sequence[Pair], is_blocking: bool) -> list[Call]:
-    """Return one call for each pair."""
-    return [partial(pair.destination.copy_, pair.source, non_blocking=not is_blocking) for pair in pairs]
+    """Return a call for each pair."""
+    return [partial(destination.copy_, source, non_blocking=not is_blocking) for source, destination in pairs]
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Seconds of a copy, of products, and of both at once, round by round."""
-
-    copy_s: tuple[float, ...]
-    compute_s: tuple[float, ...]
-    both_s: tuple[float, ...]
-    flops: int
-    """Of the products of one round."""
-
-
-class Products:
-    """As many fp32 products of square matrices as take about a given time."""
+class Matmuls:
+    """As many fp32 matmuls of square matrices as take about a given time; a call launches them."""
 
     def __init__(self, device: Device, seconds: float, seed: int) -> None:
-        """Choose the largest width of which `FIT` products fit into `seconds`, and as many products as fit."""
-        self._device, self._filler, self.count = device, Filler("uniform", "fp32", device, seed), 1
-        for n in PRODUCT_WIDTHS:
-            self._a, self._b, self._out = (self._filler(n, n) for _ in range(3))
-            self.width, one_s = n, min(self._timed() for _ in range(5))
-            if FIT * 8 * one_s > seconds:  # the next one has eight times the FLOPs
+        fill, self.count = Filler("uniform", "fp32", device, seed), 1
+        for n in MATMUL_WIDTHS:
+            self._a, self._b, self._out = (fill(n, n) for _ in range(3))
+            self.width, launch_s = n, min(finished_s(self, device) for _ in range(5))
+            if FIT * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
                 break
-        self.count = max(1, round(seconds / one_s))
-        # Time all of them together: a single product may have been delayed, or may have found its data in a cache.
-        self.count = max(1, round(self.count * seconds / min(self._timed() for _ in range(3))))
+        self.count = max(1, round(seconds / launch_s))
+        # Time all of them together: a single matmul may have been delayed, or may have found its data in a cache.
+        self.count = max(1, round(self.count * seconds / min(finished_s(self, device) for _ in range(3))))
         self.flops = 2 * self.width**3 * self.count
-
-    def _timed(self) -> float:
-        self._device.synchronize()
-        start = time.perf_counter()
-        self()
-        self._device.synchronize()
-        return time.perf_counter() - start
 
     def __call__(self) -> None:
         """Launch them."""
@@ -128,77 +91,55 @@ class Products:
             torch.mm(self._a, self._b, out=self._out)
 
 
-class StepWork:
-    """The work of a step, sized once: all rows of a run do the same, so that their times can be compared."""
+def measure_overlap(
+    calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
+) -> tuple[dict[str, list[float]], int]:
+    """Time a copy, matmuls that take as long, and both together, interleaved, within `left_s` seconds.
 
-    def __init__(self, seconds: float) -> None:
-        """Size nothing yet: `seconds` are what a step's own work is to take."""
-        self._seconds, self._products = seconds, None  # type: float, Products | None
+    On a GPU the copy has its own stream and is launched first; on a CPU, which has no copy engine, its own thread.
 
-    def products(self, device: Device, seed: int) -> Products:
-        """Return the products of a step, sized by the first call."""
-        if self._products is None:
-            self._products = Products(device, self._seconds, seed)
-        return self._products
-
-    def alone_s(self, device: Device, seed: int) -> tuple[float, ...]:
-        """Return the seconds of a few rounds of it with nothing beside it, now."""
-        products = self.products(device, seed)
-        return tuple(_finished_s(products, device) for _ in range(ROUNDS_ALONE))
-
-
-def measure_overlap(calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None) -> Overlap:
-    """Return the times of a copy, of products that take as long, and of both at once, in turns.
-
-    On a GPU the copy has a stream of its own and is launched first; on a CPU, which has no copy engine, a thread.
-
-    Args:
-        calls: one copy for each pair.
-        device: the device.
-        seed: of the matrices.
-        left_s: time that may be taken at most; None for `ROUNDS_S`.
+    Returns:
+        Seconds of `copy`, `compute` and `both` by round, and the FLOPs of the matmuls of a round.
     """
-    turn = [0]
+    turns = itertools.cycle(calls)
 
     def copy() -> None:
-        turn[0] += 1
-        calls[turn[0] % len(calls)]()
+        next(turns)()
 
-    copy_s = min(_finished_s(copy, device) for _ in range(5))
-    products = Products(device, copy_s, seed)
-    jobs: dict[str, Callable[[], Any]] = {"copy": copy, "compute": products, "both": lambda: None}
-    times: dict[str, list[float]] = {name: [] for name in jobs}
+    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(5)), seed)
     with ThreadPoolExecutor(1) as thread, no_garbage_collection():
-        jobs["both"] = partial(_both, copy, products, _side_stream(device), None if device.is_gpu else thread)
+        jobs: dict[str, Call] = {"copy": copy, "compute": matmuls, "both": _both(copy, matmuls, device, thread)}
+        times: dict[str, list[float]] = {name: [] for name in jobs}
         end = time.perf_counter() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
-        while len(times["both"]) < LEAST_ROUNDS or (time.perf_counter() < end and len(times["both"]) < MOST_ROUNDS):
+        for number in range(MAX_ROUNDS):
+            if number >= MIN_ROUNDS and time.perf_counter() >= end:
+                break
             for name, job in jobs.items():
-                times[name].append(_finished_s(job, device))
-    return Overlap(tuple(times["copy"]), tuple(times["compute"]), tuple(times["both"]), products.flops)
+                times[name].append(finished_s(job, device))
+    return times, matmuls.flops
 
 
-def _side_stream(device: Device) -> AbstractContextManager[Any]:
-    if not device.is_gpu:
-        return nullcontext()
+def _both(copy: Call, matmuls: Matmuls, device: Device, thread: ThreadPoolExecutor) -> Call:
     import torch
 
-    return torch.cuda.stream(torch.cuda.Stream(device.torch_name))
-
-
-def _both(
-    copy: Callable[[], None], products: Products, side: AbstractContextManager[Any], thread: ThreadPoolExecutor | None
-) -> None:
-    if thread is not None:
+    def in_a_thread() -> None:
         copied = thread.submit(copy)
-        products()
+        matmuls()
         copied.result()
-        return
-    with side:
-        copy()
-    products()
+
+    if not device.is_gpu:
+        return in_a_thread
+    stream = torch.cuda.Stream(device.torch_name)
+
+    def in_a_stream() -> None:
+        with torch.cuda.stream(stream):
+            copy()
+        matmuls()
+
+    return in_a_stream
 
 
-def _finished_s(job: Callable[[], object], device: Device) -> float:
+def finished_s(job: Callable[[], object], device: Device) -> float:
     """Return the seconds until a job and all that it launched has finished, by the host's clock."""
     device.synchronize()
     start = time.perf_counter()

@@ -82,15 +82,9 @@ def test_a_measurement_that_fails_is_a_record(monkeypatch):
     assert "failed" in repr(record)
 
 
-def test_a_scenario_is_called_like_an_op(monkeypatch):
-    from bench.harness.scenarios import scenario
-
-    rows = []
-    monkeypatch.setattr(scenario, "measured", lambda row, _: rows.append(row) or row.blank)
-    found = bench.train_step.run(model="tiny-llama", layers=1, shape=(1, 8), recipe="fp32", device="cpu")
-    assert len(found) == len(rows) >= 1
-    assert found[0].op == "train-step"
-    assert "train-step" in repr(found)
+def test_a_command_that_is_not_an_op_is_called_like_one():
+    (found,) = bench.transfer.run(op="h2d", size="4KiB", device="cpu", budget=5)
+    assert (found.op, found.status) == ("h2d", "ok")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
 def test_before_the_samples_the_device_is_either_warmed_up_or_idle(monkeypatch, idle_s):
     happened = []
     monkeypatch.setattr(setup, "make_sampler", lambda calls, *_, **__: happened.append("made") or HostSampler(calls, 1))
-    monkeypatch.setattr(setup, "settle", lambda *_: happened.append("warmed up"))
+    monkeypatch.setattr(setup, "warm_up", lambda *_: happened.append("warmed up"))
     monkeypatch.setattr(setup.time, "sleep", lambda seconds: happened.append(seconds))
     setup_of(CPU).timed("a way", Launch(lambda: None, 8), 0.01, idle_s)
     assert happened == ["made", idle_s or "warmed up"]

@@ -8,15 +8,13 @@ import pytest
 import torch
 from test_telemetry import H100
 
+from bench import train_step, transfer
 from bench.__main__ import main as bench_main
 from bench.harness.calibrate.calibration import MeasuredCeilings, identity
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.commands.findings import host_findings
 from bench.harness.device import device, host
-from bench.harness.scenarios.scenario import build_parser
-from bench.train_step import SCENARIO as TRAIN_STEP
-from bench.transfer import SCENARIO as TRANSFER
 from tests.bench import commands
 
 PRINT_THREADS = """\
@@ -111,9 +109,9 @@ def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
     assert capsys.readouterr().err == f"{prog}: error: argument --threads: {wanted}; see {prog} --help\n"
 
 
-@pytest.mark.parametrize("scenario", [TRAIN_STEP, TRANSFER], ids=lambda scenario: scenario.name)
-def test_every_scenario_takes_the_threads(scenario):
-    assert build_parser(scenario).parse_args(["--threads", "1"]).threads == 1
+@pytest.mark.parametrize("module", [train_step, transfer])
+def test_commands_that_are_not_ops_take_the_threads(module):
+    assert module.build_parser().parse_args(["--threads", "1"]).threads == 1
 
 
 def test_threads_are_refused_where_a_gpu_is_measured(monkeypatch):

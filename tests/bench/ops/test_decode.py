@@ -167,8 +167,7 @@ def test_a_block_is_what_loops_over_heads_and_positions_give(models, family):
         w = dict(zip(LAYER, tensors, strict=True))
         w |= {"keys": w["keys"][row], "values": w["values"][row]}
         expected = by_loops(x[row], table, w)
-        for function in (OP["decode-block"].reference, OP["decode-block"].eager):
-            assert torch.allclose(function(*data.inputs)[row], expected, rtol=1e-9, atol=1e-10)
+        assert torch.allclose(OP["decode-block"].reference(*data.inputs)[row], expected, rtol=1e-9, atol=1e-10)
 
 
 def transformers_model(family):
@@ -239,63 +238,50 @@ def test_a_step_is_that_of_transformers_with_its_cache(models, family):
     assert [x.shape for x in made.inputs] == [x.shape for x in (*inputs[:6], *layers)]
     wanted = torch.cat((expected, *later), 1)
     with torch.no_grad():
-        for function in (OP["decode-step"].reference, OP["decode-step"].eager):
-            assert torch.allclose(function(*inputs[:6], *layers), wanted, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(OP["decode-step"].reference(*inputs[:6], *layers), wanted, rtol=1e-5, atol=1e-5)
 
 
 # ---- mistakes ------------------------------------------------------------------------------------------------------
 
 
-def wrong_scale(q, keys, values, key, value):
-    return layers.plain_attend(q / math.sqrt(q.shape[-1]), keys, values, key, value)
+def attend(q, keys, values, key, value):
+    return layers.plain_attention(q, torch.cat((keys, key[:, :, None]), 2), torch.cat((values, value[:, :, None]), 2))
 
 
 def wrong_heads(q, keys, values, key, value):
     """Query head i reads key head i mod k instead of i // (a / k)."""
     order = torch.arange(q.shape[1]).view(-1, keys.shape[1]).T.flatten()
-    return layers.plain_attend(q[:, order], keys, values, key, value)[:, order.argsort()]
+    return attend(q[:, order], keys, values, key, value)[:, order.argsort()]
 
 
-def without_the_new_token(q, keys, values, key, value):
-    return layers.plain_attention(q, keys, values)
-
-
-def without_the_oldest_token(q, keys, values, key, value):
-    return layers.plain_attend(q, keys[:, :, 1:], values[:, :, 1:], key, value)
-
-
-def block_with(attend):
-    return lambda *inputs: layers.decode_block(attend, inputs)
-
-
-def rotated_too_little(x, table, *tensors):
+def rotated_too_little(x, table):
     """One position back: the angles of each pair less the angle of one step."""
     half = table.shape[1] // 2
     step = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-    step = torch.cat((step, step))
-    angle = torch.atan2(table[1].double(), table[0].double()) - step
-    table = torch.stack((angle.cos(), angle.sin())).to(table.dtype)
-    return block_with(layers.plain_attend)(x, table, *tensors)
+    angle = torch.atan2(table[1].double(), table[0].double()) - torch.cat((step, step))
+    return ROTATED(x, torch.stack((angle.cos(), angle.sin())).to(table.dtype))
 
 
+ROTATED = layers.rotated
 MISTAKES = {
-    "scale": block_with(wrong_scale),
-    "heads": block_with(wrong_heads),
-    "new token masked": block_with(without_the_new_token),
-    "oldest token masked": block_with(without_the_oldest_token),
-    "rotation": rotated_too_little,
+    "scale": ("cached_attention", lambda q, *cache: attend(q / math.sqrt(q.shape[-1]), *cache)),
+    "heads": ("cached_attention", wrong_heads),
+    "new token masked": ("cached_attention", lambda q, keys, values, *_: layers.plain_attention(q, keys, values)),
+    "oldest token masked": ("cached_attention", lambda q, k, v, *new: attend(q, k[:, :, 1:], v[:, :, 1:], *new)),
+    "rotation": ("rotated", rotated_too_little),
 }
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_block_is_found(models, mistake, dtype):
+def test_a_mistake_in_a_block_is_found(models, mistake, dtype, monkeypatch):
     case = case_of("decode-block", models["llama"], 16, 24, dtype)
     data = data_of(case)
     right = OP["decode-block"].reference(*widened(data.inputs)).to(data.out.dtype)
     assert check(OP["decode-block"], case, data, right).is_right
-    with numerics(dtype):
-        wrong = MISTAKES[mistake](*data.inputs)
+    with numerics(dtype), monkeypatch.context() as patched:
+        patched.setattr(layers, *MISTAKES[mistake])
+        wrong = OP["decode-block"].eager(*data.inputs)
     found = check(OP["decode-block"], case, data, wrong.to(data.out.dtype))
     assert not found.is_right, f"{found.max_error_of_bound:.3g} of the bound"
 

@@ -108,11 +108,11 @@ def test_inputs_and_output_are_the_bytes_and_torch_counts_the_flops(op, model):
     tables = 0 if op == "decode-attention" or config.position_embeddings else 2 * config.head_dim * 2
     assert sum(x.nbytes for x in inputs) == work.bytes_read + tables
     assert out.nbytes == work.bytes_written
-    assert counted(OP[op].reference, inputs) == work.flops
     if op == "decode-attention":
+        assert counted(OP[op].reference, inputs) == work.flops
         return
     layers = 2 if op == "decode-step" else 1
-    # Each head's product of a share with the new value is not one that torch counts: it is added in place.
+    # Each head's product of a weight with the new value is not one that torch counts: it is added in place.
     new_value = 2 * layers * batch * config.heads * config.head_dim
     assert counted(OP[op].eager, inputs) == work.flops - new_value
 

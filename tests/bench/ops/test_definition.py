@@ -20,7 +20,6 @@ from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.plan import Row, Settings, blank_record
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
-from bench.harness.scenarios.scenario import ScenarioRow, with_definition
 from results.store.runs import load_run
 from roofline.work import VECTOR_OPS
 from tests.bench import commands
@@ -199,15 +198,13 @@ def test_rows_of_a_comparison_have_it(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["transfer", "train_step"])
-def test_rows_of_a_scenario_have_that_of_its_command(family):
-    scenario = catalog.read().scenarios[family]
-    blank = blank_record(OPS["relu"][1], Case("relu", "fp32", {"n": 64}), "torch", Settings())
-    rows = [ScenarioRow(replace(blank, op_sha256=None), lambda bench: replace(blank, op_sha256=None, flops=7), "a row")]
-    (row,) = with_definition(scenario, rows)
-    measured = row.measure(None)
-    assert row.blank.op_sha256 == measured.op_sha256 == modules_sha256([f"bench.{family}", *scenario.defined_in])
-    assert row.blank.op_sha256 is not None
-    assert measured.flops == 7
+def test_rows_that_are_not_ops_have_that_of_their_command(family, tmp_path):
+    words = {"transfer": ("--op", "h2d", "--size", "4KiB"), "train_step": ("--model", "tiny-llama", "--shape", "1x8")}
+    assert commands.here(family, *words[family], "--budget", "0.001", "--output", tmp_path) in (0, 2)
+    module = catalog.read().commands[family]
+    expected = modules_sha256([f"bench.{family}", *module.MODULES])
+    assert {record.op_sha256 for record in kept(tmp_path)} == {expected}
+    assert expected is not None
 
 
 def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_were_the_same(monkeypatch):

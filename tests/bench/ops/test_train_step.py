@@ -7,32 +7,24 @@ import subprocess
 import sys
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from bench import train_step
-from bench.harness.cli.terminal import Progress
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import meter
-from bench.harness.measure.meter import Measurement
-from bench.harness.measure.plan import Settings
 from bench.harness.model.transformer import Transformer
-from bench.harness.scenarios.scenario import ScenarioContext
-from bench.harness.timing.protocol import Samples, Settling
 from bench.harness.train import step as training
 from bench.harness.train.audit import LiveBytes, counted_flops, is_random_state, measured_memory, memory_report
-from bench.harness.train.check import backward_of, check_step
-from bench.harness.train.options import OPTIMIZER_NAMES, TrainingCase
-from bench.harness.train.plan import checking_bytes, countable_flops, flops_of, plan_of
+from bench.harness.train.check import check_step
+from bench.harness.train.plan import OPTIMIZER_NAMES, countable_flops, flops_of
 from bench.harness.train.step import OPTIMIZERS, PhaseClock, TrainingStep
 from roofline import estimate
+from roofline.accounting.activations import torch_kernels
 from roofline.accounting.config.file import load_preset, read_config
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.step_memory import step_memory
-from roofline.ceilings import Ceilings
+from roofline.accounting.state import RECIPES
+from roofline.accounting.step_memory import StepPlan, step_memory
 from tests.bench import commands
 
 
@@ -56,8 +48,11 @@ def llama(family="llama", **changes):
     return read_config({"model_type": family, **sizes, **heads, **changes}, family)
 
 
-def plan(config, recipe="fp32", checkpoint="none", micro_batches=1, optimizer="adamw", batch=4, sequence=40):
-    return plan_of(TrainingCase(config, batch, sequence, recipe, checkpoint, micro_batches, optimizer, "torch"), "cpu")
+def plan(
+    config, recipe="fp32", checkpoint="none", micro_batches=1, optimizer="adamw", batch=4, sequence=40, device="cpu"
+):
+    kernels = torch_kernels(config, RECIPES[recipe], device)
+    return StepPlan(config, RECIPES[recipe], optimizer, sequence, batch, micro_batches, checkpoint, kernels)
 
 
 def report_of(of_plan):
@@ -145,8 +140,7 @@ def test_the_estimate_and_the_step_give_one_figure(
 ):
     """With full checkpointing and one plan they gave 179.3 and 169.2 MB, and 7,758 and 7,349 MB."""
     config = replace(load_preset(model), layers=layers)
-    case = TrainingCase(config, batch, sequence, recipe, "full", 1, "adamw", "torch")
-    of_step = step_memory(plan_of(case, device_type)).total
+    of_step = step_memory(plan(config, recipe, "full", batch=batch, sequence=sequence, device=device_type)).total
     asked = {"batch": batch, "sequence": sequence, "recipe": recipe, "checkpoint": "full", "kernels": kernels}
     assert estimate.memory(**options, **asked).values["total_bytes"] == of_step
 
@@ -275,17 +269,10 @@ def test_a_gpu_is_predicted_to_keep_what_its_kernels_keep():
     """In fp32 keys and values are repeated for each query head, and a log-sum-exp is for a multiple of 32 queries."""
     expected = {}
     for device_type in ("cpu", "cuda"):
-        case = TrainingCase(llama(), 2, 40, "fp32", "none", 1, "adamw", "torch")
-        expected[device_type] = step_memory(plan_of(case, device_type)).kept_by_layers
+        expected[device_type] = step_memory(plan(llama(), batch=2, device=device_type)).kept_by_layers
     norms = 4 * 2 * 80 * 64 * 4  # in place of an input and its normalized copy, one of them
     repeated, rows = 4 * 80 * 2 * (4 - 2) * 16 * 4, 4 * 2 * 4 * (64 - 40) * 4
     assert expected["cuda"] == expected["cpu"] - norms + repeated + rows
-
-
-def test_verification_in_fp64_keeps_the_scores_on_a_gpu():
-    case = TrainingCase(llama(), 1, 128, "fp32", "none", 1, "adamw", "torch")
-    on_cpu, on_gpu = (checking_bytes(plan_of(case, kind), kind) for kind in ("cpu", "cuda"))
-    assert on_gpu - on_cpu >= 4 * 4 * 128 * 128 * 8 - 4 * 4 * 128 * 4  # layers, heads, pairs, less the log-sum-exp
 
 
 # ---- FLOPs ---------------------------------------------------------------------------------------------------------
@@ -370,8 +357,8 @@ def test_a_llama_computes_what_transformers_computes():
 def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches, recipe):
     found = check_step(TrainingStep(plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1))
     assert found.reason is None
-    assert 0 < found.error < found.bound
-    assert found.loss == pytest.approx(math.log(1000), abs=0.1)
+    assert 0 < found.verified["max_error"] < found.verified["bound"]
+    assert found.verified["loss"] == pytest.approx(math.log(1000), abs=0.1)
 
 
 @pytest.mark.sampled(1)
@@ -424,45 +411,23 @@ def test_a_wrong_step_is_found(mistake, monkeypatch):
     assert reason.startswith("the loss starts at" if mistake in (wrong_sum, shifted_loss) else "the gradient of ")
 
 
-def test_phases_are_those_of_the_steps_that_count(monkeypatch):
+def test_phases_are_those_of_the_last_steps(monkeypatch):
     lasting_s, now_s = {"forward": 1.0, "backward": 2.0, "optimizer": 4.0}, [0.0]
     clock = PhaseClock(cpu_device())
     monkeypatch.setattr(training.time, "perf_counter", lambda: now_s[0])
-
-    def step(factor):
+    for factor in (10, 1, 2):
         clock.start()
         for phase, seconds in lasting_s.items():
             clock.enter(phase)
             now_s[0] += factor * seconds
         clock.enter("")
-
-    for factor in (10, 10, 1, 2, 3):
-        step(factor)
-
-    class Measured:
-        tick_s = 1e-9
-
-        def __init__(self, *arguments, **options):
-            pass
-
-        def measure(self, *arguments):
-            samples = Samples((7.0, 14.0, 21.0), 1, "events", "warm", 14.0, (7.0, 21.0), True)
-            settling = Settling(True, 1.0, 1)
-            return Measurement(samples, None, 1e-3, 14.0, settling, {})
-
-    monkeypatch.setattr(meter, "Meter", Measured)
-    case = TrainingCase(gpt(), 2, 16, "fp32", "none", 1, "adamw", "torch")
-    planned = plan_of(case, "cpu")
-    blank = train_step.blank_record(case, planned, step_memory(planned), None)
-    bench = ScenarioContext(cpu_device(), Settings(), Ceilings("box", "a box"), Progress(True), None, 1)
-    record = train_step.timed_record(SimpleNamespace(clock=clock), blank, bench)
-    assert record.phases_s == {"forward": 2.0, "backward": 4.0, "optimizer": 8.0}
+    assert clock.phases_s(2) == [lasting_s, {phase: 2 * seconds for phase, seconds in lasting_s.items()}]
 
 
 def test_a_step_updates_weights_and_leaves_no_gradients():
     step = TrainingStep(plan(gpt(), optimizer="sgd"), cpu_device(), seed=0)
     before = {name: parameter.detach().clone() for name, parameter in step.model.named_parameters()}
-    backward_of(step)
+    step.loss(step.ids, step.targets).backward()
     gradients = {name: parameter.grad.clone() for name, parameter in step.model.named_parameters()}
     step.optimizer.zero_grad(set_to_none=False)
     step()

@@ -10,22 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from bench import transfer
 from bench.harness.device.device import Device
 from bench.harness.measure.meter import Measurement
-from bench.harness.measure.plan import Settings
-from bench.harness.scenarios import host_clock
-from bench.harness.scenarios.scenario import build_parser, main
-from bench.harness.shapes import parse_size, size_text
 from bench.harness.timing import protocol
-from bench.harness.timing.protocol import Samples, Settling
-from bench.harness.transfer import copies, token_loader
-from bench.harness.transfer.copies import Pair, Products, copy_calls, make_pairs, measure_overlap
-from bench.harness.transfer.token_loader import Batches, Loop, TokenFile, TokenFileError, write_random_tokens
-from bench.transfer import SCENARIO, copy_work, link_of
+from bench.harness.timing.protocol import Samples
+from bench.harness.timing.settle import Settling
+from bench.harness.transfer import copies, measure, token_loader
+from bench.harness.transfer.copies import Matmuls, copy_calls, is_copied, make_pairs, measure_overlap
+from bench.harness.transfer.measure import link_of
+from bench.harness.transfer.token_loader import Batches, Loop, TokenFileError, open_tokens, write_random_tokens
+from bench.transfer import MEMORY, TRANSFER, blank_records, build_parser, copy_record, main
 from results.record import Record
 from roofline.hardware.links import hidden_share, pcie_bytes_per_s, wait_share
-from roofline.work import Work
 from tests.bench.commands import keep_ceilings
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**12, memory_bytes=2**30, threads=1)
@@ -48,7 +44,7 @@ GPU_THAT_IS_FREE = FreeDevice(**GPU.to_dict())
 
 
 def command(*arguments, capsys):
-    code = main(SCENARIO, ["--no-save", "--device", "cpu", *arguments])
+    code = main(["--no-save", "--device", "cpu", *arguments])
     return code, capsys.readouterr()
 
 
@@ -62,7 +58,7 @@ def quick(monkeypatch, tmp_path_factory):
     short = protocol.Limits(5, 1.0, 0.0, 0.1, 0.0, 1e-6)
     monkeypatch.setattr(protocol, "CPU_LIMITS", short)
     monkeypatch.setattr(copies, "ROUNDS_S", 0.01)
-    monkeypatch.setattr(transfer, "FILE_BYTES", 2**16)
+    monkeypatch.setattr(measure, "FILE_BYTES", 2**16)
 
 
 # ---- formulas ------------------------------------------------------------------------------------------------------
@@ -95,29 +91,16 @@ def test_a_copy_is_wrong_until_it_is_made(direction):
     pairs, cache = make_pairs(direction, "pageable", 2**12, CPU, seed=1)
     assert cache == "cold"
     assert len(pairs) * 2 * 2**12 >= 4 * CPU.cache_bytes
-    assert not any(pair.is_right() for pair in pairs)
+    assert not any(map(is_copied, pairs))
     for call in copy_calls(pairs, is_blocking=True):
         call()
-    assert all(pair.is_right() for pair in pairs)
-    assert not torch.equal(pairs[0].source, pairs[1].source)
-    pairs[-1].destination[-1] += 1
-    assert [pair.is_right() for pair in pairs].count(False) == 1
+    assert all(map(is_copied, pairs))
+    assert not torch.equal(pairs[0][0], pairs[1][0])
+    pairs[-1][1][-1] += 1
+    assert [is_copied(pair) for pair in pairs].count(False) == 1
 
 
-def test_blocking_or_not_is_what_torch_is_told():
-    told = []
-
-    class Destination:
-        def copy_(self, source, non_blocking):
-            told.append((source, non_blocking))
-
-    for is_blocking in (True, False):
-        for call in copy_calls([Pair("source", Destination())], is_blocking):
-            call()
-    assert told == [("source", False), ("source", True)]
-
-
-def test_products_fill_the_time_that_they_are_given(monkeypatch):
+def test_matmuls_fill_the_time_that_they_are_given(monkeypatch):
     """A clock on which a product of width n takes n^3 nanoseconds."""
     clock = [0.0]
     monkeypatch.setattr(copies.time, "perf_counter", lambda: clock[0])
@@ -126,10 +109,10 @@ def test_products_fill_the_time_that_they_are_given(monkeypatch):
         clock[0] += len(a) ** 3 * 1e-9
 
     monkeypatch.setattr(torch, "mm", mm)
-    products = Products(CPU, 1.0, seed=0)
-    assert (products.width, products.count) == (512, 7)  # four of 1024 would take longer
-    assert products.flops == 7 * 2 * 512**3
-    assert Products(CPU, 1e-9, seed=0).count == 1
+    matmuls = Matmuls(CPU, 1.0, seed=0)
+    assert (matmuls.width, matmuls.count) == (512, 7)  # four of 1024 would take longer
+    assert matmuls.flops == 7 * 2 * 512**3
+    assert Matmuls(CPU, 1e-9, seed=0).count == 1
 
 
 def test_the_copy_runs_while_the_products_do(monkeypatch):
@@ -154,32 +137,33 @@ def test_the_copy_runs_while_the_products_do(monkeypatch):
                 return
             done.set()
 
-    monkeypatch.setattr(copies, "Products", Meeting)
+    monkeypatch.setattr(copies, "Matmuls", Meeting)
     monkeypatch.setattr(copies, "ROUNDS_S", 0.0)
-    found = measure_overlap([copy], CPU, seed=0)
+    times, flops = measure_overlap([copy], CPU, seed=0)
     assert not alone[0]
-    assert {len(found.copy_s), len(found.compute_s), len(found.both_s)} == {copies.LEAST_ROUNDS}
-    assert found.flops == 8
+    assert [*map(len, times.values())] == [copies.MIN_ROUNDS] * 3
+    assert flops == 8
 
 
 # ---- what a GPU would be asked -------------------------------------------------------------------------------------
 
 
-def test_bytes_are_those_of_the_devices_memory():
-    assert copy_work("h2d", 64, GPU) == Work(0, 0, 64)
-    assert copy_work("overlap", 64, GPU) == Work(0, 0, 64)
-    assert copy_work("d2h", 64, GPU) == Work(0, 64, 0)
-    assert copy_work("h2d", 64, CPU) == copy_work("d2h", 64, CPU) == Work(0, 64, 64)
+@pytest.mark.parametrize(
+    ("op", "device", "moved"),
+    [("h2d", GPU, (0, 64)), ("overlap", GPU, (0, 64)), ("d2h", GPU, (64, 0)), ("h2d", CPU, (64, 64))],
+)
+def test_bytes_are_those_of_the_devices_memory(op, device, moved, monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 2**40)
+    record = copy_record(op, device, 64, "pageable", "blocking")
+    assert (record.bytes_read, record.bytes_written) == moved
 
 
 def test_a_gpu_is_asked_for_all_kinds_of_copies(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**40)
-    args = build_parser(SCENARIO).parse_args(["--size", "1MiB"])
-    rows = transfer.plan(args, GPU, Settings())
-    kinds = {(row.blank.op, *row.blank.options.values()) for row in rows if row.blank.op != "load"}
-    wanted = {(op, m, t) for op in ("h2d", "d2h", "overlap") for m in transfer.MEMORY for t in transfer.TRANSFER}
-    assert kinds == wanted
-    assert not any(row.blank.reason for row in rows)
+    records = blank_records(build_parser().parse_args(["--size", "1MiB"]), GPU)
+    kinds = {(record.op, *record.options.values()) for record in records if record.op != "load"}
+    assert kinds == {(op, m, t) for op in ("h2d", "d2h", "overlap") for m in MEMORY for t in TRANSFER}
+    assert not any(record.reason for record in records)
 
 
 def test_the_link_is_that_of_the_table():
@@ -189,27 +173,26 @@ def test_the_link_is_that_of_the_table():
 
 def test_a_copy_that_does_not_fit_is_skipped(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**20)
-    row = transfer.copy_row("h2d", CPU, 2**20, "pageable", "blocking")
-    assert row.blank.reason == "three buffers of 0.00105 GB do not fit the device"
+    record = copy_record("h2d", CPU, 2**20, "pageable", "blocking")
+    assert record.reason == "three buffers of 0.00105 GB do not fit the device"
 
 
 def test_a_copy_over_the_link_is_no_suspect_because_it_is_as_fast_from_the_cache():
     samples = Samples((3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5), converged=True)
     settling = Settling(True, 0.5, 40)
     measured = Measurement(samples, 3e-5, 2e-6, 3e-5, settling, {}, tick_s=5e-7)
-    row = transfer.copy_row("h2d", GPU_THAT_IS_FREE, 2**18, "pinned", "non-blocking")
-    bench = SimpleNamespace(device=GPU_THAT_IS_FREE, ceilings=None)
-    record = host_clock.record_of(row.blank, measured, bench)
+    blank = copy_record("h2d", GPU_THAT_IS_FREE, 2**18, "pinned", "non-blocking")
+    record = measure._finished(blank, measured, SimpleNamespace(device=GPU_THAT_IS_FREE))
     assert record.flags == ()
     assert record.warm_median_s == 3e-5
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("memory", transfer.MEMORY)
-@pytest.mark.parametrize("way", transfer.TRANSFER)
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("way", TRANSFER)
 def test_copies_and_overlap_on_a_gpu(memory, way, capsys):
     arguments = ("--op", "h2d,d2h,overlap", "--size", "4MiB", "--memory", memory, "--transfer", way)
-    assert main(SCENARIO, ["--no-save", "--format", "json", *arguments]) == 0
+    assert main(["--no-save", "--format", "json", *arguments]) == 0
     records = json.loads(capsys.readouterr().out)["records"]
     assert [record["status"] for record in records] == ["ok"] * 3
 
@@ -218,44 +201,42 @@ def test_copies_and_overlap_on_a_gpu(memory, way, capsys):
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = write_random_tokens(tmp_path, 2**14, "uint16", 1000, seed=3)
-    assert path.stat().st_size == 2**14
-    return TokenFile(path, "uint16")
+def ids(tmp_path):
+    write_random_tokens(tmp_path / "ids", 2**14, "uint16", 1000, seed=3)
+    return open_tokens(tmp_path / "ids", "uint16")
 
 
-def test_batches_are_stretches_of_the_file(file):
-    inputs, labels = Batches(file, 5, 30, CPU, seed=7).make()
+def test_batches_are_stretches_of_the_file(ids):
+    inputs, labels = Batches(ids, 5, 30, CPU, seed=7).make()
     assert inputs.shape == labels.shape == (5, 30)
     assert inputs.dtype == torch.int64
-    ids = file.ids.astype(np.int64)
-    stretches = np.lib.stride_tricks.sliding_window_view(ids, 31)
+    stretches = np.lib.stride_tricks.sliding_window_view(ids.astype(np.int64), 31)
     for row, label in zip(inputs, labels, strict=True):
         (at,) = np.flatnonzero((stretches[:, :30] == row.numpy()).all(1))
         assert torch.equal(label, torch.from_numpy(stretches[at, 1:].copy()))
 
 
-def test_a_batch_may_be_the_whole_file(file):
-    inputs, labels = Batches(file, 2, len(file.ids) - 1, CPU, seed=7).make()
-    assert torch.equal(inputs[0], torch.from_numpy(file.ids[:-1].astype(np.int64)))
-    assert int(labels[1, -1]) == file.ids[-1]
+def test_a_batch_may_be_the_whole_file(ids):
+    inputs, labels = Batches(ids, 2, len(ids) - 1, CPU, seed=7).make()
+    assert torch.equal(inputs[0], torch.from_numpy(ids[:-1].astype(np.int64)))
+    assert int(labels[1, -1]) == ids[-1]
     with pytest.raises(TokenFileError, match="fewer than the 8193 of a sequence"):
-        Batches(file, 2, len(file.ids), CPU, seed=7)
+        Batches(ids, 2, len(ids), CPU, seed=7)
 
 
-def test_reading_ahead_gives_the_same_batches(file):
+def test_reading_ahead_gives_the_same_batches(ids):
     taken = {}
     for is_prefetching in (False, True):
-        with Loop(Batches(file, 2, 8, CPU, 7), lambda: None, CPU, is_prefetching) as loop:
+        with Loop(Batches(ids, 2, 8, CPU, 7), lambda: None, CPU, is_prefetching) as loop:
             taken[is_prefetching] = [loop._take()[0].tolist() for _ in range(5)]
     assert taken[False] == taken[True]
 
 
-def test_a_loop_waits_for_its_batch_and_not_for_its_work(file, monkeypatch):
+def test_a_loop_waits_for_its_batch_and_not_for_its_work(ids, monkeypatch):
     """On a clock that making a batch moves by 2 and work by 5."""
     clock = [0.0]
     monkeypatch.setattr(token_loader.time, "perf_counter", lambda: clock[0])
-    batches = Batches(file, 2, 8, CPU, 7)
+    batches = Batches(ids, 2, 8, CPU, 7)
     make = batches.make
 
     def slow():
@@ -273,10 +254,10 @@ def test_a_loop_waits_for_its_batch_and_not_for_its_work(file, monkeypatch):
     assert clock[0] == 14
 
 
-def test_the_next_batch_is_made_while_a_step_works(file):
+def test_the_next_batch_is_made_while_a_step_works(ids):
     """The work of the first step ends only when the third batch has been begun."""
     begun = [threading.Event() for _ in range(3)]
-    batches = Batches(file, 2, 8, CPU, 7)
+    batches = Batches(ids, 2, 8, CPU, 7)
     make, calls = batches.make, iter(begun)
 
     def noted():
@@ -306,16 +287,16 @@ def test_files_that_hold_no_tokens(tmp_path, content, dtype, message):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(TokenFileError, match=message):
-        TokenFile(path, dtype)
+        open_tokens(path, dtype)
 
 
 def test_a_folder_is_no_token_file(tmp_path):
     with pytest.raises(TokenFileError, match=r"cannot read|no whole number"):
-        TokenFile(tmp_path, "uint16")
+        open_tokens(tmp_path, "uint16")
 
 
-def test_wrong_labels_and_ids_past_the_vocabulary_are_found(file, monkeypatch):
-    batches = Batches(file, 4, 64, CPU, 7)
+def test_wrong_labels_and_ids_past_the_vocabulary_are_found(ids, monkeypatch):
+    batches = Batches(ids, 4, 64, CPU, 7)
     assert batches.problem(1000) is None
     assert "past a vocabulary of 10; see --vocabulary" in batches.problem(10)
     make = batches.make
@@ -379,10 +360,10 @@ def test_a_file_of_ones_own(quick, tmp_path, capsys):
 
 @pytest.mark.parametrize("op", ["h2d", "overlap"])
 def test_a_copy_that_copies_nothing_is_invalid(quick, monkeypatch, capsys, op):
-    monkeypatch.setattr(copies, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
+    monkeypatch.setattr(measure, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
     code, printed = command("--op", op, "--size", "4KiB", "--format", "json", capsys=capsys)
     (record,) = json.loads(printed.out)["records"]
-    assert (code, record["status"], record["reason"]) == (1, "invalid", transfer.UNLIKE)
+    assert (code, record["status"], record["reason"]) == (1, "invalid", measure.UNLIKE)
     assert record["samples_s"] == []
 
 
@@ -443,20 +424,4 @@ def test_all_rows_of_a_run_do_the_same_work(quick, capsys):
     records = json.loads(printed.out)["records"]
     assert len(records) == 2
     assert len({record["flops"] for record in records}) == 1
-    assert all(len(record["compute_s"]) == copies.ROUNDS_ALONE for record in records)
-
-
-def test_the_work_of_a_step_is_sized_once(monkeypatch):
-    sized = []
-    monkeypatch.setattr(copies, "Products", lambda *arguments: sized.append(arguments) or len(sized))
-    work = copies.StepWork(0.02)
-    assert [work.products(CPU, 0) for _ in range(3)] == [1, 1, 1]
-    assert sized == [(CPU, 0.02, 0)]
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(2**20, "1 MiB"), (65536, "64 KiB"), (2**31, "2 GiB"), (1000, "1000 B"), (1536, "1536 B")]
-)
-def test_a_size_is_shown_as_it_can_be_written(size, text):
-    assert size_text(size) == text
-    assert parse_size(text) == size
+    assert all(len(record["compute_s"]) == measure.ROUNDS_ALONE for record in records)

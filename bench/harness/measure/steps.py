@@ -1,23 +1,19 @@
-"""Steps that the host takes part in, timed by its own clock: what no graph and no queue of launches can hold."""
+"""Times steps that the host takes part in by its own clock: no graph and no queue of launches can hold them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.finish import finished
 from bench.harness.measure.meter import Measurement
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import collect, limits_of, settle
+from bench.harness.timing.protocol import collect, limits_of
+from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.evidence import Flag
-    from bench.harness.scenarios.scenario import ScenarioContext
-    from results.record import Record
 
 
 def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float | None = None) -> Measurement:
@@ -33,7 +29,7 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     if left_s is not None:
         cap_s = min(limits.cap_s, max(0.0, left_s))
         limits = replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
-    settling = settle(sampler.sample, limits)
+    settling = settle(sampler.sample, GPU_SETTLE if device.is_gpu else CPU_SETTLE)
     before, began = snapshot(device), time.perf_counter()
     samples = collect(sampler, limits, cache)
     elapsed_s = time.perf_counter() - began
@@ -49,15 +45,3 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
         tick_s=samplers.tick_s(device),
         target_half_width=limits.target_half_width,
     )
-
-
-def record_of(blank: Record, measured: Measurement, bench: ScenarioContext, also: Sequence[Flag] = ()) -> Record:
-    """Return the finished record of a row; `also` are flags of what happened beside the measurement.
-
-    On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does beside
-    it. A copy over the link takes as long wherever in the device the data lies.
-    """
-    if not bench.device.is_gpu:
-        return finished(blank, measured, bench.device, bench.ceilings if blank.bytes_read else None, also=tuple(also))
-    by_link = finished(blank, replace(measured, warm_s=None, host_launch_s=None), bench.device, None, also=tuple(also))
-    return replace(by_link, warm_median_s=measured.warm_s)

@@ -1,0 +1,107 @@
+"""A run whose rows are not ops: what it keeps, prints and returns, whatever becomes of its rows."""
+
+import argparse
+import time
+from dataclasses import replace
+
+import pytest
+
+from bench.harness.cli import once
+from bench.harness.cli.arguments import UsageError, add_machine, add_output
+from bench.harness.cli.once import measure_once, share_s
+from bench.harness.device.device import cpu_device
+from results.record import Record
+from results.store.runs import RunWriter, StoreError, load_run
+from tests.bench import commands
+
+
+@pytest.fixture(autouse=True)
+def ceilings(runs):
+    commands.keep_ceilings(runs)
+
+
+def blank(size, reason=None):
+    work = {"flops": 10**11 * size, "bytes_read": 8, "bytes_written": 8}
+    names = {"op": "nap", "provider": "torch", "dtype": "fp32", "shape": {"n": size}, "case": str(size)}
+    return Record(**names, status="skipped", reason=reason, **work)
+
+
+def ok(record, run, rows):
+    return replace(record, status="ok", median_s=0.25, samples_s=(0.25,), launches_per_sample=1, ci95_s=(0.25, 0.25))
+
+
+def fails(record, run, rows):
+    raise RuntimeError("it broke\nat length")
+
+
+def no_memory(record, run, rows):
+    raise MemoryError
+
+
+def interrupted(record, run, rows):
+    raise KeyboardInterrupt
+
+
+def run(*rows, words=()):
+    parser = argparse.ArgumentParser()
+    add_machine(parser)
+    add_output(parser)
+    return measure_once(parser.parse_args(words), words, "transfer", cpu_device(commands.THREADS), rows, ())
+
+
+def kept(runs):
+    (path,) = commands.run_files(runs)
+    return [(record.status, record.reason) for record in load_run(path).records]
+
+
+def test_a_row_that_raises_fails_alone(capsys, runs):
+    assert run((blank(1), fails), (blank(2), no_memory), (blank(3), ok)).conclude() == 1
+    assert "[3/3] nap 3 fp32 torch" in capsys.readouterr().err
+    assert kept(runs) == [("failed", "RuntimeError: it broke"), ("skipped", "out of memory"), ("ok", None)]
+
+
+def test_no_row_is_measured_where_the_gpu_keeps_an_error(runs, monkeypatch):
+    usable = [True, False]
+    monkeypatch.setattr(once, "release", lambda device: usable.pop(0))
+    assert run((blank(1), ok), (blank(2), ok)).conclude() == 1
+    assert kept(runs) == [("ok", None), ("failed", once.DEVICE_LOST)]
+
+
+def test_rows_that_cannot_run_are_kept_with_their_reason_unless_all_are(runs):
+    assert run((blank(1, "too large"), ok), (blank(2), ok)).conclude() == 0
+    assert kept(runs) == [("skipped", "too large"), ("ok", None)]
+    with pytest.raises(UsageError, match=r"nap 1 fp32 torch: too large \(and 1 more\)"):
+        run((blank(1, "too large"), ok), (blank(2, "too small"), ok))
+    assert len(commands.run_files(runs)) == 1
+
+
+def test_ctrl_c_keeps_and_shows_what_was_finished(capsys, runs):
+    assert run((blank(1), ok), (blank(2), interrupted), (blank(3), ok)).conclude() == 130
+    assert "interrupted: what was finished is kept" in capsys.readouterr().err
+    assert kept(runs) == [("ok", None)]
+
+
+def test_a_spent_budget_starts_no_further_row(runs):
+    shares = []
+
+    def slow(record, run, rows):
+        shares.append(share_s(run, rows))
+        time.sleep(0.3)
+        shares.append(share_s(run, rows))
+        return ok(record, run, rows)
+
+    assert run((blank(1), slow), (blank(2), fails), words=("--budget", "0.25")).conclude() == 0
+    assert kept(runs) == [("ok", None), ("skipped", "the budget of 0.25 s is spent")]
+    assert 0 < shares[0] <= 0.25  # less than a second is shared by no others
+    assert shares[1] == 0
+
+
+def test_a_full_disk_shows_what_was_measured(capsys, monkeypatch):
+    def full(writer, record):
+        raise StoreError(f"cannot write {writer.path}: No space left on device")
+
+    monkeypatch.setattr(RunWriter, "append", full)
+    with pytest.raises(StoreError, match="2 of 2 records are in no file: cannot write "):
+        run((blank(1), ok), (blank(2), ok)).conclude()
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if row[:1] == ["nap"]] == [["nap", "1"], ["nap", "2"]]
