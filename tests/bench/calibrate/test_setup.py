@@ -17,7 +17,7 @@ from bench.harness.commands.calibrate import doubts
 from bench.harness.device.device import MIB, Device
 from bench.harness.device.telemetry import ClockAndPower, Poller
 from bench.harness.timing.protocol import Samples
-from bench.harness.timing.samplers import HostSampler
+from bench.harness.timing.samplers import GraphSampler, HostSampler
 from bench.matmul import OPS as MATMUL
 
 CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
@@ -111,6 +111,24 @@ def test_before_the_samples_the_device_is_either_warmed_up_or_idle(monkeypatch, 
     monkeypatch.setattr(setup.time, "sleep", lambda seconds: happened.append(seconds))
     setup_of(CPU).timed("a way", Launch(lambda: None, 8), 0.01, idle_s)
     assert happened == ["made", idle_s or "warmed up"]
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 3.0])
+def test_only_a_long_run_queues_the_next_replay_before_it_waits(monkeypatch, idle_s):
+    class Replays(GraphSampler):
+        launches_per_sample = 1
+
+        def __init__(self):
+            pass
+
+        def sample(self):
+            return 1e-3
+
+    sampler = Replays()
+    monkeypatch.setattr(setup, "make_sampler", lambda *_, **__: sampler)
+    monkeypatch.setattr(setup.time, "sleep", lambda seconds: None)
+    setup_of(CPU).timed("a way", Launch(lambda: None, 8), 0.01, idle_s)
+    assert sampler.runs_ahead == bool(idle_s)
 
 
 def test_a_rate_has_its_interval_and_quantiles_the_right_way_round():
