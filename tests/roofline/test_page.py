@@ -268,6 +268,19 @@ def test_rows_tell_their_verdict_and_which_row_is_their_baseline(tmp_path: Path)
     assert rows["verdict"] == [None] * 4 + ["FASTER, time ratio 0.500 to a"] * 4
 
 
+def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path) -> None:
+    def saved(name: str, rate: float, sha: str) -> Path:
+        record = matmul(512, "bf16", rate)
+        record = replace(record, samples_s=(record.median_s or 1.0,) * 21, visits=(7, 7, 7))
+        return save(tmp_path / f"{name}.jsonl", [record], environment(run_id=name, git={"sha": sha}))
+
+    paths = [saved("a", 4e11, "a"), saved("b", 5e11, "b")]
+    assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["FASTER"]
+    for name, rate in (("slow", 2e11), ("fast", 8e11)):
+        saved(name, rate, "a")
+    assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["UNSURE"]
+
+
 # Estimates
 
 
