@@ -88,6 +88,11 @@ class Ceiling:
     """What held the device back meanwhile, so that a rate may be too low; None: nothing that was seen."""
 
     @property
+    def unit(self) -> str:
+        """Unit of its value."""
+        return QUANTITIES[self.quantity]
+
+    @property
     def title(self) -> str:
         """Its name in a sentence, as the head of a table writes it: `bf16 peak`, `copy bandwidth`."""
         known = {"flops": "peak", "launch": "floor"}
@@ -101,7 +106,7 @@ class Ceiling:
     @property
     def flops_per_j(self) -> float | None:
         """FLOP/J, which is FLOP/s per W; None of a ceiling of something else, and where the power is not known."""
-        return self.value / self.power_w if self.power_w and QUANTITIES[self.quantity] == "FLOP/s" else None
+        return self.value / self.power_w if self.power_w and self.unit == "FLOP/s" else None
 
     @property
     def band(self) -> tuple[float, float] | None:

@@ -3,7 +3,6 @@
 import ast
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from table_pictures import Screens
@@ -88,11 +87,9 @@ def test_a_calibration(screens, tmp_path):
         Ceiling("flops", "bf16", 8e14, "measured", "a test", ci95=(7e14, 7.5e14), config="8192x8192x8192 NT, 40 ms"),
         Ceiling("launch", "empty kernel", 2.1e-6, "measured", "a test", sm_clock_hz=1_980_000_000),
     ]
-    kept = type("Kept", (), {"path": Path("ceilings.json")})()
-    job = calibrate.Calibration(
-        None, kept, SimpleNamespace(records=[]), found=found, missing=["fp64: the time was over"]
-    )
-    screens.check("calibrate", lambda: print_out(calibrate.table_text(environment(), job, ["bf16: 81 % of its peak"])))
+    sentences, missing = ["bf16: 81 % of its peak"], ["fp64: the time was over"]
+    calibration = calibrate.Calibration(environment(), [], found, sentences, missing, Path("ceilings.json"))
+    screens.check("calibrate", lambda: print_out(calibrate.text_of("table", calibration)))
 
 
 @pytest.mark.parametrize("words", [["gpus"], ["notes"], ["gpus", "h100-sxm", "h200-sxm", "mi300x", "b200-sxm"]])

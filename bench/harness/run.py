@@ -19,7 +19,6 @@ from bench.harness.cli.terminal import Document, Progress, Render, print_path, p
 from bench.harness.device import stamp as machine
 from bench.harness.device.device import Device
 from bench.harness.measure.finish import judged_again
-from bench.harness.op_file import module_of
 from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record
@@ -249,7 +248,7 @@ def calibrated(
 ) -> Ceilings:
     """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
     measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    return measured.complete(ceilings, dtypes, module_of("matmul").OPS[0], again, too_low)
+    return measured.complete(ceilings, dtypes, again, too_low)
 
 
 def stamp(

@@ -13,15 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.calibrate.setup import (
-    CalibrationPart,
-    CalibrationSetup,
-    Candidate,
-    Launch,
-    Note,
-    NotMeasuredError,
-    PartOutcome,
-)
+from bench.harness.calibrate.setup import Candidate, Launch, Measured, NotMeasuredError, Setup
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
 from roofline.ceilings import MIX_RATIOS
@@ -33,7 +25,7 @@ if TYPE_CHECKING:
     """x, y and out, fp32, of equal length."""
 
 MIXES = ("copy", "triad", "read", "write")
-"""Reads to writes: 1:1, 2:1, 1:0, 0:1. Those of STREAM come first."""
+"""Mixes of reads and writes, 1:1, 2:1, 1:0, 0:1; those of STREAM come first."""
 
 CACHES = 4
 """Each array is at least this many times the last-level cache.
@@ -54,30 +46,24 @@ FACTOR = 0.5
 """The number in torch's launches, as in the triad x + factor y."""
 
 
-def part(setup: CalibrationSetup, mixes: Sequence[str] = MIXES) -> CalibrationPart:
-    """Return the part that measures the bandwidth of some mixes, in arrays many times the cache."""
-    return CalibrationPart(f"bandwidth of {', '.join(mixes)}", partial(_measure, setup, mixes))
-
-
-def _measure(setup: CalibrationSetup, mixes: Sequence[str], note: Note) -> PartOutcome:
+def measure(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
+    """Return the bandwidths of some mixes, in arrays many times the cache."""
     size_bytes = operand_bytes(setup.device)
     arrays = filled(setup.device, size_bytes)
-    ceilings, records, notes = [], [], []
+    found = []
     for mix in mixes:
         try:
-            chosen = setup.fastest_of(mix, candidates(mix, setup.device, arrays), note)
+            rate, _ = setup.fastest_of(mix, candidates(mix, setup.device, arrays))
         except NotMeasuredError as error:
-            notes.append(f"{mix}: {error}")
-            continue
-        moved = bytes_of_mix(mix, chosen.rate.work_per_launch)
-        ceilings.append(setup.of_rate("bandwidth", mix, chosen.rate))
-        records.append(setup.record_of(mix, "fp32", {"n": size_bytes // 4}, chosen.rate, cache="cold", **moved))
-        notes += chosen.notes
-    return PartOutcome(tuple(ceilings), tuple(records), tuple(notes))
+            setup.missing.append(f"{mix}: {error}")
+        else:
+            fields: dict[str, Any] = {"cache": "cold"} | bytes_of_mix(mix, rate.work)
+            found.append(setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **fields))
+    return found
 
 
 def bytes_of_mix(mix: str, moved: int) -> dict[str, int]:
-    """Return how many of a mix's bytes are read and written; FLOPs are not what it is measured for."""
+    """Return the bytes that a mix reads and writes."""
     read, written = MIX_RATIOS[mix]
     bytes_written = moved * written // (read + written)
     return {"flops": 0, "bytes_read": moved - bytes_written, "bytes_written": bytes_written}
@@ -87,14 +73,11 @@ def operand_bytes(device: Device) -> int:
     """Return the bytes of each of the three arrays on a device, whole MiB.
 
     Raises:
-        NotMeasuredError: so little memory is free that an array would be less than `CACHES` times the cache.
+        NotMeasuredError: too little memory is free for arrays of `CACHES` times the cache.
     """
     needed = CACHES * device.cache_bytes
-    if device.is_gpu:
-        wanted = max(GPU_OPERAND_BYTES, GPU_CACHES * device.cache_bytes)
-    else:
-        wanted = max(CPU_OPERAND_BYTES, needed)
-    free = device.free_bytes()
+    on_gpu = max(GPU_OPERAND_BYTES, GPU_CACHES * device.cache_bytes)
+    wanted, free = on_gpu if device.is_gpu else max(CPU_OPERAND_BYTES, needed), device.free_bytes()
     affordable = min(wanted, free // MEMORY_SHARE) // MIB * MIB
     if affordable < needed // MIB * MIB or not affordable:
         raise NotMeasuredError(
@@ -125,13 +108,13 @@ def filled(device: Device, size_bytes: int) -> Arrays:
 
 
 def candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
-    """Return what may be the fastest of a mix on a device."""
+    """Return the configurations of a mix to try on a device."""
     own = triton_candidates(mix, device, arrays) if device.type == "cuda" and has_triton() else []
     return [*torch_candidates(mix, device, arrays), *own]
 
 
 def torch_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
-    """Return what torch offers for a mix, in fp32; on a CPU several ways, because none of them is tuned."""
+    """Return torch's operations for a mix, in fp32; several on a CPU, because none of them is tuned."""
     import torch
 
     x, y, out = arrays
@@ -153,8 +136,8 @@ def torch_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate
         ],
     }
     size_bytes = x.numel() * x.itemsize
-    found = [Candidate(name, partial(Launch, call, operands * size_bytes)) for name, operands, call in known[mix]]
-    return found[:1] if device.is_gpu else found
+    tried = known[mix][:1] if device.is_gpu else known[mix]
+    return [Candidate(name, partial(Launch, call, operands * size_bytes)) for name, operands, call in tried]
 
 
 def triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:

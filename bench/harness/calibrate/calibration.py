@@ -1,12 +1,12 @@
 """The ceilings of this machine: from the datasheet for a GPU of the table, measured here for a CPU.
 
-A CPU has no datasheet peak that torch could reach, so its ceilings are what it does when it does nothing else: the
+A CPU has no datasheet peak that torch could reach, so its ceilings are what it reaches when it does nothing else: the
 fastest copy, triad, read and write far beyond the cache, and the fastest matmul of each dtype. The four bandwidths are
-measured on a GPU too, and stand beside its datasheet. All are kept beside the runs with the identity of the machine,
-and measured anew when that changes, on a CPU also when a row is above one.
+measured on a GPU too, and are reported with its datasheet. All are saved with the identity of the machine, and measured
+again when that changes; on a CPU also when a row is above one.
 
-Any command measures the ceilings that are missing, with the effort of `--quick`. `python -m bench calibrate` measures
-more of them, and keeps what it finds in the same file.
+Any command measures missing ceilings, with the effort of `--quick`. `python -m bench calibrate` measures more of them,
+and saves them in the same file.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness.calibrate import bandwidth, matmul_peak, parts
-from bench.harness.calibrate.setup import FULL, QUICK, CalibrationPart, CalibrationSetup, Note
+from bench.harness.calibrate import bandwidth, matmul_peak
+from bench.harness.calibrate.parts import parts_of
+from bench.harness.calibrate.setup import FULL, QUICK, Effort, Part, Setup
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
 from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.evidence import disturbance
 from bench.harness.measure.runner import one_line, release
-from bench.harness.op import Op
 from results.store.runs import lock_file
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import (
@@ -45,11 +45,11 @@ from roofline.hardware.gpu import (
 )
 
 QUIET_LOOK_S = 0.3
-"""Seconds of work whose disturbances show whether the machine is quiet: longer than the least window of each
+"""Seconds of work whose disturbances show whether the machine is quiet: longer than the shortest window of each
 counter."""
 
 POLL_S = 0.2
-"""How often it is checked whether another command's calibration has finished."""
+"""Time between two attempts to lock the file."""
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
@@ -73,7 +73,7 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
 
 
 def identify(device: Device) -> tuple[Gpu, str | None]:
-    """Return the table's entry for a GPU, or one derived from the device's own properties, with a note that says so."""
+    """Return the table's entry for a GPU, or one derived from the device's own properties, with a note."""
     match = match_driver_name(device.name, device.memory_bytes, sm_count=device.sm_count)
     if match.gpu is not None:
         return match.gpu, None
@@ -109,27 +109,32 @@ def identity(device: Device) -> dict[str, Any]:
     }
 
 
+def _at_clock(ceilings: Ceilings, entry: Ceiling) -> float | None:
+    """Return the datasheet's rate per clock at the SM clock of a measured peak, FLOP/s; None if it is not known."""
+    at_clock = {"flops": clock_limited_peak_flops_per_s, "fma": clock_limited_vector_flops_per_s}.get(entry.quantity)
+    gpu = load_gpus().get(ceilings.slug)
+    if gpu is None or at_clock is None or entry.kind != "measured" or not entry.sm_clock_hz:
+        return None
+    return at_clock(gpu, entry.name, entry.sm_clock_hz)
+
+
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
     """Return how the datasheet's peak becomes the measured one, by a factor of the clock and one of software: a line
-    for each dtype's matmul and for its fused multiply-adds, where all of it is known.
+    for each dtype's matmul and for its fused multiply-adds, if all of it is known.
     """
-    gpu = load_gpus().get(ceilings.slug)
-    found = {(entry.quantity, entry.name): entry for entry in ceilings.entries if entry.kind == "measured"}
+    known = {(entry.kind, entry.quantity, entry.name): entry for entry in ceilings.entries}
     lines = []
     for dtype in dtypes:
-        for quantity in ("flops", "fma"):
-            entry, is_vector = found.get((quantity, dtype)), quantity == "fma"
-            if gpu is None or entry is None or not entry.sm_clock_hz:
-                continue
-            published = (gpu.vector_peaks_flops_per_s if is_vector else gpu.peaks_flops_per_s).get(dtype)
-            at_clock = clock_limited_vector_flops_per_s if is_vector else clock_limited_peak_flops_per_s
-            limited = at_clock(gpu, dtype, entry.sm_clock_hz)
-            if published and limited:
+        for quantity, title in (("flops", dtype), ("fma", f"{dtype} FMA")):
+            entry, published = (known.get((kind, quantity, dtype)) for kind in ("measured", "datasheet"))
+            limited = _at_clock(ceilings, entry) if entry else None
+            if entry and entry.sm_clock_hz and published and limited:
                 unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
+                by_clock, by_software = limited / published.value, entry.value / limited
                 lines.append(
-                    f"{dtype}{' FMA' if is_vector else ''}: datasheet {published / 1e12:.4g} {unit} -> "
-                    f"x clock {limited / published:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) = {limited / 1e12:.4g} -> "
-                    f"x software {entry.value / limited:.2f} -> measured {entry.value / 1e12:.4g} {unit}"
+                    f"{title}: datasheet {published.value / 1e12:.4g} {unit} -> "
+                    f"x clock {by_clock:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) = {limited / 1e12:.4g} -> "
+                    f"x software {by_software:.2f} -> measured {entry.value / 1e12:.4g} {unit}"
                 )
     return lines
 
@@ -140,27 +145,22 @@ def explaining(ceilings: Ceilings) -> list[Ceiling]:
     `clock-limited` is the rate per clock at the SM clock of the fastest matmul; `power-limited` is what its long run
     sustained while the power limit held the clock down.
     """
-    gpu = load_gpus().get(ceilings.slug)
-    found = []
+    peaks = []
     for entry in ceilings.entries:
-        if entry.kind == "measured" and entry.quantity == "flops" and entry.sm_clock_hz and gpu is not None:
-            value = clock_limited_peak_flops_per_s(gpu, entry.name, entry.sm_clock_hz)
-            source = f"SMs x rate of roofline/gpus/{gpu.slug}.toml x {entry.sm_clock_hz / 1e6:.0f} MHz"
-            if value:
-                clock = entry.sm_clock_hz
-                found.append(Ceiling("flops", entry.name, value, "clock-limited", source, sm_clock_hz=clock))
+        limited, clock_hz = _at_clock(ceilings, entry), entry.sm_clock_hz
+        if limited and clock_hz and entry.quantity == "flops":
+            source = f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x {clock_hz / 1e6:.0f} MHz"
+            peaks.append(Ceiling("flops", entry.name, limited, "clock-limited", source, sm_clock_hz=clock_hz))
         elif entry.kind == "measured" and entry.quantity == "sustained" and entry.at_power_limit:
             power = f", {entry.power_w:.0f} W" if entry.power_w else ""
-            clock_text = f", {entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ""
-            source = f"{entry.source}, sustained at the power limit{power}{clock_text}"
-            found.append(replace(entry, quantity="flops", kind="power-limited", source=source))
-    return found
+            clock = f", {clock_hz / 1e6:.0f} MHz" if clock_hz else ""
+            source = f"{entry.source}, sustained at the power limit{power}{clock}"
+            peaks.append(replace(entry, quantity="flops", kind="power-limited", source=source))
+    return peaks
 
 
 def merged(known: Ceilings, found: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Ceilings:
-    """Return the ceilings with what was found; neither a disturbed ceiling nor one of those too low replaces a better
-    one.
-    """
+    """Return the ceilings with new ones; a better ceiling is not replaced by a disturbed one, or if it was too low."""
     kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
 
     def is_better(new: Ceiling) -> bool:
@@ -172,19 +172,17 @@ def merged(known: Ceilings, found: Iterable[Ceiling], too_low: Collection[Ceilin
     return known.with_entries(entry for entry in found if is_better(entry))
 
 
-def _undisturbed(ceilings: Ceilings) -> Ceilings:
-    return Ceilings("", "", tuple(entry for entry in ceilings.entries if not entry.disturbed))
-
-
 class MeasuredCeilings:
-    """The measured ceilings of a device: kept in a file, completed as more dtypes are asked for."""
+    """The measured ceilings of a device, in a file that is completed as more dtypes are needed."""
 
-    def __init__(self, device: Device, directory: Path, note: Note, progress: Note) -> None:
+    def __init__(
+        self, device: Device, directory: Path, note: Callable[[str], object], progress: Callable[[str], object]
+    ) -> None:
         """Look for `directory/<device>/ceilings-<identity>.json`.
 
         Args:
             device: the device under test.
-            directory: where runs are kept.
+            directory: the directory of the run files.
             note: takes a line for the user.
             progress: takes what is being measured at the moment.
         """
@@ -195,7 +193,7 @@ class MeasuredCeilings:
         self._could_save = True
 
     def load(self) -> tuple[Ceiling, ...]:
-        """Return the ceilings kept for this machine; none where the file is missing, torn or another's."""
+        """Return the saved ceilings of this machine; empty if the file is missing, damaged or another machine's."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["identity"] != self._identity:
@@ -209,15 +207,15 @@ class MeasuredCeilings:
         return tuple(entry for entry in entries if entry.kind == "measured")
 
     def save(self, ceilings: Ceilings) -> None:
-        """Keep the measured entries; where they cannot be written, a note says so and the next run measures them again.
+        """Save the measured entries; if they cannot be written, a note says so and the next run measures them again.
 
-        What was kept before stays as it is until all of the new file is written.
+        The file is replaced only after all of the new one is written.
         """
-        kept = ceilings.to_dict() | {"identity": self._identity}
         unfinished = self.path.with_suffix(f".{os.getpid()}.partial")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+            text = json.dumps(ceilings.to_dict() | {"identity": self._identity}, indent=1)
+            unfinished.write_text(text, encoding="utf-8")
             unfinished.replace(self.path)
         except OSError as error:
             with suppress(OSError):
@@ -230,43 +228,39 @@ class MeasuredCeilings:
         self,
         ceilings: Ceilings,
         dtypes: Iterable[str],
-        matmul: Op,
         again: bool = False,
         too_low: Collection[Ceiling] = (),
     ) -> Ceilings:
-        """Return `ceilings` with what is measured on this machine.
+        """Return `ceilings` with those measured on this machine.
 
-        Only what is not kept yet is measured, and on a quiet machine what was disturbed when it was measured.
+        Only missing ones are measured, and on a quiet machine those that were disturbed when they were measured.
 
         Args:
-            ceilings: what is known without measuring.
+            ceilings: known without measuring.
             dtypes: dtypes whose fastest matmul is needed.
-            matmul: the op to find it with.
-            again: measure all of it even if it is kept.
-            too_low: measure these even if they are kept, because a row is above them, and keep the higher rate.
+            again: measure all of them again.
+            too_low: ceilings to measure again because a row is above them; the higher rate is kept.
         """
         wanted = list(dict.fromkeys(dtypes))
+        due = partial(self._due, dtypes=[d for d in wanted if d in matmul_peak.matmul().dtypes], too_low=too_low)
         found = ceilings.with_entries(self.load())
-        is_disturbed = len(self._due(_undisturbed(found), wanted, matmul)) > len(self._due(found, wanted, matmul))
-        repeats = not again and is_disturbed and self._is_quiet()
-
-        def due() -> list[Callable[[CalibrationSetup], CalibrationPart]]:
-            known = Ceilings("", "") if again else _undisturbed(found) if repeats else found
-            return self._due(known, wanted, matmul, too_low)
-
+        is_disturbed = not again and len(due(_undisturbed(found))) > len(due(found))
+        usable: Callable[[Ceilings], Ceilings]
+        if is_disturbed and self._is_quiet():
+            usable = _undisturbed
+        else:
+            usable = (lambda found: Ceilings("", "")) if again else (lambda found: found)
         if too_low:
             self._note(f"rows are above, so it is measured again: {', '.join(entry.title for entry in too_low)}")
-        if due():
+        if due(usable(found)):
             with self.alone() as has_waited:
                 if has_waited:  # for another command that may have measured the same
                     found = ceilings.with_entries(self.load())
-                setup = CalibrationSetup(self._device, FULL if too_low else QUICK, matmul)
-                for part in due():
-                    found = merged(found, self._measured(part(setup)), too_low)
+                for name, part in due(usable(found)):
+                    found = merged(found, self._measured(name, part, FULL if too_low else QUICK), too_low)
                 self.save(found)
         notes = [found.note, *peak_sentences(found, wanted)]
-        disturbed = [e.title for e in found.entries if e.disturbed and e.judges(wanted)]
-        if disturbed:
+        if disturbed := [e.title for e in found.entries if e.disturbed and e.judges(wanted)]:
             notes.append(
                 f"Perhaps too low, because something else held the device back meanwhile: {', '.join(disturbed)}; "
                 "when the machine is quiet: `python -m bench calibrate`"
@@ -274,23 +268,14 @@ class MeasuredCeilings:
         shown = found.with_entries(explaining(found))
         return Ceilings(shown.slug, shown.name, shown.entries, "; ".join(note for note in notes if note) or None)
 
-    def _due(
-        self, found: Ceilings, wanted: Sequence[str], matmul: Op, too_low: Collection[Ceiling] = ()
-    ) -> list[Callable[[CalibrationSetup], CalibrationPart]]:
-        """Return what makes the parts that measure what any command needs and what is not known.
+    def _due(self, known: Ceilings, dtypes: Iterable[str], too_low: Collection[Ceiling]) -> list[tuple[str, Part]]:
+        """Return the parts that any command needs and that are not known.
 
-        A GPU is judged by its datasheet, and beside it by the bandwidth of the mixes of reads and writes.
+        A GPU is judged by its datasheet, and also by the bandwidths of the mixes of reads and writes.
         """
-        due: list[Callable[[CalibrationSetup], CalibrationPart]] = []
-        if found.launch_floor() is None:
-            due.append(parts.launch)
-        mixes = [entry.name for entry in found.mixes() if entry in too_low]
-        if mixes or not found.mixes():
-            due.append(partial(bandwidth.part, mixes=mixes or bandwidth.MIXES))
-        if not self._device.is_gpu:
-            peaks = [d for d in wanted if d in matmul.dtypes and (found.peak(d) is None or found.peak(d) in too_low)]
-            due += [partial(matmul_peak.part, dtype=dtype) for dtype in peaks]
-        return due
+        mixes = [entry.name for entry in known.mixes() if entry in too_low] if known.mixes() else bandwidth.MIXES
+        peaks = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *too_low)]
+        return parts_of(known.launch_floor() is None, mixes, peaks)
 
     def _is_quiet(self) -> bool:
         """Return whether nothing else holds the device back at this moment, by a short time of work."""
@@ -304,24 +289,23 @@ class MeasuredCeilings:
             self._device.synchronize()
         return disturbance(row_telemetry(before, snapshot(self._device)), self._device.is_gpu) is None
 
-    def _measured(self, part: CalibrationPart) -> Sequence[Ceiling]:
-        """Return the ceilings that a part finds; without one some columns stay blank, and the measurements go on."""
-        self._progress(f"calibrating: {part.name}")
+    def _measured(self, name: str, part: Part, effort: Effort) -> list[Ceiling]:
+        """Return the ceilings of a part; without one some columns stay blank, and the measurements go on."""
+        self._progress(f"calibrating: {name}")
+        setup = Setup(self._device, effort)
         try:
-            outcome = part.measure(lambda line: None)
+            ceilings, reasons = [measured.ceiling for measured in part(setup)], setup.missing
         except (RuntimeError, MemoryError, CeilingError) as error:
-            self._note(f"the {part.name} of this machine is not known: {one_line(error)}")
-            return ()
+            ceilings, reasons = [], [one_line(error)]
         finally:
             release(self._device)
-        for line in () if outcome.ceilings else outcome.notes:
-            self._note(f"the {part.name} of this machine is not known: {line}")
-        return outcome.ceilings
+        for reason in () if ceilings else reasons:
+            self._note(f"the {name} of this machine is not known: {reason}")
+        return ceilings
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Let one command at a time measure the ceilings of this machine; another command waits, and says for which
-        process.
+        """Let one command at a time measure the ceilings of this machine; another waits, and names the process.
 
         Yields:
             Whether it had to wait.
@@ -341,11 +325,14 @@ class MeasuredCeilings:
                 has_waited = True
                 time.sleep(POLL_S)
             os.truncate(descriptor, 0)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            os.write(descriptor, str(os.getpid()).encode())
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield has_waited
         finally:
             os.close(descriptor)
+
+
+def _undisturbed(ceilings: Ceilings) -> Ceilings:
+    return Ceilings("", "", tuple(entry for entry in ceilings.entries if not entry.disturbed))
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -18,15 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness.calibrate.setup import (
-    CalibrationPart,
-    CalibrationSetup,
-    Candidate,
-    Launch,
-    Note,
-    NotMeasuredError,
-    PartOutcome,
-)
+from bench.harness.calibrate.setup import Candidate, Launch, Measured, NotMeasuredError, Setup
 from bench.harness.data.inputs import torch_dtype
 from bench.harness.device.device import Device
 from bench.harness.providers.registry import has_triton
@@ -74,22 +66,16 @@ double chains(long steps, double factor, double summand) {{
 """Each chain is a variable, which a compiler keeps in a register, as it keeps no array."""
 
 
-def part(setup: CalibrationSetup, dtype: str) -> CalibrationPart:
-    """Return the part that measures the rate of fused multiply-adds of a dtype; each counts as 2 FLOPs."""
-    return CalibrationPart(f"{dtype} FMA", partial(_measure, setup, dtype))
-
-
 def dtypes_of(device: Device) -> tuple[str, ...]:
     """Return the dtypes whose rate can be measured on a device."""
     return GPU_DTYPES if device.is_gpu else tuple(CPU_TYPES)
 
 
-def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
+def measure(setup: Setup, dtype: str) -> list[Measured]:
+    """Return the rate of fused multiply-adds of a dtype; each counts as 2 FLOPs."""
     with ThreadPoolExecutor(setup.device.threads or 1) as pool:
-        chosen = setup.fastest_of(f"{dtype} FMA", candidates(dtype, setup.device, pool), note)
-    flops = chosen.rate.work_per_launch
-    record = setup.record_of("fma", dtype, {"n": max(1, flops // 2)}, chosen.rate, flops=flops)
-    return PartOutcome((setup.of_rate("fma", dtype, chosen.rate),), (record,), chosen.notes)
+        rate, _ = setup.fastest_of(f"{dtype} FMA", candidates(dtype, setup.device, pool))
+    return [setup.measured("fma", dtype, rate, "fma", dtype, {"n": max(1, rate.work // 2)}, flops=rate.work)]
 
 
 def candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:

@@ -11,23 +11,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
-from bench.harness.calibrate.setup import (
-    CalibrationPart,
-    CalibrationSetup,
-    Candidate,
-    Chosen,
-    Launch,
-    Note,
-    NotMeasuredError,
-    PartOutcome,
-    Rate,
-)
+from bench.harness.calibrate.setup import Candidate, Launch, Measured, NotMeasuredError, Rate, Setup
 from bench.harness.data.inputs import Filler, make_sets
-from bench.harness.measure.evidence import power_limited
-from bench.harness.op import Case
-from bench.harness.op_file import options_of
+from bench.harness.device.device import Device
+from bench.harness.op import Case, Op
+from bench.harness.op_file import module_of, options_of
 from bench.harness.providers.registry import load, numerics
-from roofline.ceilings import Ceiling
 
 GPU_EXTENTS = (
     # the fastest in bf16 of A100 PCIe, A100 SXM, H100 and H200, GH200, B200, GB200, B300, MI300X
@@ -65,77 +54,71 @@ SUSTAINED_SHARE = 0.5
 """The last part of a run, by time, that counts as sustained."""
 
 
-def part(setup: CalibrationSetup, dtype: str) -> CalibrationPart:
-    """Return the part that looks for the fastest matmul of a dtype."""
-    return CalibrationPart(f"{dtype} matmul", partial(_measure, setup, dtype))
-
-
-def _measure(setup: CalibrationSetup, dtype: str, note: Note) -> PartOutcome:
-    case, chosen = _fastest(setup, dtype, note)
+def measure(setup: Setup, dtype: str) -> list[Measured]:
+    """Return the rate of the fastest matmul of a dtype; on a GPU also its burst and its sustained rate."""
+    case, rate, launch = _fastest(setup, dtype)
     if dtype == "fp16" and not setup.device.is_gpu:
         # Without fp16 arithmetic a CPU multiplies a thousand times slower than it could by widening to fp32.
-        wide_case, wide = _fastest(setup, "fp32", note)
-        if setup.value(wide.rate) > setup.value(chosen.rate):
-            case, chosen = (
-                wide_case,
-                replace(wide, rate=replace(wide.rate, config=f"{wide.rate.config}, widened to fp32")),
-            )
-    rates, notes = {"matmul": chosen.rate}, chosen.notes
+        wide_case, wide, _ = _fastest(setup, "fp32")
+        if wide.value > rate.value:
+            case, rate = wide_case, replace(wide, config=f"{wide.config}, widened to fp32")
+    rates = {"flops": rate}
     if setup.device.is_gpu and setup.effort.long_run_s:
-        note(f"{dtype}: {chosen.rate.config}, a long run")
+        setup.note(f"{dtype}: {rate.config}, a long run")
         with numerics(dtype):
-            long = setup.timed(chosen.rate.config, chosen.launch, setup.effort.long_run_s, IDLE_S)
+            long = setup.timed(rate.config, launch, setup.effort.long_run_s, IDLE_S)
         try:
             rates |= burst_and_sustained(long)
         except NotMeasuredError as error:
-            notes = (*notes, f"{dtype}: burst and sustained cannot be separated: {error}")
-    work = setup.matmul.work(case)
+            setup.missing.append(f"{dtype}: burst and sustained cannot be separated: {error}")
+    work = matmul().work(case)
     fields = {
         **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},
-        **{"fill": "uniform", "options": {"layout": case.options["layout"], "config": chosen.rate.config}},
+        **{"fill": "uniform", "options": {"layout": case.options["layout"], "config": rate.config}},
     }
-    records = [setup.record_of(name, case.dtype, dict(case.shape), rate, **fields) for name, rate in rates.items()]
-    return PartOutcome(tuple(_ceiling(setup, name, dtype, rate) for name, rate in rates.items()), tuple(records), notes)
+    ops = {"flops": "matmul"}
+    return [
+        setup.measured(quantity, dtype, each, ops.get(quantity, quantity), case.dtype, dict(case.shape), **fields)
+        for quantity, each in rates.items()
+    ]
 
 
-def _ceiling(setup: CalibrationSetup, name: str, dtype: str, rate: Rate) -> Ceiling:
-    if name != "sustained":
-        return setup.of_rate("flops" if name == "matmul" else name, dtype, rate)
-    return setup.of_rate(name, dtype, rate, at_power_limit=power_limited(rate.telemetry) is not None)
+def matmul() -> Op:
+    """Return the op of `bench/matmul.py`."""
+    op: Op = module_of("matmul").OPS[0]
+    return op
 
 
-def _fastest(setup: CalibrationSetup, dtype: str, note: Note) -> tuple[Case, Chosen]:
-    """Return the fastest case of a dtype, measured once more."""
-    cases = {f"matmul {case.name}": case for case in cases_of(setup, dtype)}
+def _fastest(setup: Setup, dtype: str) -> tuple[Case, Rate, Launch]:
+    cases = {f"matmul {case.name}": case for case in cases_of(setup.device, dtype)}
     candidates = [
-        Candidate(name, partial(_launch, setup, case), setup.matmul.work(case).flops) for name, case in cases.items()
+        Candidate(name, partial(_launch, setup.device, case), matmul().work(case).flops) for name, case in cases.items()
     ]
     with numerics(dtype):
-        chosen = setup.fastest_of(dtype, candidates, note)
-    return cases[chosen.rate.config], chosen
+        rate, launch = setup.fastest_of(dtype, candidates)
+    return cases[rate.config], rate, launch
 
 
-def cases_of(setup: CalibrationSetup, dtype: str) -> list[Case]:
+def cases_of(device: Device, dtype: str) -> list[Case]:
     """Return the matmuls to try in a dtype, as far as they fit into memory, the smallest first.
 
     Raises:
         NotMeasuredError: not even the smallest fits.
     """
-    is_gpu = setup.device.is_gpu
-    layout = "nt" if is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
-    memory_bytes = setup.device.free_bytes() // MEMORY_SHARE
+    layout = "nt" if device.is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
+    memory_bytes, work = device.free_bytes() // MEMORY_SHARE, matmul().work
     cases = [
         Case.of("matmul", dtype, {"m": m, "n": n, "k": k}, options_of("matmul"), {"layout": layout, "batch": 1})
-        for m, n, k in (GPU_EXTENTS if is_gpu else CPU_EXTENTS)
+        for m, n, k in (GPU_EXTENTS if device.is_gpu else CPU_EXTENTS)
     ]
-    found = [case for case in cases if setup.matmul.work(case).bytes <= memory_bytes]
-    if not found:
+    cases = [case for case in cases if work(case).bytes <= memory_bytes]
+    if not cases:
         raise NotMeasuredError(f"no {dtype} matmul of the list fits into {memory_bytes / 1e9:.2g} GB")
-    return sorted(found, key=lambda case: setup.matmul.work(case).flops)
+    return sorted(cases, key=lambda case: work(case).flops)
 
 
-def _launch(setup: CalibrationSetup, case: Case) -> Launch:
-    op, device = setup.matmul, setup.device
+def _launch(device: Device, case: Case) -> Launch:
+    op = matmul()
     op.check(case, device.type)
     [inputs] = make_sets(op, case, Filler("uniform", case.dtype, device, seed=0), device, copies=1)
     return Launch(load("torch", op, "matmul", device).call(inputs), op.work(case).flops)

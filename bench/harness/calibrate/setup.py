@@ -1,23 +1,22 @@
-"""What the parts of a calibration share: how long they measure, and how the fastest of several ways is found.
+"""What the parts of a calibration share: how long they measure, and how the fastest configuration is found.
 
-On a CPU a ceiling is what the shortest time gives, as STREAM reports it: other processes only ever add time. On a GPU
-it is what the median time gives.
+On a CPU a ceiling is the rate by the shortest time, as STREAM reports it: other processes only add time. On a GPU it is
+the rate by the median time.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, polled_row, row_telemetry, snapshot
-from bench.harness.measure.evidence import disturbance, preempted, throttled
+from bench.harness.measure.evidence import disturbance, power_limited, preempted, throttled
 from bench.harness.measure.runner import one_line
-from bench.harness.op import Op
 from bench.harness.timing.protocol import Samples, collect, limits_of, warm_up
 from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record
@@ -25,16 +24,13 @@ from results.stats.samples import half_width, median, median_ci95, quantile
 from roofline.ceilings import Ceiling
 
 SLOWEST_CALL_S = 0.15
-"""Launches that would take longer than this are left out: each is called a dozen times."""
+"""Skip candidates whose launch would take longer: each is called a dozen times."""
 
 WARM_UP_SHARE = 0.2
-"""Share of a measurement's seconds that its warm-up takes at most."""
+"""Maximum fraction of the seconds of a measurement that its warm-up takes."""
 
 PROVIDERS = {"triton v1": "triton-v1", "C": "c"}
 """Providers by the first words of a configuration; all others are torch's."""
-
-Note = Callable[[str], object]
-"""Takes a line that says what is being measured."""
 
 
 class NotMeasuredError(RuntimeError):
@@ -55,121 +51,84 @@ class Effort:
 
 FULL = Effort(screening_s=0.4, confirming_s=4.0, long_run_s=3.5)
 QUICK = Effort(screening_s=0.15, confirming_s=1.5, long_run_s=1.0)
-"""Of `--quick`, and of what any command measures when a ceiling is missing."""
+"""Of `--quick`, and of any command that measures a missing ceiling."""
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One launch, and what it does."""
+class Launch(NamedTuple):
+    """One launch, and the bytes that it moves or the FLOPs that it computes."""
 
     call: Call
     work: int
-    """Bytes that it moves, or FLOPs that it computes."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to reach a ceiling."""
+    """One configuration that may reach a ceiling."""
 
     name: str
-    """The configuration in words."""
     prepare: Callable[[], Launch]
     work: int = 0
-    """Of its launch, where that is known beforehand: it is left out where the launch would take too long."""
+    """Bytes or FLOPs of its launch if known before `prepare`: it is skipped if the launch would take too long."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Work per second of one configuration, B/s or FLOP/s."""
+    """Work per second of one configuration, B/s or FLOP/s; for a launch without work, seconds per launch."""
 
     config: str
-    """The configuration in words."""
-    work_per_launch: int
-    """Bytes or FLOPs."""
+    work: int
+    """Bytes or FLOPs per launch."""
     samples: Samples
     telemetry: dict[str, Any]
-    """While the samples ran."""
     poller: Poller
-    """What was read of clock and power meanwhile, by sample."""
+    """Clock and power of a GPU, by sample."""
+    is_gpu: bool
 
     @property
     def value(self) -> float:
-        """The rate by the median time."""
-        return self.work_per_launch / self.samples.median_s
+        """The rate by the median time on a GPU, by the shortest time on a CPU."""
+        return self._of(self.samples.median_s if self.is_gpu else min(self.samples.samples_s))
 
-    @property
-    def fastest(self) -> float:
-        """The rate by the shortest time."""
-        return self.work_per_launch / min(self.samples.samples_s)
-
-    @property
-    def ci95(self) -> tuple[float, float]:
-        """95 % confidence interval of `value`."""
-        low_s, high_s = self.samples.ci95_s
-        return self.work_per_launch / high_s, self.work_per_launch / low_s
-
-    @property
-    def p5_p95(self) -> tuple[float, float]:
-        """Quantiles of the rates of the samples."""
-        times_s = self.samples.samples_s
-        return self.work_per_launch / quantile(times_s, 0.95), self.work_per_launch / quantile(times_s, 0.05)
+    def interval(self, times_s: Iterable[float]) -> tuple[float, float]:
+        """Return the rates at two times, the lower first."""
+        low, high = sorted(map(self._of, times_s))
+        return low, high
 
     def part(self, first: int, end: int) -> Rate:
-        """Return the rate of samples `first` to `end - 1`, with clock and power as they were during these."""
+        """Return the rate of samples `first` to `end - 1`, with clock and power during these."""
         times_s = self.samples.samples_s[first:end]
         samples = replace(self.samples, samples_s=times_s, median_s=median(times_s), ci95_s=median_ci95(times_s))
         polled = self.poller.between(first, end)
         telemetry = self.telemetry | (polled_row({"power_source": None}, polled) if polled else {})
         return replace(self, samples=samples, telemetry=telemetry)
 
-
-@dataclass(frozen=True)
-class Chosen:
-    """The fastest of some candidates."""
-
-    rate: Rate
-    """Of samples that took no part in the choice."""
-    launch: Launch
-    notes: tuple[str, ...]
-    """A line about the candidates that could not run here, if there are any."""
+    def _of(self, seconds: float) -> float:
+        return self.work / seconds if self.work else seconds
 
 
-@dataclass(frozen=True)
-class PartOutcome:
-    """What one part found."""
+class Measured(NamedTuple):
+    """A ceiling, and the record of its samples."""
 
-    ceilings: tuple[Ceiling, ...]
-    records: tuple[Record, ...]
-    notes: tuple[str, ...] = ()
+    ceiling: Ceiling
+    record: Record
 
 
-@dataclass(frozen=True)
-class CalibrationPart:
-    """One thing to measure."""
-
-    name: str
-    """In words, for people."""
-    measure: Callable[[Note], PartOutcome]
-    """Raises whatever compilers, drivers and libraries raise; `NotMeasuredError` where there is no such ceiling."""
-
-
-@dataclass(frozen=True)
-class CalibrationSetup:
+@dataclass
+class Setup:
     """The device, and how long its ceilings are measured."""
 
     device: Device
     effort: Effort
-    matmul: Op
-    """The op of `bench/matmul.py`."""
+    note: Callable[[str], object] = lambda line: None
+    """Takes a line that says what is being measured."""
+    missing: list[str] = field(default_factory=list)
+    """Reasons why a ceiling or a configuration was not measured."""
 
     def timed(self, config: str, launch: Launch, seconds: float, idle_s: float = 0.0) -> Rate:
-        """Return the rate of a launch that runs again and again for some seconds.
-
-        It is warmed up before, or where `idle_s` is given, the device does nothing for so many seconds.
-        """
+        """Return the rate of a launch that is repeated for some seconds, after a warm-up or after `idle_s` of rest."""
         launch.call()  # compiles, and loads libraries
         usual = limits_of(self.device)
-        # No interval ends it: the shortest time of a noisy machine needs all the time there is.
+        # The interval must not end it: the shortest time of a noisy machine needs all the time there is.
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds)
         poller = Poller(self.device)
         sampler = make_sampler([launch.call], self.device, limits, reading=poller)
@@ -186,68 +145,63 @@ class CalibrationSetup:
         if idle_s:
             self.device.synchronize()  # one sample was queued ahead
         telemetry = row_telemetry(before, snapshot(self.device), polled=poller.seen)
-        return Rate(config, launch.work, samples, telemetry, poller)
+        return Rate(config, launch.work, samples, telemetry, poller, self.device.is_gpu)
 
-    def value(self, rate: Rate) -> float:
-        """Return the rate that counts on this device."""
-        return rate.value if self.device.is_gpu else rate.fastest
-
-    def fastest_of(self, what: str, candidates: Iterable[Candidate], note: Note) -> Chosen:
-        """Time every candidate for a short time, and the fastest of them once more; notes begin with `what`.
+    def fastest_of(self, what: str, candidates: Sequence[Candidate]) -> tuple[Rate, Launch]:
+        """Time every candidate for a short time, and the fastest once more; return it with the rate of that.
 
         Raises:
-            NotMeasuredError: none of them runs here.
+            NotMeasuredError: no candidate runs here.
         """
-        screened: list[tuple[float, Candidate]] = []
-        refused: dict[str, str] = {}
+        best, winner, refused = 0.0, None, dict[str, str]()
         for candidate in candidates:
-            if screened and candidate.work > SLOWEST_CALL_S * max(value for value, _ in screened):
+            if candidate.work > SLOWEST_CALL_S * best > 0:
                 continue
-            note(f"{what}: {candidate.name}")
+            self.note(f"{what}: {candidate.name}")
             try:
-                rate = self.timed(candidate.name, candidate.prepare(), self.effort.screening_s)
+                value = self.timed(candidate.name, candidate.prepare(), self.effort.screening_s).value
             except Exception as error:  # compilers and drivers raise classes of their own; the others still count
                 refused[candidate.name] = one_line(error)
-            else:
-                screened.append((self.value(rate), candidate))
-        if not screened:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(refused.items())[:1])
-            raise NotMeasuredError(f"none of {len(refused)} configurations runs here; {reasons or 'there are none'}")
-        _, winner = max(screened, key=lambda pair: pair[0])
-        note(f"{what}: {winner.name}, again")
+                continue
+            if value > best:
+                best, winner = value, candidate
+        if winner is None:
+            reason = next((f"{name}: {reason}" for name, reason in refused.items()), "there are none")
+            raise NotMeasuredError(f"none of {len(refused)} configurations runs here; {reason}")
+        if refused:
+            reasons = ", ".join(dict.fromkeys(refused.values()))
+            self.missing.append(f"{'; '.join(refused)}: {reasons}; {winner.name} is the fastest of the others")
+        self.note(f"{what}: {winner.name}, again")
         launch = winner.prepare()
-        rate = self.timed(winner.name, launch, self.effort.confirming_s)
-        reasons = ", ".join(dict.fromkeys(refused.values()))
-        notes = (f"{'; '.join(refused)}: {reasons}; {winner.name} is the fastest of the others",) if refused else ()
-        return Chosen(rate, launch, notes)
+        return self.timed(winner.name, launch, self.effort.confirming_s), launch
 
-    def ceiling(
-        self, quantity: str, name: str, value: float, how: str, telemetry: dict[str, Any], **details: Any
-    ) -> Ceiling:
-        """Return a measured ceiling with clocks, power and date; `details` are further fields of `Ceiling`."""
-        now = datetime.now(UTC)
-        source = f"measured here {now:%Y-%m-%d}: {how}, {self.device.threads or 'GPU'} threads"
-        facts = {key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz", "power_w")}
-        facts |= {"measured_at": now.isoformat(timespec="seconds")}
-        facts |= {"disturbed": disturbance(telemetry, self.device.is_gpu)}
-        return Ceiling(quantity, name, value, "measured", source, config=how, **facts, **details)
-
-    def of_rate(self, quantity: str, name: str, rate: Rate, **details: Any) -> Ceiling:
-        """Return the ceiling that a rate is on this device."""
-        details |= {"ci95": rate.ci95, "p5_p95": rate.p5_p95, "work_per_launch": rate.work_per_launch}
-        return self.ceiling(quantity, name, self.value(rate), rate.config, rate.telemetry, **details)
-
-    def record_of(self, op: str, dtype: str, shape: dict[str, int], rate: Rate, **fields: Any) -> Record:
-        """Return the record of one measurement; `fields` are further fields of `Record`."""
-        samples, is_gpu = rate.samples, self.device.is_gpu
-        seen = [throttled(rate.telemetry, is_gpu), None if is_gpu else preempted(rate.telemetry)]
-        flags = [flag for flag in seen if flag]
-        return Record(
+    def measured(
+        self, quantity: str, name: str, rate: Rate, op: str, dtype: str, shape: dict[str, int], **fields: Any
+    ) -> Measured:
+        """Return the ceiling and the record of a rate; `fields` are further fields of `Record`."""
+        samples, telemetry, is_gpu, now = rate.samples, rate.telemetry, rate.is_gpu, datetime.now(UTC)
+        ceiling = Ceiling(
+            quantity,
+            name,
+            rate.value,
+            "measured",
+            f"measured here {now:%Y-%m-%d}: {rate.config}, {self.device.threads or 'GPU'} threads",
+            ci95=rate.interval(samples.ci95_s),
+            p5_p95=rate.interval(quantile(samples.samples_s, share) for share in (0.05, 0.95)),
+            config=rate.config,
+            work_per_launch=rate.work or None,
+            **{key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz", "power_w")},
+            at_power_limit=power_limited(telemetry) is not None if quantity == "sustained" else None,
+            measured_at=now.isoformat(timespec="seconds"),
+            disturbed=disturbance(telemetry, is_gpu),
+        )
+        flags = [flag for flag in (throttled(telemetry, is_gpu), None if is_gpu else preempted(telemetry)) if flag]
+        record = Record(
             op=f"calibrate-{op}",
             provider=PROVIDERS.get(rate.config.partition(",")[0], "torch"),
             dtype=dtype,
             shape=shape,
-            case="x".join(str(extent) for extent in shape.values()),
+            case="x".join(map(str, shape.values())),
             status="ok",
             samples_s=samples.samples_s,
             launches_per_sample=samples.launches_per_sample,
@@ -257,6 +211,11 @@ class CalibrationSetup:
             converged=half_width(samples.ci95_s, samples.median_s) <= limits_of(self.device).target_half_width,
             flags=tuple(flag.name for flag in flags),
             flag_reasons={flag.name: f"{flag.reason}; {flag.advice}" for flag in flags},
-            telemetry=rate.telemetry,
+            telemetry=telemetry,
             **{"options": {"config": rate.config}, "cache": samples.cache} | fields,
         )
+        return Measured(ceiling, record)
+
+
+Part = Callable[[Setup], list[Measured]]
+"""Measures some ceilings. Raises any error of compilers, drivers and libraries, and `NotMeasuredError`."""

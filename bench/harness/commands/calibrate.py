@@ -1,11 +1,12 @@
-"""`python -m bench calibrate`: measures the ceilings of this machine and keeps them for every other command."""
+"""`python -m bench calibrate`: measures the ceilings of this machine and saves them for every other command."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import add_device, add_list, add_output, chosen, dtype_words
@@ -19,15 +20,13 @@ from results.show.terminal import drawn, print_out, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.harness.calibrate.calibration import MeasuredCeilings
-    from bench.harness.calibrate.setup import CalibrationPart, PartOutcome
-    from bench.harness.device.device import Device
-    from bench.harness.run import Run
+    from bench.harness.calibrate.setup import Measured, Part, Setup
     from results.record import Environment, Record
-    from roofline.ceilings import Ceiling, Ceilings
+    from results.store.runs import RunWriter
+    from roofline.ceilings import Ceiling
 
 DESCRIPTION = """\
-Measure the ceilings of this machine, and keep them for every other bench command.
+Measure the ceilings of this machine, and save them for every other bench command.
 
 Memory bandwidth by its mix of reads and writes, the fastest of which is the ceiling; the fastest matmul of each dtype,
 fused multiply-adds, and the shortest launch. On a GPU a long run of the fastest matmul, begun on an idle device, also
@@ -63,189 +62,132 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-@dataclass
-class Calibration:
-    """What one calibration gathers."""
-
-    known: Ceilings
-    """Before anything was measured."""
-    kept: MeasuredCeilings
-    run: Run
-    found: list[Ceiling] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    """What was not measured, and why."""
-
-    def take(self, outcome: PartOutcome) -> None:
-        """Keep what a part found, on disk first."""
-        self.found += outcome.ceilings
-        self.missing += outcome.notes
-        self.kept.save(self.all())
-        for record in outcome.records:
-            self.run.keep(record)
-
-    def all(self) -> Ceilings:
-        """Return everything known of this machine now."""
-        from bench.harness.calibrate.calibration import merged
-
-        return merged(self.known, self.found)
-
-
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Calibrate and return the exit code."""
+    """Measure part by part, save each ceiling when it is finished, print all; return the exit code.
+
+    Raises:
+        StoreError: the records could not be saved; the ceilings have been shown.
+    """
+    from bench.harness.calibrate.calibration import MeasuredCeilings, merged, peak_sentences
+    from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
+    from bench.harness.run import Run
+    from results.store.runs import runs_directory
 
     args.gpu = None
     chosen("dtype", args.dtype, families["matmul"][0].dtypes, ())
     main.check_places(args)
-    under_test = main.device_of(args)
-    return calibrate(args, under_test, families["matmul"][0], argv)
-
-
-def calibrate(args: argparse.Namespace, device: Device, matmul: Op, argv: Sequence[str] | None) -> int:
-    """Measure part by part, keep each when it is finished, print all; return the exit code.
-
-    Raises:
-        StoreError: the records could not be kept; the ceilings have been shown.
-    """
-    from bench.harness.calibrate.calibration import MeasuredCeilings
-    from bench.harness.calibrate.parts import plan_parts
-    from bench.harness.calibrate.setup import FULL, QUICK, CalibrationSetup
-    from bench.harness.run import Run
-    from results.store.runs import runs_directory
-
-    effort = QUICK if args.quick else FULL
+    device, effort = main.device_of(args), QUICK if args.quick else FULL
     run = Run(args, "bench", "calibrate", device, asdict(effort), argv)
-    progress, known = run.progress, run.ceilings
-    job = Calibration(known, MeasuredCeilings(device, runs_directory(), progress.note, progress.say), run)
+    progress = run.progress
+    # Off a terminal every note would be a line, a hundred of them.
+    setup = Setup(device, effort, progress.say if sys.stderr.isatty() else lambda line: None)
+    kept = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
+    found: list[Ceiling] = []
     with run:
         run.start(None)
-        dtypes = chosen_dtypes(args, device, matmul, job)
-        parts = plan_parts(CalibrationSetup(device, effort, matmul), dtypes)
-        with job.kept.alone():
-            job.known = known.with_entries(job.kept.load())
-            measure_all(job, device, parts, progress, args.verbose)
+        parts = planned(args, setup, families["matmul"][0])
+        with kept.alone():
+            run.ceilings = run.ceilings.with_entries(kept.load())
+            for ceiling, record in measure_all(parts, setup, progress):
+                found.append(ceiling)
+                run.ceilings = merged(run.ceilings, [ceiling])
+                kept.save(run.ceilings)
+                run.keep(record)
+                if args.verbose:
+                    progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
     assert run.environment is not None
-    show(args, replace(run.environment, hardware=job.all().to_dict()), job)
+    sentences = peak_sentences(run.ceilings, dict.fromkeys(c.name for c in found if c.quantity in ("flops", "fma")))
+    environment = replace(run.environment, hardware=run.ceilings.to_dict())
+    show(args, Calibration(environment, run.records, found, sentences, setup.missing, kept.path), run.writer)
     run.raise_if_unsaved()
     if run.is_interrupted:
         return INTERRUPTED
-    return 0 if job.found else 1
+    return 0 if found else 1
 
 
-def chosen_dtypes(args: argparse.Namespace, device: Device, matmul: Op, job: Calibration) -> list[str]:
-    """Return the dtypes to measure; one that was asked for and is not there is noted."""
-    from bench.harness.calibrate.parts import DTYPES
+def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
+    """Return the parts to measure; a requested dtype that the device lacks is missing."""
+    from bench.harness.calibrate import bandwidth, fma, parts
     from bench.harness.measure.plan import has_dtype
 
-    wanted = args.dtype or DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
-    there = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
-    job.missing += [f"{d}: {device.name} has no such arithmetic" for d in args.dtype or () if d not in there]
-    return there
+    device = setup.device
+    wanted = args.dtype or parts.DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
+    dtypes = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
+    setup.missing += [f"{d}: {device.name} has no such arithmetic" for d in args.dtype or () if d not in dtypes]
+    return parts.parts_of(True, bandwidth.MIXES, dtypes, [d for d in dtypes if d in fma.dtypes_of(device)])
 
 
-def measure_all(
-    job: Calibration, device: Device, parts: Sequence[CalibrationPart], progress: Progress, verbose: bool
-) -> None:
-    """Measure part after part; one that fails is noted, and the others are measured."""
+def measure_all(parts: Sequence[tuple[str, Part]], setup: Setup, progress: Progress) -> Iterator[Measured]:
+    """Yield what each part measures; if one fails, the others are still measured."""
     from bench.harness.measure.runner import DEVICE_LOST, one_line, release
 
-    # Off a terminal every note would be a line, a hundred of them.
-    note = progress.say if sys.stderr.isatty() else lambda line: None
     progress.expect(len(parts))
-    for part in parts:
-        if not release(device):
-            job.missing.append(f"{part.name}: {DEVICE_LOST}")
+    for name, part in parts:
+        if not release(setup.device):
+            setup.missing.append(f"{name}: {DEVICE_LOST}")
             continue
-        progress.say(part.name)
+        progress.say(name)
         try:
-            outcome = part.measure(note)
+            yield from part(setup)
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
-            job.missing.append(f"{part.name}: {one_line(error)}")
-        else:
-            job.take(outcome)
-            for ceiling in outcome.ceilings if verbose else ():
-                progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
+            setup.missing.append(f"{name}: {one_line(error)}")
         progress.advance()
 
 
 # ---- what is printed ----------------------------------------------------------------------------------------------
 
 
-def show(args: argparse.Namespace, environment: Environment, job: Calibration) -> None:
-    """Print the ceilings, draw them where that was asked for, and say where all is kept."""
+@dataclass(frozen=True)
+class Calibration:
+    """A finished or interrupted calibration, as it is shown."""
+
+    environment: Environment
+    records: Sequence[Record]
+    found: Sequence[Ceiling]
+    sentences: Sequence[str]
+    """How the measured peaks of a GPU come about."""
+    missing: Sequence[str]
+    """Reasons why something was not measured."""
+    path: Path
+    """The file of the ceilings."""
+
+
+def show(args: argparse.Namespace, calibration: Calibration, writer: RunWriter | None) -> None:
+    """Print the ceilings, plot them if requested, and name the files."""
     from roofline.plot.figure import plot_run
 
-    print_out(text_of(args.format, environment, job), f"; the ceilings are in {job.kept.path}")
-    if job.run.writer is not None:
-        print_path("saved", job.run.writer.path, args.format)
+    print_out(text_of(args.format, calibration), f"; the ceilings are in {calibration.path}")
+    if writer is not None:
+        print_path("saved", writer.path, args.format)
     if args.plot is not None:
-        plot_run(environment, [r for r in job.run.records if r.op == "calibrate-matmul"], args.plot, args.theme)
+        matmuls = [record for record in calibration.records if record.op == "calibrate-matmul"]
+        plot_run(calibration.environment, matmuls, args.plot, args.theme)
         print_path("plot", args.plot, args.format)
 
 
-def text_of(output_format: str, environment: Environment, job: Calibration) -> str:
-    """Return the ceilings in the format asked for; JSON holds the records too."""
-    from bench.harness.calibrate.calibration import peak_sentences
+def text_of(output_format: str, calibration: Calibration) -> str:
+    """Return the ceilings in an output format; JSON holds the records too."""
     from results.show.export import csv_text, json_text, markdown_text
     from results.show.rows import document
 
-    ceilings = job.all()
-    sentences = peak_sentences(ceilings, dict.fromkeys(c.name for c in job.found if c.quantity in ("flops", "fma")))
+    if output_format == "table":
+        return drawn(lambda console: draw(calibration, console))
     if output_format == "json":
         extra = {
-            "ceilings": [asdict(entry) | {"unit": unit_of(entry)} for entry in job.found],
-            "decomposition": sentences,
-            "not_measured": job.missing,
-            "doubts": doubts(job.run.records),
+            "ceilings": [asdict(entry) | {"unit": entry.unit} for entry in calibration.found],
+            "decomposition": calibration.sentences,
+            "not_measured": calibration.missing,
+            "doubts": doubts(calibration.records),
         }
-        return json_text(document(environment, job.run.records) | extra)
-    rows = [row_of(entry) for entry in job.found]
-    if output_format != "table":
-        return (csv_text if output_format == "csv" else markdown_text)(rows, COLUMNS)
-    return table_text(environment, job, sentences)
+        return json_text(document(calibration.environment, calibration.records) | extra)
+    rows = [row_of(entry) for entry in calibration.found]
+    return (csv_text if output_format == "csv" else markdown_text)(rows, COLUMNS)
 
 
-def doubts(records: Sequence[Record]) -> list[str]:
-    """Return a line for each flag with the measurements that carry it: their ceilings may be too low."""
-    flags = dict.fromkeys(flag for record in records for flag in record.flags)
-    named = {
-        flag: [f"{r.op.removeprefix('calibrate-')} {r.dtype}" for r in records if flag in r.flags] for flag in flags
-    }
-    return [f"{flag}, so these may read low: {', '.join(dict.fromkeys(names))}" for flag, names in named.items()]
-
-
-def unit_of(ceiling: Ceiling) -> str:
-    """Return the unit of a ceiling's value."""
-    from roofline.ceilings import QUANTITIES
-
-    return QUANTITIES[ceiling.quantity]
-
-
-def row_of(ceiling: Ceiling) -> dict[str, Any]:
-    """Return a ceiling as one row of plain values, SI base units."""
-    low, high = ceiling.ci95 or (None, None)
-    p5, p95 = ceiling.p5_p95 or (None, None)
-    values = asdict(ceiling) | {"unit": unit_of(ceiling), "ci95_low": low, "ci95_high": high, "p5": p5, "p95": p95}
-    values["flops_per_j"] = ceiling.flops_per_j
-    return {name: values[name] for name in COLUMNS}
-
-
-def value_text(ceiling: Ceiling, value: float | None = None) -> str:
-    """Return a ceiling's value, or another of its unit, as people read it."""
-    shown = ceiling.value if value is None else value
-    return format_time(shown) if unit_of(ceiling) == "s" else format_rate(shown, unit_of(ceiling))
-
-
-def interval_text(ceiling: Ceiling) -> str:
-    """Return a ceiling's interval, with what it is where the value beside it is another one's: a CPU's fastest."""
-    text = " to ".join(value_text(ceiling, end) for end in ceiling.ci95 or () if end) or "-"
-    is_of_it = ceiling.ci95 is None or ceiling.ci95[0] <= ceiling.value <= ceiling.ci95[1]
-    return text if is_of_it else f"{text}, of the median; the value is the fastest"
-
-
-def table_text(environment: Environment, job: Calibration, sentences: Sequence[str]) -> str:
-    """Return the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
-    found = job.found
+def draw(calibration: Calibration, console: Console) -> None:
+    """Print the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
+    found = calibration.found
     facts = {
         "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-" for entry in found],
         "power": [f"{entry.power_w:.0f} W" if entry.power_w else "-" for entry in found],
@@ -257,20 +199,48 @@ def table_text(environment: Environment, job: Calibration, sentences: Sequence[s
         Column("value", [value_text(entry) for entry in found], "right"),
         Column("95% CI", [interval_text(entry) for entry in found], goes_below=1),
     ]
-    for place, (title, texts) in enumerate(facts.items(), 1):
+    for turn, (title, texts) in enumerate(facts.items(), 1):
         if set(texts) != {"-"}:
-            columns.append(Column(title, texts, "right", leaves=place))
-    missing = [f"not measured: {reason}" for reason in job.missing]
-    below = [*sentences, *missing, *doubts(job.run.records), f"ceilings: {job.kept.path}"]
+            columns.append(Column(title, texts, "right", leaves=turn))
 
-    def draw(console: Console) -> None:
-        for line in header_lines(environment):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        console.print("" if found else "\nno ceiling was measured", markup=False, highlight=False)
-        if found:
-            print_grid(console, columns, [entry.config or "" for entry in found], "by")
-        console.print("", markup=False)
-        for line in below:
+    def print_lines(lines: Iterable[str]) -> None:
+        for line in lines:
             console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
-    return drawn(draw)
+    print_lines([*header_lines(calibration.environment), "" if found else "\nno ceiling was measured"])
+    if found:
+        print_grid(console, columns, [entry.config or "" for entry in found], "by")
+    missing = [f"not measured: {reason}" for reason in calibration.missing]
+    print_lines(["", *calibration.sentences, *missing, *doubts(calibration.records), f"ceilings: {calibration.path}"])
+
+
+def doubts(records: Sequence[Record]) -> list[str]:
+    """Return a line for each flag with the measurements that carry it: their ceilings may be too low."""
+    names: dict[str, dict[str, None]] = {}
+    for record in records:
+        for flag in record.flags:
+            names.setdefault(flag, {})[f"{record.op.removeprefix('calibrate-')} {record.dtype}"] = None
+    return [f"{flag}, so these may read low: {', '.join(flagged)}" for flag, flagged in names.items()]
+
+
+def row_of(ceiling: Ceiling) -> dict[str, Any]:
+    """Return a ceiling as one row of plain values, SI base units."""
+    low, high = ceiling.ci95 or (None, None)
+    p5, p95 = ceiling.p5_p95 or (None, None)
+    intervals = {"ci95_low": low, "ci95_high": high, "p5": p5, "p95": p95}
+    known = {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}
+    values = asdict(ceiling) | intervals | known
+    return {name: values[name] for name in COLUMNS}
+
+
+def value_text(ceiling: Ceiling, value: float | None = None) -> str:
+    """Return a ceiling's value, or another value of its quantity, with its unit."""
+    shown = ceiling.value if value is None else value
+    return format_time(shown) if ceiling.unit == "s" else format_rate(shown, ceiling.unit)
+
+
+def interval_text(ceiling: Ceiling) -> str:
+    """Return a ceiling's interval, and that it is the median's if the value is the fastest, as on a CPU."""
+    text = " to ".join(value_text(ceiling, end) for end in ceiling.ci95 or () if end) or "-"
+    holds_value = ceiling.ci95 is None or ceiling.ci95[0] <= ceiling.value <= ceiling.ci95[1]
+    return text if holds_value else f"{text}, of the median; the value is the fastest"

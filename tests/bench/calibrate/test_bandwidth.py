@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from bench.harness.calibrate import bandwidth
-from bench.harness.calibrate.bandwidth import MIXES, bytes_of_mix, filled, operand_bytes
-from bench.harness.calibrate.setup import QUICK, CalibrationSetup, NotMeasuredError
+from bench.harness.calibrate.bandwidth import MIXES, filled, operand_bytes
+from bench.harness.calibrate.setup import QUICK, NotMeasuredError, Setup
 from bench.harness.device.device import MIB, Device
-from bench.matmul import OPS as MATMUL
 
 SIZE = MIB
 OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
@@ -145,23 +144,16 @@ def test_a_gpu_has_several_configurations_of_a_mix_and_torchs_own(mix):
         assert moved % 2048 == 0
 
 
-@pytest.mark.parametrize(
-    ("mix", "read", "written"), [("read", 12, 0), ("write", 0, 12), ("copy", 6, 6), ("triad", 8, 4)]
-)
-def test_the_bytes_of_a_mix_are_split_as_it_moves_them(mix, read, written):
-    assert bytes_of_mix(mix, 12) == {"flops": 0, "bytes_read": read, "bytes_written": written}
-
-
 def test_every_mix_of_this_very_machine_can_be_measured(tiny_calibration, monkeypatch):
     made = bandwidth.candidates
     monkeypatch.setattr(bandwidth, "candidates", lambda mix, *of: [] if mix == "write" else made(mix, *of))
     effort = dataclasses.replace(QUICK, screening_s=0.01, confirming_s=0.02)
-    said = []
-    outcome = bandwidth.part(CalibrationSetup(cpu(), effort, MATMUL[0])).measure(said.append)
-    assert [ceiling.name for ceiling in outcome.ceilings] == ["copy", "triad", "read"]
-    assert [record.op for record in outcome.records] == ["calibrate-copy", "calibrate-triad", "calibrate-read"]
-    for ceiling, record in zip(outcome.ceilings, outcome.records, strict=True):
+    setup = Setup(cpu(), effort)
+    measured = bandwidth.measure(setup)
+    assert [ceiling.name for ceiling, _ in measured] == ["copy", "triad", "read"]
+    assert [record.op for _, record in measured] == ["calibrate-copy", "calibrate-triad", "calibrate-read"]
+    for ceiling, record in measured:
         assert ceiling.value > 0
         assert (ceiling.work_per_launch, record.cache) == (record.bytes_read + record.bytes_written, "cold")
-    assert outcome.notes == ("write: none of 0 configurations runs here; there are none",)
-    assert said[0] == "copy: torch copy_"
+    assert measured[1].record.bytes_read == 2 * measured[1].record.bytes_written
+    assert setup.missing == ["write: none of 0 configurations runs here; there are none"]

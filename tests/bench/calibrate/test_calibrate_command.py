@@ -10,17 +10,15 @@ from dataclasses import replace
 
 import matplotlib.image
 import pytest
-from test_setup import CPU, H100, rate_of, setup_of
+from test_setup import CPU, H100, rate_of
 
 from bench import __main__ as command
 from bench.harness.calibrate import calibration
 from bench.harness.calibrate import parts as calibrate_parts
-from bench.harness.calibrate.bandwidth import bytes_of_mix
-from bench.harness.calibrate.setup import FULL, QUICK, CalibrationPart, NotMeasuredError, PartOutcome
+from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB
 from bench.harness.measure import runner
-from bench.matmul import OPS as MATMUL
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, StoreError
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
@@ -34,16 +32,22 @@ def a_ceiling(quantity="bandwidth", name="copy", value=2e10):
 
 
 def a_part(*ceilings, name="a part", notes=()):
-    record_of, moved = setup_of(CPU).record_of, bytes_of_mix("copy", 8)
-    records = tuple(record_of(c.name, "fp32", {"n": 1}, rate_of("a way", 8, 1e-9), **moved) for c in ceilings)
-    return CalibrationPart(name, lambda note: PartOutcome(tuple(ceilings), records, tuple(notes)))
+    def measure(setup):
+        setup.missing += notes
+        rate, moved = rate_of("a way", 8, 1e-9), {"bytes_read": 4, "bytes_written": 4}
+        records = (
+            setup.measured("bandwidth", c.name, rate, c.name, "fp32", {"n": 1}, **moved).record for c in ceilings
+        )
+        return [Measured(ceiling, record) for ceiling, record in zip(ceilings, records, strict=True)]
+
+    return name, measure
 
 
 def raising(error, name="a broken part"):
-    def measure(note):
+    def measure(setup):
         raise error
 
-    return CalibrationPart(name, measure)
+    return name, measure
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def given_parts(monkeypatch):
     """Let the command measure these parts instead."""
 
     def put(*parts):
-        monkeypatch.setattr(calibrate_parts, "plan_parts", lambda bench, dtypes: list(parts))
+        monkeypatch.setattr(calibrate_parts, "parts_of", lambda *_: list(parts))
 
     return put
 
@@ -185,7 +189,7 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(capsys, runs, given_parts):
     assert code == 130
     assert kept(runs) == {("bandwidth", "copy"): 2e10}
     assert "20.00 GB/s" in out
-    assert "interrupted: the ceilings that were finished are kept" in err
+    assert "interrupted: what was finished is kept" in err
     (file,) = runs.rglob("*.jsonl")
     assert [record.op for record in load_run(file).records] == ["calibrate-copy"]
 
@@ -293,16 +297,17 @@ def test_a_dtype_that_the_device_lacks_is_noted(capsys, given_parts):
     assert "not measured: fp8e4m3: " in out
 
 
-def test_quick_has_the_same_parts_and_less_time(capsys, monkeypatch):
-    seen, plan_parts = [], calibrate_parts.plan_parts
-    monkeypatch.setattr(calibrate_parts, "plan_parts", lambda setup, dtypes: seen.append((setup, dtypes)) or [])
-    run(capsys, "--no-save")
-    run(capsys, "--no-save", "--quick", "--dtype", "fp32")
-    assert [(setup.effort, dtypes) for setup, dtypes in seen] == [(FULL, ["bf16", "fp32"]), (QUICK, ["fp32"])]
-    for setup, _ in seen:
-        assert [part.name for part in plan_parts(setup, ["bf16", "fp32"])] == [
-            *("launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul", "fp32 FMA")
-        ]
+def test_quick_has_the_same_parts_and_less_time(capsys, runs, monkeypatch):
+    seen, parts_of = [], calibrate_parts.parts_of
+    monkeypatch.setattr(calibrate_parts, "parts_of", lambda *of: seen.append(parts_of(*of)) or [a_part(a_ceiling())])
+    run(capsys)
+    run(capsys, "--quick", "--dtype", "fp32")
+    assert [[name for name, _ in parts] for parts in seen] == [
+        ["launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul", "fp32 FMA"],
+        ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul", "fp32 FMA"],
+    ]
+    settings = [load_run(file).environment.settings["confirming_s"] for file in runs.rglob("*.jsonl")]
+    assert sorted(settings) == [QUICK.confirming_s, FULL.confirming_s]
 
 
 def test_a_gpu_keeps_its_datasheet_and_says_how_the_measured_peak_comes_about():
@@ -331,7 +336,7 @@ def test_other_commands_print_that_line_for_a_calibrated_gpu(tmp_path, monkeypat
     floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
     peak = Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9)
     machine.save(Ceilings(H100.slug, H100.name, (floor, peak, a_ceiling())))
-    found = machine.complete(calibration.ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    found = machine.complete(calibration.ceilings_of(H100, None), ["bf16"])
     assert found.note.startswith("bf16: datasheet 989.4 TFLOP/s -> x clock 0.96")
     assert notes == []
 

@@ -10,9 +10,8 @@ from test_setup import CPU, H100
 
 from bench.harness.calibrate import calibration
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, identity, merged
-from bench.harness.calibrate.setup import PartOutcome
+from bench.harness.calibrate.setup import Measured
 from bench.harness.device.device import MIB, Device
-from bench.matmul import OPS as MATMUL
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 
@@ -73,18 +72,18 @@ class Machine(MeasuredCeilings):
         self.notes, self.said, self.launch_s, self.broken = [], [], launch_s, dict(broken)
         super().__init__(device, directory, self.notes.append, self.said.append)
 
-    def _measured(self, part):
-        def measure(note):
-            if part.name in self.broken:
-                raise self.broken[part.name]
-            if part.name == "launch":
+    def _measured(self, name, part, effort):
+        def simulated(setup):
+            if name in self.broken:
+                raise self.broken[name]
+            if name == "launch":
                 return outcome("launch", launch=self.launch_s)
-            if part.name.startswith("bandwidth"):
-                names = part.name.removeprefix("bandwidth of ").split(", ")
-                return outcome("bandwidth", **{name: MIX_BYTES[name] / self.launch_s for name in names})
-            return outcome("flops", **{part.name.removesuffix(" matmul"): FLOPS / self.launch_s})
+            if name.startswith("bandwidth"):
+                mixes = name.removeprefix("bandwidth of ").split(", ")
+                return outcome("bandwidth", **{mix: MIX_BYTES[mix] / self.launch_s for mix in mixes})
+            return outcome("flops", **{name.removesuffix(" matmul"): FLOPS / self.launch_s})
 
-        return super()._measured(replace(part, measure=measure))
+        return super()._measured(name, simulated, effort)
 
 
 MIX = Ceiling("bandwidth", "copy", 1e12, "measured", "a test")
@@ -95,12 +94,12 @@ KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.
 
 def outcome(quantity, **values):
     source = "measured here 2026-01-01: a test, 2 threads"
-    return PartOutcome(tuple(Ceiling(quantity, name, value, "measured", source) for name, value in values.items()), ())
+    return [Measured(Ceiling(quantity, name, value, "measured", source), None) for name, value in values.items()]
 
 
 def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
     machine = Machine(tmp_path)
-    found = machine.complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    found = machine.complete(BLANK, ["bf16", "fp32"])
     assert {entry.name: entry.value for entry in found.entries} == KEPT | {"fp32": KEPT["bf16"]}
     assert {entry.kind for entry in found.entries} == {"measured"}
     assert found.bandwidth().name == "triad"  # the roof is the fastest mix
@@ -112,29 +111,29 @@ def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
 
 
 def test_what_was_measured_is_kept_and_not_measured_again(tmp_path):
-    first = Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0])
+    first = Machine(tmp_path).complete(BLANK, ["bf16"])
     later = Machine(tmp_path, launch_s=1.0)
-    assert later.complete(BLANK, ["bf16"], MATMUL[0]) == first
+    assert later.complete(BLANK, ["bf16"]) == first
     assert (later.said, later.notes) == ([], [])
     assert later.path.parent == tmp_path / "cpu-a-2t"
 
 
 def test_another_dtype_adds_to_what_is_kept(tmp_path):
-    Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0])
+    Machine(tmp_path).complete(BLANK, ["bf16"])
     second = Machine(tmp_path, launch_s=1.0)
-    found = second.complete(BLANK, ["fp32", "bf16"], MATMUL[0])
+    found = second.complete(BLANK, ["fp32", "bf16"])
     assert found.peak("bf16").value == KEPT["bf16"]
     assert found.peak("fp32").value == FLOPS
-    third = Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    third = Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16", "fp32"])
     assert {(e.name, e.value) for e in third.entries} == {(e.name, e.value) for e in found.entries}
 
 
 def test_recalibrating_measures_anew_and_keeps_that(tmp_path):
-    Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0])
-    again = Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"], MATMUL[0], again=True)
+    Machine(tmp_path).complete(BLANK, ["bf16"])
+    again = Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"], again=True)
     assert again.peak("bf16").value == FLOPS
     assert again.bandwidth().value == MIX_BYTES["triad"]
-    assert Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16"], MATMUL[0]) == again
+    assert Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16"]) == again
 
 
 @pytest.mark.parametrize(
@@ -158,24 +157,24 @@ def test_a_file_that_is_torn_or_of_another_machine_is_noted_and_measured_anew(tm
     machine.path.parent.mkdir(parents=True)
     machine.path.write_text(text.replace("OTHER", json.dumps(other)))
 
-    found = machine.complete(BLANK, ["bf16"], MATMUL[0])
+    found = machine.complete(BLANK, ["bf16"])
     assert found.bandwidth().value == KEPT["triad"]
     assert len(machine.notes) == 1
     assert machine.notes[0].startswith(f"{machine.path}: not used and measured anew: ")
     assert "\n" not in machine.notes[0]
     assert len(machine.notes[0]) < len(str(machine.path)) + 250
-    assert Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"], MATMUL[0]) == found  # and the file is whole now
+    assert Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found  # and the file is whole now
 
 
 def test_ceilings_that_earlier_versions_kept_and_none_measures_today_are_ignored(tmp_path):
     machine = Machine(tmp_path)
-    machine.complete(BLANK, ["bf16"], MATMUL[0])
+    machine.complete(BLANK, ["bf16"])
     kept = json.loads(machine.path.read_text())
     gone = [("zeros", "bf16"), ("knee", "last-level"), ("cache", "last-level"), ("fit", "copy"), ("launch", "fit")]
     kept["entries"] += [kept["entries"][0] | {"quantity": quantity, "name": name} for quantity, name in gone]
     machine.path.write_text(json.dumps(kept))
     later = Machine(tmp_path, launch_s=1.0)
-    found = later.complete(BLANK, ["bf16"], MATMUL[0])
+    found = later.complete(BLANK, ["bf16"])
     assert {entry.name: entry.value for entry in found.entries} == KEPT
     assert (later.notes, later.said) == ([], [])
 
@@ -210,14 +209,14 @@ def test_a_place_that_cannot_be_written_is_only_a_note(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     machine = Machine(blocked)
-    found = machine.complete(BLANK, ["bf16"], MATMUL[0])
+    found = machine.complete(BLANK, ["bf16"])
     assert found.peak("bf16") is not None
     assert [note for note in machine.notes if "the measured ceilings are not kept" in note]
     assert blocked.read_text() == "no folder"
 
 
 def test_a_dtype_that_matmul_has_not_gets_no_peak(tmp_path):
-    found = Machine(tmp_path).complete(BLANK, ["nvfp4"], MATMUL[0])
+    found = Machine(tmp_path).complete(BLANK, ["nvfp4"])
     assert found.peak("nvfp4") is None
     assert found.bandwidth() is not None
 
@@ -225,7 +224,7 @@ def test_a_dtype_that_matmul_has_not_gets_no_peak(tmp_path):
 @pytest.mark.parametrize("error", [RuntimeError("no such product\nat line 3"), MemoryError()])
 def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp_path, error):
     machine = Machine(tmp_path, broken={"bf16 matmul": error})
-    found = machine.complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    found = machine.complete(BLANK, ["bf16", "fp32"])
     assert found.peak("bf16") is None
     assert found.peak("fp32") is not None
     assert len(machine.notes) == 1
@@ -237,19 +236,19 @@ def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeyp
     monkeypatch.setattr(Device, "free_bytes", lambda self: 7)
     notes = []
     machine = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
-    assert machine.complete(BLANK, [], MATMUL[0]).bandwidth() is None
+    assert machine.complete(BLANK, []).bandwidth() is None
     unknown = "the bandwidth of copy, triad, read, write of this machine is not known: NotMeasuredError: "
     assert [note for note in notes if note.startswith(unknown)]
 
 
 def test_ctrl_c_ends_the_calibration(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        Machine(tmp_path, broken={"bf16 matmul": KeyboardInterrupt()}).complete(BLANK, ["bf16"], MATMUL[0])
+        Machine(tmp_path, broken={"bf16 matmul": KeyboardInterrupt()}).complete(BLANK, ["bf16"])
 
 
 def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_mix(tmp_path):
     machine = Machine(tmp_path, H100)
-    found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    found = machine.complete(ceilings_of(H100, None), ["bf16"])
     assert found.launch_floor().value == 2.0**-20
     assert found.peak("bf16").kind == found.bandwidth().kind == "datasheet"
     assert {entry.name: entry.value for entry in found.mixes()} == {name: KEPT[name] for name in MIX_BYTES}
@@ -258,9 +257,9 @@ def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_m
 
 @pytest.mark.parametrize("device", [CPU, H100])
 def test_a_mix_that_a_row_is_above_is_measured_alone(tmp_path, device):
-    first = Machine(tmp_path, device).complete(ceilings_of(device, None), [], MATMUL[0])
+    first = Machine(tmp_path, device).complete(ceilings_of(device, None), [])
     again = Machine(tmp_path, device, launch_s=2.0**-21)
-    found = again.complete(ceilings_of(device, None), [], MATMUL[0], too_low=[first.mix(1, 0)])
+    found = again.complete(ceilings_of(device, None), [], too_low=[first.mix(1, 0)])
     assert again.said == ["calibrating: bandwidth of read"]
     assert {entry.name: entry.value for entry in found.mixes()} == {
         name: KEPT[name] * (2 if name == "read" else 1) for name in MIX_BYTES
@@ -269,9 +268,9 @@ def test_a_mix_that_a_row_is_above_is_measured_alone(tmp_path, device):
 
 @pytest.mark.parametrize(("launch_s", "is_higher"), [(2.0**-21, True), (1.0, False)])
 def test_of_a_ceiling_that_rows_are_above_the_higher_rate_is_kept(tmp_path, launch_s, is_higher):
-    first = Machine(tmp_path).complete(BLANK, ["bf16", "fp32"], MATMUL[0])
+    first = Machine(tmp_path).complete(BLANK, ["bf16", "fp32"])
     again = Machine(tmp_path, launch_s=launch_s)
-    found = again.complete(BLANK, ["bf16", "fp32"], MATMUL[0], too_low=[first.peak("bf16")])
+    found = again.complete(BLANK, ["bf16", "fp32"], too_low=[first.peak("bf16")])
     assert again.said == ["calibrating: bf16 matmul"]
     assert found.peak("bf16").value == KEPT["bf16"] * (2 if is_higher else 1)
     assert found.peak("fp32").value == KEPT["bf16"]
@@ -285,7 +284,7 @@ def test_a_calibrated_gpu_has_three_compute_levels_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(
         machine, "load", lambda: (measured, unclocked, Ceiling("launch", "launch", 2e-6, "measured", "a test"), MIX)
     )
-    found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    found = machine.complete(ceilings_of(H100, None), ["bf16"])
     levels = {entry.kind: entry.value for entry in found.entries if (entry.quantity, entry.name) == ("flops", "bf16")}
     # 132 SMs x 4096 FLOPs a clock x 1.755 GHz
     assert levels == {"datasheet": 989.4e12, "clock-limited": pytest.approx(948.9e12, rel=1e-4), "measured": 790e12}
@@ -301,7 +300,7 @@ def test_what_a_gpu_sustains_at_its_power_limit_is_a_level_of_its_own(tmp_path, 
     sustained = Ceiling("sustained", "bf16", 670e12, "measured", "a test", **facts)
     floor = Ceiling("launch", "launch", 2e-6, "measured", "a test")
     monkeypatch.setattr(machine, "load", lambda: (peak, sustained, floor, MIX))
-    found = machine.complete(ceilings_of(H100, None), ["bf16"], MATMUL[0])
+    found = machine.complete(ceilings_of(H100, None), ["bf16"])
     levels = [entry for entry in found.entries if (entry.quantity, entry.kind) == ("flops", "power-limited")]
     if not is_limited:
         assert levels == []
@@ -336,7 +335,7 @@ def test_a_roof_that_was_disturbed_is_said_to_be_and_measured_again_when_it_is_q
     others = [replace(judging, quantity=quantity, name="fp32") for quantity in ("flops", "sustained")]
     machine = keep(tmp_path, judging, *others)
     monkeypatch.setattr(machine, "_is_quiet", lambda: is_quiet)
-    found = machine.complete(BLANK, ["bf16"], MATMUL[0])
+    found = machine.complete(BLANK, ["bf16"])
     assert machine.said == ["calibrating: bf16 matmul"] * is_quiet
     assert found.peak("bf16").value == (KEPT["bf16"] if is_quiet else 1e15)
     assert ("meanwhile: bf16 peak; when" in (found.note or "")) != is_quiet
@@ -379,13 +378,13 @@ def test_of_two_commands_one_measures_and_the_other_waits_and_takes_what_it_foun
             first.close()
 
     monkeypatch.setattr(calibration.time, "sleep", sleep)
-    found = second.complete(BLANK, ["bf16"], MATMUL[0])
+    found = second.complete(BLANK, ["bf16"])
     assert (len(waited), second.said, found.peak("bf16").value) == (3, [], 1e9)  # nothing is measured twice
     holder = f"process {os.getpid()} measures the ceilings of this machine"
     assert second.notes == [f"{holder}; waiting until it has finished"]
 
 
 def test_recalibrating_one_dtype_does_not_lose_the_peak_of_another(tmp_path):
-    Machine(tmp_path).complete(BLANK, ["bf16", "fp32"], MATMUL[0])
-    Machine(tmp_path).complete(BLANK, ["bf16"], MATMUL[0], again=True)
+    Machine(tmp_path).complete(BLANK, ["bf16", "fp32"])
+    Machine(tmp_path).complete(BLANK, ["bf16"], again=True)
     assert {entry.name for entry in Machine(tmp_path).load() if entry.quantity == "flops"} == {"bf16", "fp32"}

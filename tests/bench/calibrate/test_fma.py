@@ -48,8 +48,7 @@ def test_the_rate_of_this_very_cpu_is_a_ceiling(monkeypatch):
     monkeypatch.setattr(fma, "STEPS", 1200)
     monkeypatch.setattr(fma, "WIDTHS", fma.WIDTHS[:1])
     threads = threading.active_count()
-    outcome = fma.part(setup_of(CPU, screening_s=0.01, confirming_s=0.02), "fp32").measure(print)
-    [ceiling], [record] = outcome.ceilings, outcome.records
+    [(ceiling, record)] = fma.measure(setup_of(CPU, screening_s=0.01, confirming_s=0.02), "fp32")
     assert (ceiling.quantity, ceiling.name, ceiling.config) == ("fma", "fp32", "C, 12 chains of 128 bits a thread")
     assert (record.op, record.provider, record.flops) == ("calibrate-fma", "c", ceiling.work_per_launch)
     assert threading.active_count() == threads

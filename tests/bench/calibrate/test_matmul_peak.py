@@ -8,7 +8,7 @@ from test_setup import CPU, H100, rate_of, samples, setup_of
 
 from bench.harness.calibrate import matmul_peak
 from bench.harness.calibrate.matmul_peak import CPU_EXTENTS, GPU_EXTENTS, burst_and_sustained, cases_of
-from bench.harness.calibrate.setup import CalibrationSetup, NotMeasuredError
+from bench.harness.calibrate.setup import NotMeasuredError, Setup
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import ClockAndPower
 
@@ -25,56 +25,56 @@ def test_the_lists_are_short_and_hold_the_published_best(roomy):
     assert len(GPU_EXTENTS) == len(set(GPU_EXTENTS)) <= 16
     assert len(CPU_EXTENTS) == len(set(CPU_EXTENTS)) <= 16
     assert (2048, 2048, 13312) in GPU_EXTENTS  # bf16 on an H100
-    assert {tuple(case.shape.values()) for case in cases_of(setup_of(H100), "bf16")} == set(GPU_EXTENTS)
-    assert {tuple(case.shape.values()) for case in cases_of(setup_of(CPU), "fp32")} == set(CPU_EXTENTS)
+    assert {tuple(case.shape.values()) for case in cases_of(H100, "bf16")} == set(GPU_EXTENTS)
+    assert {tuple(case.shape.values()) for case in cases_of(CPU, "fp32")} == set(CPU_EXTENTS)
 
 
 def test_fp8_has_the_one_layout_it_takes_and_memory_bounds_the_shapes(roomy, monkeypatch):
-    assert {case.options["layout"] for case in cases_of(setup_of(H100), "fp8e4m3")} == {"nt"}
-    assert {case.options["layout"] for case in cases_of(setup_of(H100), "bf16")} == {"nn"}
+    assert {case.options["layout"] for case in cases_of(H100, "fp8e4m3")} == {"nt"}
+    assert {case.options["layout"] for case in cases_of(H100, "bf16")} == {"nn"}
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
-    few = cases_of(setup_of(H100), "bf16")
+    few = cases_of(H100, "bf16")
     assert 0 < len(few) < len(GPU_EXTENTS)
     assert [math.prod(c.shape.values()) for c in few] == sorted(math.prod(c.shape.values()) for c in few)
     monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
     with pytest.raises(NotMeasuredError, match="no bf16 matmul of the list fits"):
-        cases_of(setup_of(CPU), "bf16")
+        cases_of(CPU, "bf16")
 
 
 def test_the_fastest_matmul_of_this_very_machine(tiny_calibration):
     setup = setup_of(CPU, screening_s=0.01, confirming_s=0.02)
-    outcome = matmul_peak.part(setup, "fp32").measure(print)
-    [ceiling], [record] = outcome.ceilings, outcome.records
+    [(ceiling, record)] = matmul_peak.measure(setup, "fp32")
     assert (ceiling.quantity, ceiling.name) == ("flops", "fp32")
     assert ceiling.config in ("matmul 64x64x64", "matmul 128x128x128")
     n = record.shape["m"]
     assert (record.op, record.flops, record.bytes_read) == ("calibrate-matmul", 2 * n**3, 2 * 4 * n**2)
     assert ceiling.value == pytest.approx(2 * n**3 / min(record.samples_s))
-    assert outcome.notes == ()
+    assert setup.missing == []
 
 
 @pytest.fixture
 def simulated(monkeypatch, roomy):
     """Let every matmul be measured as the test says, by dtype; a long run as `LONG`."""
     gflops = {}
-    monkeypatch.setattr(matmul_peak, "_launch", lambda setup, case: case.dtype)
+    monkeypatch.setattr(matmul_peak, "_launch", lambda device, case: case.dtype)
 
     def timed(self, config, launch, seconds, idle_s=0.0):
         if not idle_s:
-            return rate_of(config, 10**9, 1 / gflops[launch])
-        long = rate_of(config, 10**9, *LONG, telemetry={"sm_clock_hz": 1e9, "throttle": {"sw_power_cap": 0.9}})
+            return rate_of(config, 10**9, 1 / gflops[launch], is_gpu=self.device.is_gpu)
+        telemetry = {"sm_clock_hz": 1e9, "throttle": {"sw_power_cap": 0.9}}
+        long = rate_of(config, 10**9, *LONG, telemetry=telemetry, is_gpu=True)
         long.poller.places = [0, 5, 8]  # samples before each reading; two of `LONG` are the burst
         long.poller.seen = [ClockAndPower(hz, 700.0) for hz in (1.98e9, 1.5e9, 1.45e9)]
         return long
 
-    monkeypatch.setattr(CalibrationSetup, "timed", timed)
+    monkeypatch.setattr(Setup, "timed", timed)
     return gflops
 
 
 def test_a_long_run_on_a_gpu_has_a_burst_and_a_sustained_rate_each_with_its_own_clock(simulated):
     simulated["bf16"] = 30.0
-    outcome = matmul_peak.part(setup_of(H100), "bf16").measure(print)
-    found = {entry.quantity: entry for entry in outcome.ceilings}
+    measured = matmul_peak.measure(setup_of(H100), "bf16")
+    found = {ceiling.quantity: ceiling for ceiling, _ in measured}
     assert {name: entry.value for name, entry in found.items()} == {
         "flops": pytest.approx(30e9),
         "burst": pytest.approx(20e9),
@@ -87,15 +87,15 @@ def test_a_long_run_on_a_gpu_has_a_burst_and_a_sustained_rate_each_with_its_own_
     assert {name: entry.at_power_limit for name, entry in found.items()} == {
         **{"flops": None, "burst": None, "sustained": True}
     }
-    assert [record.op for record in outcome.records] == [f"calibrate-{n}" for n in ("matmul", "burst", "sustained")]
-    short = matmul_peak.part(setup_of(H100, long_run_s=0.0), "bf16").measure(print)
-    assert [entry.quantity for entry in short.ceilings] == ["flops"]
+    assert [record.op for _, record in measured] == [f"calibrate-{n}" for n in ("matmul", "burst", "sustained")]
+    [short] = matmul_peak.measure(setup_of(H100, long_run_s=0.0), "bf16")
+    assert short.ceiling.quantity == "flops"
 
 
 @pytest.mark.parametrize(("fp16", "fp32", "peak", "is_widened"), [(1.0, 200.0, 200e9, True), (400.0, 2.0, 4e11, False)])
 def test_the_peak_of_fp16_on_a_cpu_is_that_of_fp32_where_widening_is_faster(simulated, fp16, fp32, peak, is_widened):
     simulated |= {"fp16": fp16, "fp32": fp32}
-    [ceiling] = matmul_peak.part(setup_of(CPU), "fp16").measure(print).ceilings
+    [(ceiling, _)] = matmul_peak.measure(setup_of(CPU), "fp16")
     assert (ceiling.name, ceiling.value) == ("fp16", pytest.approx(peak))
     assert ("widened to fp32" in ceiling.source) == is_widened
 
@@ -125,9 +125,10 @@ def test_a_run_too_short_to_have_a_later_part_is_refused(simulated, monkeypatch)
     burst_and_sustained(long_run([1e-3] * 201))
     monkeypatch.setattr("test_matmul_peak.LONG", (1e-3, 1e-3))
     simulated["bf16"] = 30.0
-    outcome = matmul_peak.part(setup_of(H100), "bf16").measure(print)
-    assert [entry.quantity for entry in outcome.ceilings] == ["flops"]
-    assert outcome.notes[0].startswith("bf16: burst and sustained cannot be separated: a run of 0.002 s")
+    setup = setup_of(H100)
+    [(ceiling, _)] = matmul_peak.measure(setup, "bf16")
+    assert ceiling.quantity == "flops"
+    assert setup.missing[0].startswith("bf16: burst and sustained cannot be separated: a run of 0.002 s")
 
 
 def test_one_endless_sample_at_the_end_is_all_that_was_sustained():

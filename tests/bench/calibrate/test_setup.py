@@ -1,24 +1,16 @@
-"""How the fastest of several ways is found and measured, and what becomes of its samples."""
+"""How the fastest configuration is found and measured, and the ceiling and record of its samples."""
 
 from dataclasses import replace
 
 import pytest
 
 from bench.harness.calibrate import setup
-from bench.harness.calibrate.setup import (
-    QUICK,
-    CalibrationSetup,
-    Candidate,
-    Launch,
-    NotMeasuredError,
-    Rate,
-)
+from bench.harness.calibrate.setup import QUICK, Candidate, Launch, NotMeasuredError, Rate, Setup
 from bench.harness.commands.calibrate import doubts
 from bench.harness.device.device import MIB, Device
 from bench.harness.device.telemetry import ClockAndPower, Poller
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import GraphSampler, HostSampler
-from bench.matmul import OPS as MATMUL
 
 CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
 H100 = Device(
@@ -34,23 +26,23 @@ def samples(*samples_s, launches=1):
 
 
 def setup_of(device, **effort):
-    return CalibrationSetup(device, replace(QUICK, **effort), MATMUL[0])
+    return Setup(device, replace(QUICK, **effort))
 
 
-def rate_of(config, work, *samples_s, telemetry=None):
-    return Rate(config, work, samples(*samples_s), telemetry or {}, Poller(CPU))
+def rate_of(config, work, *samples_s, telemetry=None, is_gpu=False):
+    return Rate(config, work, samples(*samples_s), telemetry or {}, Poller(CPU), is_gpu)
 
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """Let launches take what their calls say; returns the configurations measured, each with its seconds."""
+    """Make launches last as long as their calls return; returns the measured configurations with their seconds."""
     measured = []
 
     def timed(self, config, launch, seconds):
         measured.append((config, seconds))
-        return rate_of(config, launch.work, *launch.call())
+        return rate_of(config, launch.work, *launch.call(), is_gpu=self.device.is_gpu)
 
-    monkeypatch.setattr(CalibrationSetup, "timed", timed)
+    monkeypatch.setattr(Setup, "timed", timed)
     return measured
 
 
@@ -59,58 +51,45 @@ def candidate(name, *samples_s, work=12):
 
 
 @pytest.mark.parametrize(("device", "fastest"), [(CPU, "spiky"), (H100, "steady")])
-def test_the_fastest_is_measured_again_by_the_shortest_time_on_a_cpu_and_the_median_on_a_gpu(
-    simulated, device, fastest
-):
+def test_the_fastest_by_shortest_time_or_median_is_measured_again(simulated, device, fastest):
     said = []
     among = [candidate("slow", 3.0, 3.0, 3.0), candidate("steady", 1.0, 1.0, 1.0), candidate("spiky", 0.5, 2.0, 2.0)]
-    chosen = setup_of(device, screening_s=0.1, confirming_s=1.0).fastest_of("copy", among, said.append)
-    assert chosen.rate.config == fastest
+    measuring = replace(setup_of(device, screening_s=0.1, confirming_s=1.0), note=said.append)
+    assert measuring.fastest_of("copy", among)[0].config == fastest
     assert simulated == [("slow", 0.1), ("steady", 0.1), ("spiky", 0.1), (fastest, 1.0)]
     assert said == ["copy: slow", "copy: steady", "copy: spiky", f"copy: {fastest}, again"]
-    assert chosen.notes == ()
+    assert measuring.missing == []
 
 
-def test_what_cannot_run_is_told_and_the_others_count(simulated):
+def test_configurations_that_cannot_run_are_reported_and_the_others_count(simulated):
     def broken():
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling")
 
     among = [Candidate("wide", broken), candidate("plain", 1.0), Candidate("odd", broken)]
-    chosen = setup_of(CPU).fastest_of("copy", among, print)
-    assert chosen.rate.config == "plain"
-    assert chosen.notes == ("wide; odd: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED; plain is the fastest of the others",)
+    measuring = setup_of(CPU)
+    assert measuring.fastest_of("copy", among)[0].config == "plain"
+    assert measuring.missing == [
+        "wide; odd: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED; plain is the fastest of the others"
+    ]
     with pytest.raises(NotMeasuredError, match="none of 1 configurations runs here; wide: RuntimeError: CUBLAS"):
-        setup_of(CPU).fastest_of("copy", among[:1], print)
+        setup_of(CPU).fastest_of("copy", among[:1])
 
 
-def test_a_launch_that_would_take_too_long_is_left_out(simulated):
+def test_a_launch_that_would_take_too_long_is_skipped(simulated):
     known = [replace(candidate(str(work), work / 100, work=work), work=work) for work in (1, 14, 16)]
-    setup_of(CPU).fastest_of("copy", known, print)
+    setup_of(CPU).fastest_of("copy", known)
     assert [config for config, _ in simulated] == ["1", "14", "1"]  # of 100 a second, 16 take longer than 0.15 s
 
 
-def test_a_kernel_is_compiled_before_its_launches_are_timed(monkeypatch):
-    calls_before_the_clock, called = [], []
-
-    def make_sampler(calls, device, limits, **_):
-        calls_before_the_clock.append(len(called))
-        return HostSampler(calls, 1)
-
-    monkeypatch.setattr(setup, "make_sampler", make_sampler)
-    rate = setup_of(H100).timed("a way", Launch(lambda: called.append(1), 8), 0.01)
-    assert calls_before_the_clock == [1]
-    assert rate.work_per_launch == 8
-    assert len(rate.samples.samples_s) >= 5
-
-
 @pytest.mark.parametrize("idle_s", [0.0, 3.0])
-def test_before_the_samples_the_device_is_either_warmed_up_or_idle(monkeypatch, idle_s):
+def test_a_kernel_is_compiled_then_warmed_up_or_idle_then_sampled(monkeypatch, idle_s):
     happened = []
     monkeypatch.setattr(setup, "make_sampler", lambda calls, *_, **__: happened.append("made") or HostSampler(calls, 1))
     monkeypatch.setattr(setup, "warm_up", lambda *_: happened.append("warmed up"))
     monkeypatch.setattr(setup.time, "sleep", lambda seconds: happened.append(seconds))
-    setup_of(CPU).timed("a way", Launch(lambda: None, 8), 0.01, idle_s)
-    assert happened == ["made", idle_s or "warmed up"]
+    rate = setup_of(CPU).timed("a way", Launch(lambda: happened.append("called"), 8), 0.01, idle_s)
+    assert happened[:3] == ["called", "made", idle_s or "warmed up"]
+    assert len(rate.samples.samples_s) >= 5
 
 
 @pytest.mark.parametrize("idle_s", [0.0, 3.0])
@@ -131,13 +110,19 @@ def test_only_a_long_run_queues_the_next_replay_before_it_waits(monkeypatch, idl
     assert sampler.runs_ahead == bool(idle_s)
 
 
-def test_a_rate_has_its_interval_and_quantiles_the_right_way_round():
-    rate = rate_of("a way", 12, 1.0, 2.0, 4.0)
-    assert (rate.value, rate.fastest, rate.ci95) == (6.0, 12.0, (3.0, 12.0))
-    assert rate.p5_p95[0] < rate.value < rate.p5_p95[1]
+def test_a_ceiling_has_its_interval_and_quantiles_low_to_high():
+    def ceiling(rate):
+        return setup_of(CPU).measured("bandwidth", "copy", rate, "copy", "fp32", {"n": 1}).ceiling
+
+    found = ceiling(rate_of("a way", 12, 1.0, 2.0, 4.0))
+    assert (found.value, found.ci95, found.work_per_launch) == (12.0, (3.0, 12.0), 12)
+    assert found.p5_p95[0] < 6.0 < found.p5_p95[1]
+    assert ceiling(rate_of("a way", 12, 1.0, 2.0, 4.0, is_gpu=True)).value == 6.0
+    launch = ceiling(rate_of("an empty kernel", 0, 1.0, 2.0, 4.0))
+    assert (launch.value, launch.ci95, launch.work_per_launch) == (1.0, (1.0, 4.0), None)
 
 
-def test_a_part_of_a_run_has_the_clock_and_the_power_of_its_own_samples():
+def test_part_of_a_run_has_the_clock_and_power_of_its_own_samples():
     whole = rate_of("a way", 12, 1.0, 1.0, 2.0, 2.0, telemetry={"sm_clock_hz": 1e9, "throttle": {}})
     whole.poller.places = [0, 2]
     whole.poller.seen = [ClockAndPower(1.98e9, 700.0), ClockAndPower(1.45e9, 690.0)]
@@ -148,13 +133,14 @@ def test_a_part_of_a_run_has_the_clock_and_the_power_of_its_own_samples():
     assert last.telemetry["throttle"] == {}
 
 
-def test_a_measurement_whose_core_was_taken_away_carries_the_flag_and_is_named():
-    def record(switches_per_s):
+def test_a_preempted_measurement_carries_the_flag_and_is_named():
+    def measured(switches_per_s):
         rate = rate_of("a way", 8, 1e-3, telemetry={"thread_switches_per_s": switches_per_s})
-        return setup_of(CPU).record_of("copy", "fp32", {"n": 1}, rate)
+        return setup_of(CPU).measured("bandwidth", "copy", rate, "copy", "fp32", {"n": 1})
 
-    busy, quiet = record(1e4), record(0.0)
-    assert (busy.flags, quiet.flags) == (("preempted",), ())
-    assert "lost its core" in busy.flag_reasons["preempted"]
-    assert doubts([busy, quiet, busy]) == ["preempted, so these may read low: copy fp32"]
-    assert doubts([quiet]) == []
+    busy, quiet = measured(1e4), measured(0.0)
+    assert (busy.record.flags, quiet.record.flags) == (("preempted",), ())
+    assert "lost its core" in busy.record.flag_reasons["preempted"]
+    assert "lost its core" in busy.ceiling.disturbed
+    assert doubts([busy.record, quiet.record, busy.record]) == ["preempted, so these may read low: copy fp32"]
+    assert doubts([quiet.record]) == []
