@@ -21,8 +21,8 @@ LEAST_DISTURBED_ROUNDS = 80
 """Rounds in which what disturbs both sides meets them about equally: a process that takes a core for some milliseconds
 at a time slowed one of them down by 16 to 30 % more than the other in 20 rounds."""
 
-ONE_SIDED = frozenset({"l2-suspect", "not-cold"})
-"""No harm where both sides have it; where one has, a gap may be that between cache and memory."""
+ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
+"""No harm if both sides have it; if one has, a gap may be that between cache and memory, or events and graph."""
 
 BIMODAL, PREEMPTED = "bimodal", "preempted"
 
