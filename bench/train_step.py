@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import EXIT_CODES, add_machine, add_output, command_parser
+from bench.harness.cli.arguments import add_machine, add_output, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.train.plan import PROVIDERS, RECIPE_NAMES, add_options, checking_bytes, flops_of, plans_of
 from results.record import Environment, Record
@@ -44,22 +44,6 @@ EXAMPLES = (
     ("--model tiny-gpt --shape 8x128 --micro-batches 1,2,4", "a smaller micro-batch keeps less"),
     ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
 )
-
-NOTES = f"""\
-columns:
-  median       seconds of a whole step by the clock of the host, which launches it and waits for its end
-  device       on a GPU: seconds of the same step if it was queued before it begins, so that the host costs nothing
-  lost to host fraction of the step in which the GPU waits for the host
-  forward, backward, optimizer   median seconds of each phase, all micro-batches of a step together
-  tokens/s     tokens of a step over its median
-  MFU, HFU     fraction of the dense peak of the compute dtype: by what the model needs, by what is executed
-  kept by layers   estimated maximum that autograd keeps of the layers, 10^6 bytes; checkpointing reduces it
-  peak         bytes of all tensors at the moment when most is held, and what they are
-  =, +1%, est  as predicted to the byte; predicted 1 % above what was counted; estimated, not counted
-  10^9 FLOPs   model: needed; executed: with recomputation; counted by torch's counter and predicted for it, which
-               takes all pairs of tokens, also those that a causal mask leaves out
-
-{EXIT_CODES}"""
 
 MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("_", " "): name for name in COMPONENTS}}
 """Keys of `memory_bytes` by title."""
@@ -87,7 +71,7 @@ MODULES = ("bench.harness.model.transformer", "bench.harness.train.step")
 
 
 def build_parser() -> Parser:
-    parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", NOTES, EXAMPLES)
+    parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
     add_options(parser.add_argument_group("what to measure"))
     add_machine(parser.add_argument_group("how to measure"))
     add_output(parser.add_argument_group("what to do with it"))

@@ -24,13 +24,13 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.cli.arguments import (
-    EXIT_CODES,
     UsageError,
     add_list,
     add_machine,
@@ -43,7 +43,7 @@ from bench.harness.cli.arguments import (
 )
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.shapes import ShapeError, parse_batch_shape, parse_size
-from bench.harness.transfer.token_loader import TOKEN_BYTES, TokenFileError, open_tokens
+from bench.harness.transfer.tokens import TOKEN_BYTES, TokenFileError, open_tokens
 from results.record import Environment, Record
 from results.show.table import format_percent, render_table
 from results.show.terminal import Parser
@@ -73,31 +73,20 @@ EXAMPLES = (
     ("--op load --tokens corpus.bin", "your own corpus"),
 )
 
-NOTES = f"""\
-columns:
-  median      seconds of a copy; of copy and compute together; of a step
-  GB/s        bytes of memory read and written per second, in 10^9
-  % link      of what the PCI Express link of this GPU carries one way
-  host kept   seconds that the call keeps the host
-  hidden      fraction of the shorter of copy and compute that is hidden behind the other
-  work        seconds of a step's own work, alone; all rows of a run do the same
-  waits       fraction of the steps' time that they wait for their batch
-  tokens/s    tokens of a batch over the median of a step
-
-{EXIT_CODES}"""
-
 LISTED = (
     *("bench.transfer", "transfer", "bytes or BxS", "fp32", "torch"),
     "copies between host and device, alone and beside work; batches of a memory-mapped token file",
 )
 """The row of `python -m bench list`."""
 
-MODULES = ("bench.harness.transfer.copies", "bench.harness.transfer.token_loader")
+BLANK = Record(op="", provider="torch", dtype="fp32", shape={}, case="", status="skipped", fill="uniform")
+
+MODULES = ("bench.harness.transfer.copies", "bench.harness.transfer.loading")
 """What says, besides this file, what is measured."""
 
 
 def build_parser() -> Parser:
-    parser = command_parser("python -m bench.transfer", "[options]", __doc__ or "", NOTES, EXAMPLES)
+    parser = command_parser("python -m bench.transfer", "[options]", __doc__ or "", EXAMPLES)
     group = parser.add_argument_group("what to measure")
     add_list(group, "--op", f"operations: {', '.join(KINDS)} (default: all)")
     add_list(group, "--size", f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
@@ -128,8 +117,8 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     check_places(args)
     device = device_of(args)
     from bench.harness.cli.once import measure_once
-    from bench.harness.transfer.copies import Matmuls
-    from bench.harness.transfer.measure import measure_copy, measure_load
+    from bench.harness.transfer.copies import Matmuls, measure_copy
+    from bench.harness.transfer.loading import measure_load
 
     @cache
     def work(device: Device, seed: int) -> Matmuls:
@@ -179,7 +168,9 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
         raise UsageError(f"size '{wrong[0]}' must be a multiple of 4 bytes, and 1 PiB at most")
     for op in chosen("op", args.op, KINDS, KINDS):
         if op == "load":
-            records += [_load(batch, ahead, args.token_dtype) for batch, ahead in itertools.product(batches, prefetch)]
+            for (b, s), ahead in itertools.product(batches, prefetch):
+                options = {"prefetch": int(ahead), "token_dtype": args.token_dtype}
+                records.append(replace(BLANK, op=op, shape={"b": b, "s": s}, case=f"{b}x{s}", options=options))
             continue
         least = 0 if args.size or op != "overlap" else MIN_OVERLAP_BYTES
         large = [size for size in sizes if size >= least]
@@ -199,32 +190,16 @@ def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, tr
         reason = "a copy within the host's memory always blocks"
     elif device is not None and 3 * size_bytes > device.free_bytes():
         reason = f"three buffers of {size_bytes / 1e9:.3g} GB do not fit the device"
-    return Record(
+    return replace(
+        BLANK,
         op=op,
-        provider="torch",
-        dtype="fp32",
         shape={"bytes": size_bytes},
         case=str(size_bytes),
         options={"memory": memory, "transfer": transfer},
-        status="skipped",
         reason=reason,
         flops=0,
         bytes_read=0 if is_gpu and op != "d2h" else size_bytes,
         bytes_written=0 if is_gpu and op == "d2h" else size_bytes,
-        fill="uniform",
-    )
-
-
-def _load(batch: tuple[int, int], prefetch: str, token_dtype: str) -> Record:
-    return Record(
-        op="load",
-        provider="torch",
-        dtype="fp32",
-        shape={"b": batch[0], "s": batch[1]},
-        case=f"{batch[0]}x{batch[1]}",
-        options={"prefetch": int(prefetch), "token_dtype": token_dtype},
-        status="skipped",
-        fill="uniform",
     )
 
 

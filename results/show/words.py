@@ -178,9 +178,8 @@ COLUMNS = {
     "model": _column("The model, or the FLOPs that it needs, in the table of FLOPs.", source=TRAINING),
     "recipe": _column("Precision of weights and products: fp32, amp or bf16.", source=TRAINING),
     "checkpoint": _column("Which layers are computed again in the backward pass, to keep less.", source=TRAINING),
-    "micro": _column("Parts that a step's sequences are computed in.", source=TRAINING),
+    "micro batches": _column("Parts that a step's sequences are computed in.", source=TRAINING),
     "optimizer": _column("The optimizer, or the seconds of its phase.", source=TRAINING),
-    "step": _column("Seconds of a whole step, median.", source=TRAINING),
     "device": _column(
         "On a GPU: seconds of the same step where all of it is queued before it begins: the host costs nothing.",
         source=TRAINING,
@@ -210,8 +209,7 @@ COLUMNS = {
     "predicted": _column("FLOPs that the counter should find.", source=TRAINING),
     "off by": _column("Predicted minus counted.", source=TRAINING),
     # transfers
-    "bytes": _column("Bytes of a copy.", source=TRANSFERS),
-    "batch": _column("Sequences x tokens of a batch.", source=TRANSFERS),
+    "bytes": _column("Bytes that an operation of a step must read and write.", source=PROFILING),
     "memory": _column("Of the host's side: pageable, or pinned, which the GPU reads itself.", source=TRANSFERS),
     "transfer": _column("Whether the host waits for the copy: blocking or non-blocking.", source=TRANSFERS),
     "prefetch": _column("Batches that a thread makes ahead.", source=TRANSFERS),

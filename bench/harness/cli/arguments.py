@@ -38,6 +38,8 @@ MAX_SEED = 2**63 - 1
 
 EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"
 
+NOTES = f"`python -m bench explain COLUMN` says what a column of the table means\n\n{EXIT_CODES}"
+
 COLUMNS = f"""\
 columns:
   median      seconds per launch, with the half width of its 95 % confidence interval
@@ -162,7 +164,7 @@ def build_parser(
 ) -> Parser:
     """Return the parser of one family's command."""
     usage = "[--dtype LIST] [--shape LIST] [--provider LIST] [options]"
-    parser = command_parser(command_of(family), usage, doc, COLUMNS, examples)
+    parser = command_parser(command_of(family), usage, doc, examples, COLUMNS)
     what = parser.add_argument_group("what to measure")
     add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)}{' (default: all)' * (len(ops) > 1)}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
@@ -185,7 +187,7 @@ def build_parser(
     return parser
 
 
-def command_parser(prog: str, usage: str, doc: str, notes: str, examples: Sequence[tuple[str, str]]) -> Parser:
+def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str, str]], notes: str = NOTES) -> Parser:
     """Return a parser without options; `notes`, then `examples` with their meanings, follow the options of --help."""
     width = max((len(arguments) for arguments, _ in examples), default=0)
     lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]

@@ -1,4 +1,4 @@
-"""Copies between host and device, alone and while the device computes."""
+"""Measures copies between host and device, alone and while the device computes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from bench.harness.cli.once import share_s
 from bench.harness.data.inputs import Filler, plan_rotation
+from bench.harness.device.device import Device
+from bench.harness.measure.finish import finished
+from bench.harness.measure.meter import Measurement, Meter
+from bench.harness.run import Run
 from bench.harness.timing.protocol import no_garbage_collection
 from bench.harness.timing.samplers import Call
+from results.record import Record
+from results.stats.samples import median, median_ci95
+from roofline.hardware.gpu import match_driver_name
+from roofline.hardware.links import pcie_bytes_per_s
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bench.harness.device.device import Device
-
-    Pair = tuple[Tensor, Tensor]
-    """A source on one side and its destination on the other."""
+Pair = tuple[Tensor, Tensor]
+"""A source on one side and its destination on the other."""
 
 POISON = -77.0
 """In every destination before the first copy; no fill has it."""
+
+UNLIKE = "the destination does not hold what the source does"
 
 MATMUL_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 """n of the fp32 matmuls that run besides a copy: the largest of which several fit."""
@@ -34,13 +42,36 @@ FIT = 4
 MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
 
 
+def measure_copy(blank: Record, run: Run, rows: int) -> Record:
+    """Return the record of a copy: verified, timed, verified again; `rows` share the budget that is left."""
+    device, seed, size_bytes = run.device, run.args.seed, blank.shape["bytes"]
+    direction = "h2d" if blank.op == "overlap" else blank.op
+    pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, seed)
+    calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
+    calls[0]()
+    device.synchronize()
+    if not is_copied(pairs[0]):
+        return replace(blank, status="invalid", reason=UNLIKE)
+    if blank.op == "overlap":
+        record = _overlapped(blank, *measure_overlap(calls, device, seed, share_s(run, rows)), cache)
+    else:
+        measured = Meter(device).measure(calls, cache, left_s=share_s(run, rows))
+        record = replace(finished_row(blank, measured, run), host_launch_s=measured.host_launch_s)
+        record = replace(record, link_bytes_per_s=link_of(device))
+    for call in calls:
+        call()
+    device.synchronize()
+    if not (is_copied(pairs[0]) and is_copied(pairs[-1])):
+        return replace(blank, status="invalid", reason=f"after timing: {UNLIKE}")
+    checked = {"reference": "rule", "elements": size_bytes // 4, "checked_elements": size_bytes // 4}
+    return replace(record, copies=len(pairs), verified={"before": checked, "after": checked})
+
+
 def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, seed: int) -> tuple[list[Pair], str]:
     """Return pairs of fp32 buffers with random numbers, as many as keep the caches cold, and the cache state.
 
     `direction` is `h2d` or `d2h`, `memory` the host's side, `pageable` or `pinned`. A CPU copies from host to host.
     """
-    import torch
-
     host = replace(device, type="cpu", torch_name="cpu")
     rotation = plan_rotation(2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold")
     fill, pairs = Filler("uniform", "fp32", host, seed), []
@@ -55,17 +86,33 @@ def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, see
     return pairs, rotation.cache
 
 
-def is_copied(pair: Pair) -> bool:
-    """Return whether the destination holds what the source does."""
-    import torch
+def copy_calls(pairs: Sequence[Pair], is_blocking: bool) -> list[Call]:
+    return [partial(destination.copy_, source, non_blocking=not is_blocking) for source, destination in pairs]
 
+
+def is_copied(pair: Pair) -> bool:
     source, destination = pair
     return torch.equal(source.cpu(), destination.cpu())
 
 
-def copy_calls(pairs: Sequence[Pair], is_blocking: bool) -> list[Call]:
-    """Return a call for each pair."""
-    return [partial(destination.copy_, source, non_blocking=not is_blocking) for source, destination in pairs]
+def finished_row(blank: Record, measured: Measurement, run: Run) -> Record:
+    """Return the finished record of a row.
+
+    On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does. A
+    copy over the link takes as long wherever in the device the data is.
+    """
+    if not run.device.is_gpu:
+        return finished(blank, measured, run.device, run.ceilings if blank.bytes_read else None)
+    record = finished(blank, replace(measured, warm_s=None, host_launch_s=None), run.device, None)
+    return replace(record, warm_median_s=measured.warm_s)
+
+
+def link_of(device: Device) -> float | None:
+    """Return the bytes per second that the PCI Express link of a GPU carries one way; None if it is not known."""
+    gpu = match_driver_name(device.name, device.memory_bytes).gpu if device.is_gpu else None
+    if gpu is None or gpu.pcie_gen is None or gpu.pcie_lanes is None:
+        return None
+    return pcie_bytes_per_s(gpu.pcie_gen, gpu.pcie_lanes)
 
 
 class Matmuls:
@@ -84,9 +131,6 @@ class Matmuls:
         self.flops = 2 * self.width**3 * self.count
 
     def __call__(self) -> None:
-        """Launch them."""
-        import torch
-
         for _ in range(self.count):
             torch.mm(self._a, self._b, out=self._out)
 
@@ -120,8 +164,6 @@ def measure_overlap(
 
 
 def _both(copy: Call, matmuls: Matmuls, device: Device, thread: ThreadPoolExecutor) -> Call:
-    import torch
-
     def in_a_thread() -> None:
         copied = thread.submit(copy)
         matmuls()
@@ -137,6 +179,23 @@ def _both(copy: Call, matmuls: Matmuls, device: Device, thread: ThreadPoolExecut
         matmuls()
 
     return in_a_stream
+
+
+def _overlapped(blank: Record, times: dict[str, list[float]], flops: int, cache: str) -> Record:
+    """Return the record of a copy with matmuls; its samples are those of both together."""
+    return replace(
+        blank,
+        status="ok",
+        flops=flops,
+        samples_s=tuple(times["both"]),
+        launches_per_sample=1,
+        method="host",
+        cache=cache,
+        median_s=median(times["both"]),
+        ci95_s=median_ci95(times["both"]),
+        copy_s=tuple(times["copy"]),
+        compute_s=tuple(times["compute"]),
+    )
 
 
 def finished_s(job: Callable[[], object], device: Device) -> float:

@@ -15,10 +15,19 @@ from bench.harness.measure.meter import Measurement
 from bench.harness.timing import protocol
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.settle import Settling
-from bench.harness.transfer import copies, measure, token_loader
-from bench.harness.transfer.copies import Matmuls, copy_calls, is_copied, make_pairs, measure_overlap
-from bench.harness.transfer.measure import link_of
-from bench.harness.transfer.token_loader import Batches, Loop, TokenFileError, open_tokens, write_random_tokens
+from bench.harness.transfer import copies, loading
+from bench.harness.transfer.copies import (
+    UNLIKE,
+    Matmuls,
+    copy_calls,
+    finished_row,
+    is_copied,
+    link_of,
+    make_pairs,
+    measure_overlap,
+)
+from bench.harness.transfer.loading import loop_step, prefetched, problem_of, random_batches
+from bench.harness.transfer.tokens import TokenFileError, open_tokens, write_random_tokens
 from bench.transfer import MEMORY, TRANSFER, blank_records, build_parser, copy_record, main
 from results.record import Record
 from roofline.hardware.links import hidden_share, pcie_bytes_per_s, wait_share
@@ -58,7 +67,7 @@ def quick(monkeypatch, tmp_path_factory):
     short = protocol.Limits(5, 1.0, 0.0, 0.1, 0.0, 1e-6)
     monkeypatch.setattr(protocol, "CPU_LIMITS", short)
     monkeypatch.setattr(copies, "ROUNDS_S", 0.01)
-    monkeypatch.setattr(measure, "FILE_BYTES", 2**16)
+    monkeypatch.setattr(loading, "FILE_BYTES", 2**16)
 
 
 # ---- formulas ------------------------------------------------------------------------------------------------------
@@ -182,7 +191,7 @@ def test_a_copy_over_the_link_is_no_suspect_because_it_is_as_fast_from_the_cache
     settling = Settling(True, 0.5, 40)
     measured = Measurement(samples, 3e-5, 2e-6, 3e-5, settling, {}, tick_s=5e-7)
     blank = copy_record("h2d", GPU_THAT_IS_FREE, 2**18, "pinned", "non-blocking")
-    record = measure._finished(blank, measured, SimpleNamespace(device=GPU_THAT_IS_FREE))
+    record = finished_row(blank, measured, SimpleNamespace(device=GPU_THAT_IS_FREE))
     assert record.flags == ()
     assert record.warm_median_s == 3e-5
 
@@ -207,7 +216,7 @@ def ids(tmp_path):
 
 
 def test_batches_are_stretches_of_the_file(ids):
-    inputs, labels = Batches(ids, 5, 30, CPU, seed=7).make()
+    inputs, labels = next(random_batches(ids, 5, 30, CPU, seed=7))
     assert inputs.shape == labels.shape == (5, 30)
     assert inputs.dtype == torch.int64
     stretches = np.lib.stride_tricks.sliding_window_view(ids.astype(np.int64), 31)
@@ -217,56 +226,42 @@ def test_batches_are_stretches_of_the_file(ids):
 
 
 def test_a_batch_may_be_the_whole_file(ids):
-    inputs, labels = Batches(ids, 2, len(ids) - 1, CPU, seed=7).make()
+    inputs, labels = next(random_batches(ids, 2, len(ids) - 1, CPU, seed=7))
     assert torch.equal(inputs[0], torch.from_numpy(ids[:-1].astype(np.int64)))
     assert int(labels[1, -1]) == ids[-1]
     with pytest.raises(TokenFileError, match="fewer than the 8193 of a sequence"):
-        Batches(ids, 2, len(ids), CPU, seed=7)
+        next(random_batches(ids, 2, len(ids), CPU, seed=7))
 
 
 def test_reading_ahead_gives_the_same_batches(ids):
-    taken = {}
-    for is_prefetching in (False, True):
-        with Loop(Batches(ids, 2, 8, CPU, 7), lambda: None, CPU, is_prefetching) as loop:
-            taken[is_prefetching] = [loop._take()[0].tolist() for _ in range(5)]
-    assert taken[False] == taken[True]
+    plain, ahead = (random_batches(ids, 2, 8, CPU, 7) for _ in range(2))
+    with prefetched(ahead) as batches:
+        for _ in range(5):
+            assert torch.equal(next(plain)[0], next(batches)[0])
 
 
 def test_a_loop_waits_for_its_batch_and_not_for_its_work(ids, monkeypatch):
     """On a clock that making a batch moves by 2 and work by 5."""
-    clock = [0.0]
-    monkeypatch.setattr(token_loader.time, "perf_counter", lambda: clock[0])
-    batches = Batches(ids, 2, 8, CPU, 7)
-    make = batches.make
+    clock, waits_s = [0.0], []
+    monkeypatch.setattr(loading.time, "perf_counter", lambda: clock[0])
 
-    def slow():
-        clock[0] += 2
-        return make()
+    def spend(seconds):
+        clock[0] += seconds
 
-    def work():
-        clock[0] += 5
-
-    monkeypatch.setattr(batches, "make", slow)
-    with Loop(batches, work, CPU, is_prefetching=False) as loop:
-        loop.step()
-        loop.step()
-    assert loop.waits_s == [2, 2]
+    slow = (spend(2) or batch for batch in random_batches(ids, 2, 8, CPU, 7))
+    step = loop_step(slow, lambda: spend(5), CPU, waits_s)
+    step()
+    step()
+    assert waits_s == [2, 2]
     assert clock[0] == 14
 
 
 def test_the_next_batch_is_made_while_a_step_works(ids):
-    """The work of the first step ends only when the third batch has been begun."""
+    """The work of the first step ends only when the second batch has been begun."""
     begun = [threading.Event() for _ in range(3)]
-    batches = Batches(ids, 2, 8, CPU, 7)
-    make, calls = batches.make, iter(begun)
-
-    def noted():
-        next(calls, begun[-1]).set()
-        return make()
-
-    batches.make = noted
-    with Loop(batches, lambda: assert_set(begun[1]), CPU, is_prefetching=True) as loop:
-        loop.step()
+    noted = (event.set() or batch for event, batch in zip(begun, random_batches(ids, 2, 8, CPU, 7), strict=False))
+    with prefetched(noted) as batches:
+        loop_step(batches, lambda: assert_set(begun[1]), CPU, [])()
 
 
 def assert_set(event):
@@ -295,13 +290,11 @@ def test_a_folder_is_no_token_file(tmp_path):
         open_tokens(tmp_path, "uint16")
 
 
-def test_wrong_labels_and_ids_past_the_vocabulary_are_found(ids, monkeypatch):
-    batches = Batches(ids, 4, 64, CPU, 7)
-    assert batches.problem(1000) is None
-    assert "past a vocabulary of 10; see --vocabulary" in batches.problem(10)
-    make = batches.make
-    monkeypatch.setattr(batches, "make", lambda: make()[::-1])
-    assert batches.problem(1000) == "the labels are not the next tokens of the inputs"
+def test_wrong_labels_and_ids_past_the_vocabulary_are_found(ids):
+    batch = next(random_batches(ids, 4, 64, CPU, 7))
+    assert problem_of(batch, 1000) is None
+    assert "past a vocabulary of 10; see --vocabulary" in problem_of(batch, 10)
+    assert problem_of(batch[::-1], 1000) == "the labels are not the next tokens of the inputs"
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -360,10 +353,10 @@ def test_a_file_of_ones_own(quick, tmp_path, capsys):
 
 @pytest.mark.parametrize("op", ["h2d", "overlap"])
 def test_a_copy_that_copies_nothing_is_invalid(quick, monkeypatch, capsys, op):
-    monkeypatch.setattr(measure, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
+    monkeypatch.setattr(copies, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
     code, printed = command("--op", op, "--size", "4KiB", "--format", "json", capsys=capsys)
     (record,) = json.loads(printed.out)["records"]
-    assert (code, record["status"], record["reason"]) == (1, "invalid", measure.UNLIKE)
+    assert (code, record["status"], record["reason"]) == (1, "invalid", UNLIKE)
     assert record["samples_s"] == []
 
 
@@ -424,4 +417,4 @@ def test_all_rows_of_a_run_do_the_same_work(quick, capsys):
     records = json.loads(printed.out)["records"]
     assert len(records) == 2
     assert len({record["flops"] for record in records}) == 1
-    assert all(len(record["compute_s"]) == measure.ROUNDS_ALONE for record in records)
+    assert all(len(record["compute_s"]) == loading.ROUNDS_ALONE for record in records)
