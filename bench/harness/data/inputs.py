@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
 FILLS = ("uniform", "normal", "zeros")
 
+TORCH_DTYPES = {
+    **{"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"},
+    **{"fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"},
+}
+"""Torch's names of the dtypes that it calls otherwise."""
+
 COLD_CACHES = {"cpu": 4, "cuda": 6, "rocm": 6}
-"""How many times the last-level cache all copies together must fill, so that a copy has left it when its turn comes.
+"""How many times all copies together must fill the last-level cache, so that a copy has left it when its turn comes.
 
 A cache that replaces lines at random keeps a share h of hits, h = exp(-r (1 - h)) after r times its size: 6 % at 3 and
 0.25 % at 6. Source: the model of independent references, Coffman and Denning, Operating Systems Theory (1973), 6.6;
-NVIDIA's CUTLASS guide to measuring GEMM performance asks for 2 and assumes that the oldest line goes first."""
+NVIDIA's CUTLASS guide to measuring GEMM performance requires 2 and assumes that the oldest line goes first."""
 
 MAX_COPIES = 2000
 """Most copies: more of a tiny case take longer to make than they improve the measurement."""
@@ -32,14 +38,13 @@ CPU_COPIES_BYTES = 1024 * MIB
 """Most memory that copies take on a CPU, beside the limit of a quarter of what is free."""
 
 POOL_ELEMENTS = 2**24
-"""Longest random pool: drawing more takes longer than what is measured. A larger tensor is made of several stretches,
-each of which starts elsewhere in the pool."""
+"""Longest stretch: drawing more takes longer than what is measured. A larger tensor is made of several stretches."""
+
+POOL_OFFSETS = 4096
+"""Elements by which the pool is longer than a stretch: the number of indices at which a stretch can start."""
 
 MAX_INTEGER = 2**63 - 1
 """Labels and seeds are drawn below it; it is the largest bound that torch takes."""
-
-POOL_OFFSETS = 4096
-"""Elements by which the pool is longer than a stretch: the number of places where a stretch can start."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +58,21 @@ class Rotation:
 
 
 def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str) -> Rotation:
-    """Return how many copies of the inputs and the output to rotate through.
+    """Return how many copies of the inputs and the output to rotate through; fewer if memory does not allow cold ones.
 
     Args:
         set_bytes: compulsory bytes of one launch, inputs and output.
         cache_bytes: last-level cache.
         free_bytes: memory that could be taken.
         device_type: `cuda`, `rocm` or `cpu`.
-        cache: `cold` or `warm`, as asked for.
-
-    A case that cannot be made cold within the limits is `partly-cold`, or `warm` if only one copy fits.
+        cache: `cold` or `warm`, as requested.
     """
     if cache == "warm":
         return Rotation(1, "warm")
     needed_bytes = COLD_CACHES[device_type] * cache_bytes
-    limit_bytes = free_bytes // 4
-    if device_type == "cpu":
-        limit_bytes = min(limit_bytes, CPU_COPIES_BYTES)
+    limit_bytes = min(free_bytes // 4, CPU_COPIES_BYTES) if device_type == "cpu" else free_bytes // 4
     wanted = max(2, math.ceil(needed_bytes / set_bytes) + 1)
-    affordable = max(1, min(MAX_COPIES, limit_bytes // set_bytes))
-    copies = min(wanted, affordable)
+    copies = min(wanted, max(1, min(MAX_COPIES, limit_bytes // set_bytes)))
     if copies * set_bytes >= needed_bytes:
         return Rotation(copies, "cold")
     return Rotation(copies, "partly-cold" if copies > 1 else "warm")
@@ -82,30 +82,21 @@ def torch_dtype(dtype: str) -> torch.dtype:
     """Return the torch dtype in which `dtype` is stored."""
     import torch
 
-    return {
-        "fp64": torch.float64,
-        "fp32": torch.float32,
-        "tf32": torch.float32,
-        "fp16": torch.float16,
-        "bf16": torch.bfloat16,
-        "fp8e4m3": torch.float8_e4m3fn,
-        "fp8e5m2": torch.float8_e5m2,
-        "int8": torch.int8,
-        "int32": torch.int32,
-        "int64": torch.int64,
-    }[dtype]
+    found = getattr(torch, TORCH_DTYPES.get(dtype, dtype))
+    assert isinstance(found, torch.dtype)
+    return found
 
 
 class Filler:
     """Makes filled tensors on one device; each is a different stretch of one seeded random pool.
 
     Drawing every copy anew would take longer than measuring it; shifted stretches have the same distribution and no
-    two launches in a row see the same bits at the same place. There is a pool of the case's dtype and, where an op
-    asks for it, one of int8; int64 numbers are few and drawn one by one.
+    two launches in a row see the same bits at the same index. Besides the pool of the case's dtype there may be another
+    of int8; int64 numbers are few and drawn one by one.
     """
 
     def __init__(self, fill: str, dtype: str, device: Device, seed: int) -> None:
-        """Prepare; a pool grows with the largest tensor asked for."""
+        """Prepare; a pool grows with the largest tensor requested."""
         import torch
 
         self._fill, self._dtype, self._device = fill, dtype, device
@@ -117,18 +108,14 @@ class Filler:
         """Return a contiguous tensor of `shape`, filled."""
         import torch
 
-        elements = math.prod(shape)
-        stored = torch_dtype(dtype or self._dtype)
-        result = torch.empty(shape, dtype=stored, device=self._device.torch_name)
+        result = torch.empty(shape, dtype=torch_dtype(dtype or self._dtype), device=self._device.torch_name)
         if self._fill == "zeros":
             return result.zero_()
         if dtype == "int64":
-            drawn = torch.empty(shape, dtype=stored, device=self._device.torch_name)
-            return result.copy_(drawn.random_(0, MAX_INTEGER, generator=self._generator))
-        stretch = min(elements, POOL_ELEMENTS)
+            return result.random_(0, MAX_INTEGER, generator=self._generator)
+        flat, stretch = result.view(-1), min(result.numel(), POOL_ELEMENTS)
         pool = self._pool("int8" if dtype == "int8" else self._dtype, stretch + POOL_OFFSETS)
-        flat = result.view(-1)
-        for start in range(0, elements, stretch):
+        for start in range(0, result.numel(), stretch):
             # An odd stride through the offsets visits all of them before any comes again.
             self._next_offset = (self._next_offset + 1237) % POOL_OFFSETS
             part = flat[start : start + stretch]
@@ -136,14 +123,11 @@ class Filler:
         return result
 
     def _pool(self, dtype: str, elements: int) -> Tensor:
-        if dtype not in self._pools or self._pools[dtype].numel() < elements:
-            self._pools[dtype] = self._draw(dtype, elements)
-        return self._pools[dtype]
-
-    def _draw(self, dtype: str, elements: int) -> Tensor:
         """Return random numbers: `uniform` in [-1, 1] or `normal`; for int8 the same, stretched to its range."""
         import torch
 
+        if dtype in self._pools and self._pools[dtype].numel() >= elements:
+            return self._pools[dtype]
         scratch = torch.float64 if dtype == "fp64" else torch.float32
         numbers = torch.empty(elements, dtype=scratch, device=self._device.torch_name)
         if self._fill == "uniform":
@@ -152,11 +136,8 @@ class Filler:
             numbers.normal_(generator=self._generator)
         if dtype == "int8":
             numbers.mul_(127 if self._fill == "uniform" else 32).round_().clamp_(-127, 127)
-        return numbers.to(torch_dtype(dtype)).to(self._device.torch_name)
-
-    def release_pool(self) -> None:
-        """Free the random pools once all copies are made."""
-        self._pools.clear()
+        self._pools[dtype] = numbers.to(torch_dtype(dtype))
+        return self._pools[dtype]
 
 
 @dataclass(frozen=True)
@@ -177,24 +158,22 @@ def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -
         # zeros, not empty: pages that were never written all read from one shared page of zeros
         out = torch.zeros(op.output_shape(case), dtype=out_dtype, device=device.torch_name)
         sets.append(InputSet(op.make_inputs(case, filler), out))
-    filler.release_pool()
     return sets
 
 
 def required_bytes(op: Op, case: Case, copies: int) -> int:
     """Return the memory that measuring a case takes, before anything is allocated.
 
-    The copies, one more set for what a provider may hold (two where it returns several results, which are stacked to
-    be checked), and whichever is larger: the random pool while it is drawn and converted, or the fp64 copies that the
-    verification makes: of all inputs where it is done in one piece, with as much again for what it computes of them,
-    else of those that belong to every row, as B does in a matmul, whose copies are squared where they are.
+    The copies, one more set for what a provider may hold (two if it returns several results, which are stacked to be
+    checked), and the larger of two: the random pool while it is drawn and converted, or the fp64 copies that the
+    verification makes. These are copies of all inputs, with as much again for what it computes of them, or if it goes
+    row by row, of the inputs that belong to every row, as B does in a matmul, squared in place.
     """
     work = op.work(case)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
     pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
     verify_bytes = 16 * elements if op.take_rows is None else 8 * _elements_of_every_row(op, case)
-    held = min(2, op.outputs)
-    return (copies + held) * work.bytes + max(pool_bytes, verify_bytes)
+    return (copies + min(2, op.outputs)) * work.bytes + max(pool_bytes, verify_bytes)
 
 
 def _elements_of_every_row(op: Op, case: Case) -> int:
@@ -206,8 +185,7 @@ def _elements_of_every_row(op: Op, case: Case) -> int:
 
     assert op.take_rows is not None
     try:
-        out = torch.empty(op.output_shape(case), device="meta")
-        inputs, _ = op.take_rows(op.make_inputs(case, absent), out, slice(0, 1))
-    except (RuntimeError, OverflowError, TypeError):  # of more elements than torch can count: refused for its copies
+        inputs, _ = op.take_rows(op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1))
+    except (RuntimeError, OverflowError, TypeError):  # more elements than torch can count: too large for its copies
         return 0
     return sum(x.numel() for x in inputs)

@@ -27,7 +27,7 @@ class ReplayCheck:
         self._graph: GraphSampler | None = None
 
     def refusal(self, graph: GraphSampler) -> str | None:
-        """Return why a graph must not be timed, or None; `after` checks the same graph again."""
+        """Return the reason to reject a graph, or None; `after` checks the same graph again."""
         self._graph = graph
         checked = self.after()
         if checked is None or checked.is_right:
@@ -36,35 +36,32 @@ class ReplayCheck:
         return f"its replay does not do what the calls do, so that work is on a stream of its own: {checked.reason}"
 
     def after(self) -> CheckResult | None:
-        """Return the check of one more replay, of the first and the last copy; None where no graph is timed."""
+        """Return the check of one more replay, of the first and the last copy; None if no graph is timed."""
+        import torch
+
         if self._graph is None:
             return None
-        results = [self._result(self._graph, place) for place in range(len(self._sets))]
-        held = {x.untyped_storage().data_ptr() for data in self._sets for x in data.inputs}
-        before = {}
-        for part in (part for result in results for part in result):
-            if part.untyped_storage().data_ptr() not in held and part.data_ptr() not in before:
-                before[part.data_ptr()] = part, part.clone()
-                poison(part)
+        results = [
+            self._written(returned, data) for returned, data in zip(self._graph.results, self._sets, strict=True)
+        ]
+        inputs = {x.untyped_storage().data_ptr() for data in self._sets for x in data.inputs}
+        parts = {part.data_ptr(): part for result in results for part in result}
+        before = [(x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs]
+        for part, _ in before:
+            poison(part)
         self._graph.replay()
-        checked = None
-        for place in dict.fromkeys((len(self._sets) - 1, 0)):
-            import torch
-
-            result = results[place]
-            whole = result[0] if len(result) == 1 else torch.stack(result)
-            checked = check(self._op, self._case, self._sets[place], whole)
+        for result, data in ((results[-1], self._sets[-1]), (results[0], self._sets[0])):
+            checked = check(self._op, self._case, data, result[0] if len(result) == 1 else torch.stack(result))
             if not checked.is_right:
-                for part, kept in before.values():  # a function that keeps its result must not find poison in it
+                for part, kept in before:  # a function that keeps its result must not find poison in it
                     part.copy_(kept)
                 break
         return checked
 
-    def _result(self, graph: GraphSampler, place: int) -> tuple[Tensor, ...]:
-        """Return where the launch on a copy writes: what it returned, else the output that it was given."""
+    def _written(self, returned: object, data: InputSet) -> tuple[Tensor, ...]:
+        """Return where a launch writes: what it returned, else the output that it was given."""
         import torch
 
-        returned = graph.results[place]
         if isinstance(returned, torch.Tensor):
             return (returned,)
-        return returned if isinstance(returned, tuple) and returned else (self._sets[place].out,)
+        return returned if isinstance(returned, tuple) and returned else (data.out,)

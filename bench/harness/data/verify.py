@@ -11,19 +11,15 @@ The bound on an element is what correct arithmetic may lose and no more:
     s                                rounding of a result below the normal numbers of its dtype
 
 with u the unit roundoff of the output dtype, norm the root of the sum of squares and s the distance of subnormal
-numbers, which softmax over a large vocabulary in fp16 meets. Inputs are random with mean 0,
-so the partial sums of K terms grow like a random walk, and even one long chain of K additions is off by
-u_acc sqrt(K / 2) norm(terms) only: a tenth of the bound. The sum of |terms| in place of the norm would hold for any
-inputs, and would let a dot of 16 million elements pass whatever the result. Source of the square root: Higham and
-Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41 (2019) A2815.
-
-A sum of K positive terms, as below a norm or a softmax, has a relative error of u_acc sqrt(K / 3) in one long chain;
-`sum_roundings` allows 3.5 times that, so that 64 columns of a vocabulary of 262,144 that are forgotten show.
+numbers, which softmax over a large vocabulary in fp16 meets. Inputs are random with mean 0, so the partial sums of K
+terms grow like a random walk, and even one long chain of K additions is off by u_acc sqrt(K / 2) norm(terms) only: a
+tenth of the bound. The sum of |terms| would hold for any inputs, and would let a dot of 16 million elements pass
+whatever the result. Source: Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci.
+Comput. 41 (2019) A2815.
 
 A wrong scale of half a percent hides below a bf16 bound on single elements, so the projection of the result on the
-reference, rounded as it should be, is held to 1 within one unit roundoff too.
-
-A random result, as of dropout, has no reference: its op checks what must hold of every result.
+reference, rounded as it should be, must be 1 within one unit roundoff too. A random result, as of dropout, has no
+reference: its op checks what must hold of every result.
 """
 
 from __future__ import annotations
@@ -61,11 +57,10 @@ PRODUCT_ROUNDOFF = {"tf32": 2.0**-11}
 
 FP32_ROUNDOFF = 2.0**-24
 CHUNK_ELEMENTS = 2**18
-"""Elements compared at once: 2 MiB in fp64, so that memory once touched is used again and stays in a CPU's caches; four
-times as many take twice as long there, a gigabyte several times."""
+"""Elements compared together: 2 MiB in fp64, which stay in a CPU's caches; four times as many take twice as long."""
 
 GPU_CHUNKS = 16
-"""Factor by which a GPU compares more elements at once: the host waits for the result of each piece."""
+"""Factor by which a GPU compares more elements together: the host waits for the result of each part."""
 
 SCALE_ELEMENTS = 1024
 """Elements from which on rounding errors average out, so that the scale of a result can be judged."""
@@ -91,18 +86,11 @@ class WrongElements:
     got: float
     """May be NaN or infinite."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; JSON has no NaN and no infinity, so these are text."""
-        got = self.got if math.isfinite(self.got) else str(self.got)
-        return asdict(self) | {"index": list(self.index), "got": got}
-
     def __str__(self) -> str:
         """Return all of it in one line."""
         verb = "is" if self.count == 1 else "are"
-        return (
-            f"at {list(self.index)} {self.expected:.6g} is expected, {self.got:.6g} found; "
-            f"{self.count:,} of {self.checked:,} elements {verb} wrong"
-        )
+        worst = f"at {list(self.index)} {self.expected:.6g} is expected, {self.got:.6g} found"
+        return f"{worst}; {self.count:,} of {self.checked:,} elements {verb} wrong"
 
 
 @dataclass(frozen=True)
@@ -112,7 +100,7 @@ class CheckResult:
     is_right: bool
     reason: str | None
     max_error_of_bound: float
-    """Largest error over its bound; 1 is the limit. NaN where there is no reference."""
+    """Largest error over its bound; 1 is the limit. NaN without a reference."""
     checked_elements: int
     elements: int
     reference: str = "fp64"
@@ -121,13 +109,14 @@ class CheckResult:
     """None if the finding is not about single elements."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object kept under `verified`; JSON has no infinity, so an error beyond any bound is null."""
-        return {
-            "reference": self.reference,
-            "max_error_of_bound": self.max_error_of_bound if math.isfinite(self.max_error_of_bound) else None,
-            "checked_elements": self.checked_elements,
-            "elements": self.elements,
-        } | ({} if self.wrong is None else {"wrong": self.wrong.to_dict()})
+        """Return the JSON object kept under `verified`; JSON has neither infinity nor NaN: null or text."""
+        keys = asdict(self)
+        del keys["is_right"], keys["reason"], keys["wrong"]
+        keys["max_error_of_bound"] = self.max_error_of_bound if math.isfinite(self.max_error_of_bound) else None
+        if self.wrong is not None:
+            got = self.wrong.got if math.isfinite(self.wrong.got) else str(self.wrong.got)
+            keys["wrong"] = asdict(self.wrong) | {"index": list(self.wrong.index), "got": got}
+        return keys
 
 
 def poison(out: Tensor) -> None:
@@ -136,11 +125,7 @@ def poison(out: Tensor) -> None:
 
 
 def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[[], None]) -> Tensor:
-    """Run `call` on a poisoned output.
-
-    Returns:
-        What the call returned if it is a tensor, stacked if it is several, else `out`.
-    """
+    """Return what `call` returned on a poisoned output if it is a tensor, stacked if it is several, else `out`."""
     import torch
 
     poison(out)
@@ -152,7 +137,11 @@ def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[
 
 
 def sum_roundings(terms: int) -> float:
-    """Return the relative error that a sum of positive terms may have, in the unit of `Op.magnitude`, 8 u_acc."""
+    """Return the relative error that a sum of positive terms may have, in the unit of `Op.magnitude`, 8 u_acc.
+
+    That is 3.5 times u_acc sqrt(K / 3), the error of one long chain, so that 64 columns of a vocabulary of 262,144 that
+    are forgotten show.
+    """
     return math.sqrt(terms) / 4
 
 
@@ -167,58 +156,68 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
         earlier: inputs and result of a launch on other inputs; what is random must differ from it.
     """
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
-        found, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
-        return CheckResult(False, f"wrong result: {found} instead of {wanted}", float("inf"), 0, data.out.numel())
+        got, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
+        return CheckResult(False, f"wrong result: {got} instead of {wanted}", float("inf"), 0, data.out.numel())
     if op.check_result is not None:
         against_the_rule = op.check_result(case, (data.inputs, result), earlier)
         reason = f"wrong result: {against_the_rule}" if against_the_rule else None
         return CheckResult(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
-    worst, checked, dots, squares = 0.0, 0, [0.0] * op.outputs, [0.0] * op.outputs
-    for inputs, part in _parts(op, case, data.inputs, result):
-        ratio, projections = _compare(op, case, inputs, part)
-        worst, checked = max(worst, ratio), checked + part.numel()
-        for index, (dot, square) in enumerate(projections):
-            dots[index] += dot
-            squares[index] += square
-    scale_error = max(abs(dot / square) if square else 0.0 for dot, square in zip(dots, squares, strict=True))
+    return _compared(op, case, data.inputs, result)
+
+
+def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:
+    """Return the comparison of a result with the reference, part by part.
+
+    The scale is off by <result - reference, reference> over <reference, reference>, one pair for each output.
+    """
+    import torch
+
+    worst, checked, count = 0.0, 0, 0
+    sums = torch.zeros(2, op.outputs, dtype=torch.float64)
+    for rows in _rows_to_check(op, case, result):
+        part_inputs, part = op.take_rows(inputs, result, rows) if op.take_rows else (inputs, result)
+        ratio, truth, got = _ratios(op, case, part_inputs, part)
+        checked += part.numel()
+        # The reference is rounded too: rounding elements that are all alike would look like a wrong scale.
+        off = (got - truth.to(part.dtype)).mul_(truth)
+        sums += torch.stack([values.reshape(op.outputs, -1).sum(1) for values in (off, truth.square())]).cpu()
+        largest = float(ratio.max())  # NaN if an element is
+        if not largest <= op.tolerance:
+            flat = ratio.reshape(-1).nan_to_num(math.inf, math.inf)
+            count, at = count + int((flat > op.tolerance).sum()), int(flat.argmax())
+            largest = float(flat[at])
+            if largest > worst:
+                worst_rows, worst_at = rows, at
+                expected, found = float(truth.reshape(-1)[at]), float(got.reshape(-1)[at])
+        worst = max(worst, largest)
+    scale_error = max(abs(dot / square) if square else 0.0 for dot, square in sums.T.tolist())
     allowed_scale_error = op.tolerance * max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
-    reason = None
-    wrong = None if worst <= op.tolerance else _wrong_elements(op, case, data.inputs, result)
-    if worst == math.inf:
-        reason = "wrong result: an element is NaN, infinite, or off where no rounding takes place"
-    elif not worst <= op.tolerance:
-        reason = f"wrong result: an element is {worst:.3g} times further from the fp64 reference than rounding explains"
+    reason = wrong = None
+    if count:
+        index = _index_of(op, inputs, result, worst_rows, worst_at)
+        wrong = WrongElements(count, checked, index, expected, found)
+        how = f"{worst:.3g} times further from the fp64 reference than rounding explains"
+        if worst == math.inf:
+            how = "NaN, infinite, or off where no rounding takes place"
+        reason = f"wrong result: an element is {how}; {wrong}"
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
-    if wrong is not None:
-        reason = f"{reason}; {wrong}"
     return CheckResult(reason is None, reason, worst, checked, result.numel(), wrong=wrong)
 
 
-def _wrong_elements(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> WrongElements:
-    """Compare a wrong result once more, and return its wrong elements."""
+def _index_of(op: Op, inputs: tuple[Tensor, ...], result: Tensor, rows: slice, at: int) -> tuple[int, ...]:
+    """Return the index in the result of element `at` of some rows."""
     import torch
 
     numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
-    count = checked = 0
-    worst, number, expected, got = -1.0, 0, math.nan, math.nan
-    parts = _parts(op, case, inputs, result), _parts(op, case, inputs, numbers)
-    for (part_inputs, part), (_, part_numbers) in zip(*parts, strict=True):
-        ratio, truth, found = (x.reshape(-1) for x in _ratios(op, case, part_inputs, part))
-        ratio = ratio.nan_to_num(math.inf, math.inf)
-        count, checked = count + int((ratio > op.tolerance).sum()), checked + len(ratio)
-        at = int(ratio.argmax())
-        if float(ratio[at]) > worst:
-            worst, number = float(ratio[at]), int(part_numbers.reshape(-1)[at])
-            expected, got = float(truth[at]), float(found[at])
-    index = tuple(int(place) for place in torch.unravel_index(torch.tensor(number), result.shape))
-    return WrongElements(count, checked, index, expected, got)
+    numbers = op.take_rows(inputs, numbers, rows)[1] if op.take_rows else numbers
+    return tuple(map(int, torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)))
 
 
-def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield the rows to check, as many at a time as fit: all rows, or every n-th where all would take too long."""
+def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
+    """Yield as many rows at a time as fit: all rows, or every n-th if all would take too long."""
     if op.take_rows is None:
-        yield inputs, out
+        yield slice(None)
         return
     rows = op.rows(case)
     sums = 2 * out.numel() * op.terms(case)
@@ -226,9 +225,9 @@ def _parts(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> Itera
     elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
     chunk = max(1, elements // max(1, out.numel() // rows, op.terms(case))) * step
     for start in range(0, rows, chunk):
-        yield op.take_rows(inputs, out, slice(start, min(start + chunk, rows), step))
+        yield slice(start, min(start + chunk, rows), step)
     if (rows - 1) % step:  # the last row is where the last tile ends
-        yield op.take_rows(inputs, out, slice(rows - 1, rows))
+        yield slice(rows - 1, rows)
 
 
 def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -236,21 +235,6 @@ def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     import torch
 
     return tuple(x if x.dtype in (torch.int64, torch.int32) else x.double() for x in inputs)
-
-
-def _compare(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[float, list[tuple[float, float]]]:
-    """Return the largest error over its bound, and for each output <out - ref, ref> and <ref, ref>.
-
-    In the product, ref is rounded to the dtype of the output first: what rounding alone does to a result whose
-    elements are all alike would look like a wrong scale.
-    """
-    import torch
-
-    ratio, truth, found = _ratios(op, case, inputs, out)
-    worst = float(ratio.max())  # NaN where an element is
-    off = (found - truth.to(out.dtype)).mul_(truth)
-    sums = torch.stack([values.reshape(op.outputs, -1).sum(1) for values in (off, truth.square())])
-    return math.inf if math.isnan(worst) else worst, [(dot, square) for dot, square in sums.T.tolist()]
 
 
 def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -269,8 +253,8 @@ def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tupl
 def _bound(op: Op, case: Case, inputs: tuple[Tensor, ...], wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
     """Return the bound of each element.
 
-    The inputs in fp64 are squared where they are, unless they are the inputs themselves: B of a large matmul and its
-    square would not fit beside each other.
+    The inputs in fp64 are squared in place, unless they are the inputs themselves: B of a large matmul and its square
+    would not both fit.
     """
     terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)

@@ -1,5 +1,6 @@
 """Verification: right results pass in every dtype, planted faults do not."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -135,11 +136,6 @@ def test_faults_show_on_zeros_too(case, fault):
     assert not verdict(case, fault, fill="zeros").is_right
 
 
-def test_a_fill_of_nothing_but_zeros_hides_a_kernel_that_writes_zeros():
-    # What is wrong with --fill zeros as evidence, and why it is not the default.
-    assert verdict(case_of("matmul", "bf16", 64, 64, 64), zeros, fill="zeros").is_right
-
-
 @pytest.mark.parametrize(
     ("dtype", "factor"), [("bf16", 1.005), ("bf16", 0.995), ("fp16", 1.0015), ("fp8e4m3", 1.005), ("tf32", 1.002)]
 )
@@ -154,13 +150,6 @@ def test_a_wrong_scale_below_the_bound_of_one_element_fails(dtype, factor, exten
     assert found.max_error_of_bound < 1  # element by element nothing can be seen
     assert not found.is_right
     assert "on the whole" in found.reason
-    assert verdict(case).is_right
-
-
-@pytest.mark.parametrize("name", ["silu", "gelu", "mul"])
-def test_a_wrong_scale_of_an_elementwise_op_fails(name):
-    case = case_of(name, "bf16", 2**17)
-    assert not verdict(case, lambda result: (result.double() * 1.005).to(result.dtype)).is_right
     assert verdict(case).is_right
 
 
@@ -182,8 +171,6 @@ def test_a_wrong_shape_or_dtype_is_named(fault, found, wanted):
     assert found in before
     assert wanted in after
 
-
-# ---- sums of many terms --------------------------------------------------------------------------------------------
 
 MANY = 2**20
 
@@ -226,11 +213,6 @@ def test_zero_is_no_sum_of_a_million_terms(name, dtype, seed):
 
 
 # What is missing can sum to nearly nothing by chance, and then nobody can see it: hence 13 of 16 and not all.
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", ["sum", "dot"])
-def test_half_of_the_terms_missing_shows_in_every_dtype(name, dtype):
-    assert times_seen(case_of(name, dtype, MANY), MANY // 2) >= 13
 
 
 @pytest.mark.exhaustive
@@ -274,9 +256,6 @@ def test_a_tile_of_zeros_fails_in_tf32_too():
     assert not verdict(case_of("matmul", "tf32", 512, 64, 4096), tile).is_right
 
 
-# ---- large results, in pieces --------------------------------------------------------------------------------------
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("chunk", [7, 100])
 @pytest.mark.parametrize("case", [c for c in CASES if c.dtype == "bf16"], ids=[i for i in IDS if "bf16" in i])
@@ -291,15 +270,6 @@ def test_every_element_is_checked_however_it_is_cut(monkeypatch, case, chunk):
             result.view(-1)[index] += 3
 
         assert not verdict(case, fault).is_right
-
-
-def test_a_gpu_which_the_host_waits_for_checks_larger_pieces():
-    def pieces(device):
-        out = torch.empty(2**24, dtype=torch.bfloat16, device=device)
-        case = case_of("gelu", "bf16", 2**24)
-        return len(list(verify._parts(OPS[case.op], case, (out,), out)))
-
-    assert pieces("cpu") == verify.GPU_CHUNKS * pieces("meta")
 
 
 @pytest.fixture
@@ -324,13 +294,6 @@ def test_a_wrong_tile_of_64_rows_is_met_wherever_it_lies(sampled, row):
     assert not verdict(sampled, tile).is_right
 
 
-def test_a_wrong_last_row_is_met(sampled):
-    def last(result):
-        result[-1] = 0
-
-    assert not verdict(sampled, last).is_right
-
-
 def test_a_sampled_row_is_counted_once_even_if_it_is_the_last(monkeypatch):
     monkeypatch.setattr(verify, "FULL_CHECK_FLOPS", {"cpu": 1})
     found = verdict(case_of("matmul", "fp32", 1, 2048, 64))
@@ -338,24 +301,35 @@ def test_a_sampled_row_is_counted_once_even_if_it_is_the_last(monkeypatch):
     assert found.checked_elements == found.elements == 2048
 
 
-@pytest.mark.parametrize("chunk", [1, 1000])
-def test_sampling_goes_on_across_chunks(sampled, monkeypatch, chunk):
-    monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
-    assert verdict(sampled).checked_elements == (512 // 64 + 1) * 48
-
-
-def test_an_elementwise_op_is_never_sampled(monkeypatch):
-    monkeypatch.setattr(verify, "FULL_CHECK_FLOPS", {"cpu": 1})
-    found = verdict(case_of("gelu", "bf16", 5000))
-    assert found.checked_elements == found.elements == 5000
-
-
 def test_the_largest_default_shape_on_a_gpu_is_sampled_finely_enough_for_tiles_of_64_rows():
     sums = 2 * max(int(shape) for shape in MATMUL[0].default_shapes["cuda"]) ** 3
     assert sums / verify.FULL_CHECK_FLOPS["cuda"] <= 64
 
 
-# ---- poison --------------------------------------------------------------------------------------------------------
+def put(where, value):
+    def fault(result):
+        result[where] = value
+
+    return fault
+
+
+def test_the_worst_element_is_named_with_what_was_expected():
+    found = verdict(case_of("matmul", "bf16", 8, 8, 8), put((3, 4), 100.0))
+    wrong = found.wrong
+    assert (wrong.index, wrong.got, wrong.count, wrong.checked) == ((3, 4), 100.0, 1, 64)
+    assert abs(wrong.expected) < 8
+    assert f"at [3, 4] {wrong.expected:.6g} is expected, 100 found; 1 of 64 elements is wrong" in found.reason
+    assert found.to_dict()["wrong"]["index"] == [3, 4]
+    not_finite = verdict(case_of("gelu", "fp32", 100), put(5, math.nan)).to_dict()
+    assert json.loads(json.dumps(not_finite, allow_nan=False))["wrong"]["got"] == "nan"
+    assert "wrong" not in verdict(case_of("gelu", "fp32", 100)).to_dict()
+
+
+def test_a_sampled_product_names_a_wrong_element_of_its_rows(sampled):
+    wrong = verdict(sampled, put((slice(None), slice(40, None)), 99.0)).wrong
+    assert (wrong.count, wrong.checked, wrong.got) == (9 * 8, 9 * 48, 99.0)
+    assert wrong.index[0] in (*range(0, 512, 64), 511)
+    assert wrong.index[1] >= 40
 
 
 @pytest.mark.sampled(8)
@@ -377,26 +351,10 @@ def test_what_a_launch_does_not_write_is_poison(case):
     assert check(OPS[case.op], case, data, result).is_right
 
 
-def test_a_launch_that_does_nothing_fails():
-    case = case_of("copy", "fp32", 100)
-    data = inputs_of(case)
-    data.out.copy_(data.inputs[0])
-    assert not check(OPS["copy"], case, data, run_poisoned(lambda: None, data.out, CPU.synchronize)).is_right
-
-
 def test_a_returned_tensor_is_the_result_and_anything_else_is_not():
     out, fresh = torch.zeros(3), torch.ones(3)
     assert run_poisoned(lambda: fresh, out, CPU.synchronize) is fresh
     assert run_poisoned(lambda: 7, out, CPU.synchronize) is out
-
-
-def test_the_device_has_finished_before_the_result_is_looked_at():
-    log = []
-    run_poisoned(lambda: log.append("launch"), torch.zeros(3), lambda: log.append("synchronize"))
-    assert log == ["launch", "synchronize"]
-
-
-# ---- the record ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", [None, wrong_element, nan_element, lambda result: result[:-1]])
