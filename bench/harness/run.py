@@ -90,7 +90,7 @@ class Run:
     def __enter__(self) -> Self:
         """Show progress, and let torch use the threads of the device."""
         self._stack.enter_context(self.progress)
-        use_threads(self.device)
+        self.device.use()
         return self
 
     def __exit__(
@@ -228,14 +228,6 @@ class Run:
         """
         if self.problem is not None:
             raise StoreError(f"{self._unsaved} of {len(self.records)} records are in no file: {self.problem}")
-
-
-def use_threads(device: Device) -> None:
-    """Let torch compute with the threads of a CPU measurement."""
-    if device.threads is not None:
-        import torch
-
-        torch.set_num_threads(device.threads)
 
 
 def calibrated(

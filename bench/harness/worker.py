@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -123,7 +124,8 @@ class _Worker:
         self._answers, answers = context.Pipe(duplex=False)
         self._output, output = context.Pipe(duplex=False)
         self._printed = bytearray()
-        given = (function, arguments, self._progress, answers, output, dict(os.environ))
+        work = pickle.dumps((function, arguments))  # loaded only when the output is redirected
+        given = (work, self._progress, answers, output, dict(os.environ))
         self._process = context.Process(target=_run, args=given)
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
@@ -196,8 +198,7 @@ class _Worker:
 
 
 def _run(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
+    work: bytes,
     progress: MutableSequence[int],
     answers: Connection,
     output: Connection,
@@ -216,6 +217,7 @@ def _run(
         setattr(sys, name, open(number, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False))  # noqa: SIM115
     output.close()
     faulthandler.enable()
+    function, arguments = pickle.loads(work)
     answers.send(function(*arguments))
     with suppress(Exception):
         sys.stdout.flush()

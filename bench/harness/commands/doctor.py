@@ -171,14 +171,13 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.cli import main
     from bench.harness.cli.terminal import Progress
     from bench.harness.device.stamp import versions
-    from bench.harness.run import use_threads
 
     if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
         raise UsageError(f"--output {args.output} is a folder; name a file in it")
     if args.output is not None:
         main.check_output(args.output)
     device = main.device_of(args)
-    use_threads(device)
+    device.use()
     is_table, ceilings = args.format == "table", ceilings_of(device, None)
     with Progress(args.quiet) as progress:
         checkup = Checkup(

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """Profile what the arguments name and return the exit code."""
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.plan import Settings
-    from bench.harness.run import Run, use_threads
+    from bench.harness.run import Run
 
     if args.signature:
         print_out(SIGNATURE)
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check(args)
     check_places(args)
     device = device_of(args)
-    use_threads(device)
+    device.use()
     answer = profiled(args, device) if args.target is None else isolated(args, device)
     if "error" in answer:
         raise (NoDeviceError if answer["needs_gpu"] else UsageError)(answer["error"])
@@ -135,11 +135,10 @@ def isolated(args: argparse.Namespace, device: Device) -> dict[str, Any]:
 
 def profiled(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     """Return the records of a profile, the dtypes of its matmuls and notes, or the error."""
-    from bench.harness.measure.isolated import use
     from bench.harness.profile import profiling
     from bench.harness.profile.step import ProfiledStep
 
-    use(device)
+    device.use()
     notes: list[str] = []
     try:
         worker.announce()

@@ -15,7 +15,6 @@ from bench.harness.compare.case import InterleavingRunner, all_without, without_
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import Device
 from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.isolated import use
 from bench.harness.measure.plan import Settings, plan
 from bench.harness.op import Case
 from bench.harness.op_file import module_of
@@ -43,7 +42,7 @@ class CaseJob:
 
 def measure_case(job: CaseJob) -> list[Record]:
     """Return the records of a case; runs in the worker."""
-    use(job.device)
+    job.device.use()
     op = next(op for op in module_of(job.family).OPS if op.name == job.case.op)
     estimator = CostEstimator(job.device, job.settings.fill, job.settings.seed)
     how = (job.settings, estimator, job.deadline, job.ceilings)

@@ -60,6 +60,15 @@ class Device:
         free, _ = torch.cuda.mem_get_info(self.torch_name)
         return int(free)
 
+    def use(self) -> None:
+        """Make torch use the device in this process, on a CPU with its threads."""
+        import torch
+
+        if self.is_gpu:
+            torch.cuda.set_device(self.torch_name)
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+
     def synchronize(self) -> None:
         """Wait until the device has finished all work."""
         if self.is_gpu:

@@ -10,16 +10,12 @@ from bench.harness import worker
 from bench.harness.device.device import Device
 from bench.harness.measure.plan import Row, blank_record
 from bench.harness.measure.runner import Prepared, Runner
-from bench.harness.op_file import module_of
 from bench.harness.providers.registry import load, numerics
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
 from bench.harness.timing.launched import launched
 from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.ceilings import Ceilings
-
-Sent = tuple[Any, ...]
-"""A row as it is sent to another process: its op, which has functions, by family and name."""
 
 
 def measure_isolated(
@@ -43,7 +39,7 @@ def measure_isolated(
         rows_left: rows that the time until the deadline is for, this one among them.
     """
     blank = blank_record(row.op, row.case, row.provider, row.settings)
-    what = _sent(row), device, limits, ceilings, deadline, rows_left
+    what = row, device, limits, ceilings, deadline, rows_left
     try:
         record, output = worker.call(_measure, *what, timeout_s=timeout_s, deadline=deadline)
         if record.op_sha256 != blank.op_sha256:
@@ -57,31 +53,29 @@ def measure_isolated(
 
 
 def _measure(
-    sent: Sent,
+    row: Row,
     device: Device,
     limits: Limits | None,
     ceilings: Ceilings | None,
     deadline: float | None,
     rows_left: int,
 ) -> Record:
-    use(device)
-    row = _received(sent)
+    device.use()
     return Runner(row.family, device, row.settings, None, limits, deadline, ceilings).measure(row, rows_left)
 
 
 def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
     """Return why a user's function cannot compute the op of a row, or None; it is imported in a new process."""
     try:
-        problem, _ = worker.call(_load, _sent(row), device, timeout_s=timeout_s, what="the import")
+        problem, _ = worker.call(_load, row, device, timeout_s=timeout_s, what="the import")
     except worker.WorkerError as error:
         *_, last = ["", *filter(None, map(str.strip, error.output.splitlines()))]
         problem = f"importing it: {error}" + (f"; the last that it printed: {last[:100]}" if last else "")
     return problem and f"provider '{row.provider}': {problem}"
 
 
-def _load(sent: Sent, device: Device) -> str | None:
-    use(device)
-    row = _received(sent)
+def _load(row: Row, device: Device) -> str | None:
+    device.use()
     worker.announce()
     try:
         load(row.provider, row.op, row.family, device)
@@ -99,39 +93,18 @@ def launched_fields(
 
     `launch_s` is the time of a launch, roughly.
     """
-    what = _sent(row), device, launch_s
+    what = row, device, launch_s
     with suppress(worker.WorkerError):
         return worker.call(_launched, *what, timeout_s=timeout_s, deadline=deadline)[0]
     return {}
 
 
-def _launched(sent: Sent, device: Device, launch_s: float) -> dict[str, Any]:
-    row = _received(sent)
+def _launched(row: Row, device: Device, launch_s: float) -> dict[str, Any]:
     with suppress(Exception), numerics(row.case.dtype):
-        use(device)
+        device.use()
         prepared = Runner(row.family, device, row.settings).prepare(row)
         if isinstance(prepared, Prepared):
             worker.announce()
             if seen := launched(prepared.calls, launch_s, device.synchronize):
                 return {"launched_kernels": seen.kernels, "kernel_s": seen.kernel_s, "eager_s": seen.eager_s}
     return {}
-
-
-def _sent(row: Row) -> Sent:
-    return row.family, row.op.name, row.op.tolerance, row.case, row.provider, row.stand_ins, row.settings
-
-
-def _received(sent: Sent) -> Row:
-    family, name, tolerance, case, provider, stand_ins, settings = sent
-    op = next(op for op in module_of(family).OPS if op.name == name)
-    return Row(replace(op, tolerance=tolerance), case, provider, None, stand_ins, family, settings)
-
-
-def use(device: Device) -> None:
-    """Make torch use a device in this process, with its threads."""
-    import torch
-
-    if device.is_gpu:
-        torch.cuda.set_device(device.torch_name)
-    if device.threads is not None:
-        torch.set_num_threads(device.threads)

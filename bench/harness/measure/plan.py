@@ -11,6 +11,7 @@ from bench.harness.data import inputs
 from bench.harness.definition import op_sha256
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
+from bench.harness.op_file import module_of
 from bench.harness.providers.registry import unavailable
 from results.record import MAX_COUNT, Record
 
@@ -59,6 +60,16 @@ class Row:
     family: str = ""
     """The op file's name, where Triton versions are looked for, or the path of a user's."""
     settings: Settings = Settings()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send the op by its name to another process: its functions cannot be pickled."""
+        return self.__dict__ | {"op": (self.op.name, self.op.tolerance)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Find the op in its family."""
+        name, tolerance = state["op"]
+        op = next(op for op in module_of(state["family"]).OPS if op.name == name)
+        self.__dict__.update(state, op=replace(op, tolerance=tolerance))
 
 
 def plan(

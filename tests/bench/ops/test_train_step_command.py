@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.harness import run as running
 from bench.harness.device import device
 from bench.harness.measure import meter
 from bench.harness.timing import protocol
@@ -31,7 +30,7 @@ def quick(runs, tmp_path, monkeypatch):
     commands.keep_ceilings(runs)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(KEYS))
-    monkeypatch.setattr(running, "use_threads", lambda device: torch.set_num_threads(1))
+    monkeypatch.setattr(device.Device, "use", lambda self: torch.set_num_threads(1))
     monkeypatch.setattr(meter, "ON_THE_CLOCK", 0.0)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
