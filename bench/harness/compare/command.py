@@ -310,10 +310,10 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> Run:
 def measure_cases(plan: ComparePlan, run: Run) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.compare.case import InterleavingRunner, all_without
-    from bench.harness.compare.isolated import CaseJob, records_of_case
+    from bench.harness.compare.isolated import records_of_case
     from bench.harness.measure.cost import CostEstimator
+    from bench.harness.measure.plan import Row, refusal
     from bench.harness.measure.plan import plan as planned_rows
-    from bench.harness.measure.plan import refusal
     from bench.harness.measure.runner import release
     from results.show.table import describe
 
@@ -328,18 +328,10 @@ def measure_cases(plan: ComparePlan, run: Run) -> None:
         if refused is not None:
             records = all_without(blanks, "skipped", refused)
         elif plan.is_isolated or not has_device:
-            job = CaseJob(
-                family=one.family,
-                case=one.case,
-                providers=plan.providers,
-                names=plan.names,
-                device=plan.device,
-                settings=settings,
-                ceilings=ceilings,
-                rule=rule,
-                deadline=deadline,
-            )
-            records = records_of_case(job, plan.timeout_s, blanks, progress.note)
+            family = one.family
+            rows = [Row(one.op, one.case, name, family=family, settings=settings) for name in plan.providers]
+            how = plan.device, ceilings, rule, deadline, plan.timeout_s, progress.note
+            records = records_of_case(rows, blanks, *how)
         else:
             runner = InterleavingRunner(one.family, plan.device, settings, estimator, deadline, ceilings)
             rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)

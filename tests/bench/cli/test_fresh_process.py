@@ -127,8 +127,8 @@ def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gp
         machine.is_dead = rows[0].case.shape["n"] == machine.breaks_at
         return [machine.blank(row) for row in rows]
 
-    def in_worker(job, timeout_s, blanks, note):
-        machine.log.append(("worker", job.case.shape["n"]))
+    def in_worker(rows, blanks, *how):
+        machine.log.append(("worker", rows[0].case.shape["n"]))
         return blanks
 
     monkeypatch.setattr(plan, "refusal", refusal)

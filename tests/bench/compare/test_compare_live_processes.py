@@ -7,15 +7,14 @@ import pytest
 
 from bench.__main__ import main
 from bench.harness import worker
-from bench.harness.compare.isolated import CaseJob, records_of_case
+from bench.harness.compare.isolated import records_of_case
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import cpu_device
-from bench.harness.measure.plan import Settings
+from bench.harness.measure.plan import Row
 from bench.harness.op import Case
 from bench.matmul import OPTIONS
 from results.record import Record
 from results.store.runs import load_run
-from roofline.ceilings import Ceilings
 from tests.bench import commands
 from tests.bench.process_checks import is_running, soon
 
@@ -32,34 +31,25 @@ class DyingWorkers:
     def __init__(self, broken):
         self.broken, self.asked = broken, []
 
-    def call(self, work, job, timeout_s, deadline):
-        assert (job.rule.rows, deadline) == (12, 100.0)  # those of the whole table, however many are left of it
-        self.asked.append(list(job.providers))
-        for place, name in [(None, None), *enumerate(job.providers)]:
+    def call(self, work, rows, names, device, ceilings, rule, *_, timeout_s, deadline):
+        assert (rule.rows, deadline) == (12, 100.0)  # those of the whole table, however many are left of it
+        self.asked.append([row.provider for row in rows])
+        for place, name in [(None, None), *enumerate(self.asked[-1])]:
             if name in self.broken:
                 error = worker.WorkerError(f"{name} died")
                 error.index = place
                 raise error
-        return [record(name) for name in job.names], ""
+        return [record(name) for name in names], ""
 
 
 def ask(monkeypatch, names, broken):
     """Return which providers each process had, and the records of the case."""
     blanks = [replace(record(f"{name}#"), status="skipped", median_s=None) for name in names]
-    job = CaseJob(
-        family="matmul",
-        case=CASE,
-        providers=names,
-        names=[f"{name}#" for name in names],
-        device=cpu_device(),
-        settings=Settings(),
-        ceilings=Ceilings("x", "X"),
-        rule=Rule(0.02, rows=12, deadline=100.0),
-        deadline=100.0,
-    )
+    rows = [Row(None, CASE, name) for name in names]
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
-    found = records_of_case(job, 60.0, blanks)
+    rule = Rule(0.02, rows=12, deadline=100.0)
+    found = records_of_case(rows, blanks, cpu_device(), None, rule, 100.0, 60.0)
     return workers.asked, [(one.provider, one.status, one.reason) for one in found]
 
 
