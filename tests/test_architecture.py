@@ -27,8 +27,8 @@ FOLDERS = {
     "bench.harness": (
         *("worker", "preload"),
         *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure"),
-        *("calibrate", "cli run loop", "model", "train", "transfer", "profile", "fixture", "commands"),
-        *("compare", "api"),
+        *("calibrate", "cli run loop", "model", "train", "transfer", "profile", "commands"),
+        *("compare", "api", "fixture"),
     ),
     "roofline": (
         "work",

@@ -11,15 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api.counted import with_declared
-from bench.harness.api.measuring import Known, check_inputs, fresh, known_of, maker_of, question_of
-from bench.harness.api.records import Records, called, environment_of
+from bench.harness.api import function as measuring
+from bench.harness.api.counted import with_work
+from bench.harness.api.function import called, environment_of
+from bench.harness.api.measuring import fresh, maker_of
+from bench.harness.api.records import Records
 from bench.harness.api.sweeping import functions_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.fixture import function as measuring
 from results.compare.row import ComparedRow
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN
+from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,9 +159,10 @@ def compare(
     """
     named = _ordered(functions_of(functions), baseline)
     how = How(margin, budget_s, rounds, seed, tolerance, check)
-    question = question_of(flops, bytes_read, bytes_written, dtype, cache, device, None)
-    check_inputs(args, inputs)
-    return _Comparison(named, args, kwargs, inputs, question, how).verdicts()
+    measuring.check_options(args, inputs, cache, device)
+    fn, name = next(iter(named.values())), None if dtype is None else dtype_named(str(dtype))
+    blank = measuring.declared(fn, flops, bytes_read, bytes_written, name)
+    return _Comparison(named, args, kwargs, inputs, blank, cache, device, how).verdicts()
 
 
 def _ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:
@@ -186,12 +189,15 @@ class _Comparison:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         inputs: Callable[[], Any] | None,
-        question: measuring.Question,
+        blank: Record,
+        cache: str,
+        device: str | None,
         how: How,
     ) -> None:
-        self._named, self._kwargs, self._question, self._how = named, kwargs, question, how
+        self._named, self._kwargs, self._how = named, kwargs, how
+        self._declared, self._cache, self._asked_device = blank, cache, device
         self._names = list(named)
-        self._make = maker_of(args, inputs, question.cache)
+        self._make = maker_of(args, inputs, cache)
         self._first: tuple[Any, ...] = self._make() if inputs is not None and self._make else tuple(args)
         self._truth: Any = None
         self._is_truth_known = False
@@ -206,7 +212,7 @@ class _Comparison:
         environment = with_request(environment_of(device, "compare"), self._names[0], self._how.margin)
         known = called(
             self._names[0],
-            lambda: known_of(self._named[self._names[0]], fresh(self._first), self._kwargs, self._question),
+            lambda: with_work(self._declared, self._named[self._names[0]], fresh(self._first), self._kwargs),
         )
         right = [name for name in self._names if name not in wrong]
         with measuring.current(device):
@@ -238,29 +244,21 @@ class _Comparison:
         return None if differs is None else f"invalid: {differs}"
 
     def _device(self) -> Device:
-        asked, values = self._question.device, [self._first, self._kwargs]
+        asked, values = self._asked_device, [self._first, self._kwargs]
         return (
             measuring.device_of(asked, values) or measuring.device_of(asked, [self._truth]) or measuring.only_device()
         )
 
-    def _blank(self, name: str, known: Known) -> Record:
+    def _blank(self, name: str, known: Record) -> Record:
         """Return the record of a function with nothing measured; the work is that of the baseline for all."""
-        blank = Record(
-            op="function",
-            provider=name,
-            dtype=known.question.dtype or "",
-            shape={"calls": 1},
-            case=known.shapes or "-",
-            status="skipped",
-            extra={"work": f"{known.words}, of {self._names[0]}", **known.extra},
-        )
-        return with_declared(blank, known.question)
+        work = f"{known.extra['work']}, of {self._names[0]}"
+        return replace(known, op="function", provider=name, extra={**known.extra, "work": work})
 
-    def _refused(self, name: str, known: Known, reason: str | None) -> Record:
+    def _refused(self, name: str, known: Record, reason: str | None) -> Record:
         status, _, why = (reason or "skipped: nothing to compare with").partition(": ")
         return replace(self._blank(name, known), status=status, reason=why)
 
-    def _timed(self, names: Sequence[str], known: Known, device: Device) -> dict[str, Record]:
+    def _timed(self, names: Sequence[str], known: Record, device: Device) -> dict[str, Record]:
         """Return the records of functions that took turns.
 
         Raises:
@@ -270,7 +268,7 @@ class _Comparison:
         from bench.harness.compare.rounds import Rule
 
         sets, cache = [self._first], "warm"
-        if self._make is not None and self._question.cache == "cold":
+        if self._make is not None and self._cache == "cold":
             sets, cache = measuring.rotation(self._first, self._make, device)
         ready = [self._ready(self._named[name], sets, cache) for name in names]
         how, meter = self._how, InterleavingMeter(device)
@@ -296,7 +294,7 @@ class _Comparison:
     def _finished(
         self,
         name: str,
-        known: Known,
+        known: Record,
         turns: tuple[InterleavingMeter, Ready, int, Any, Rule, Sequence[str]],
         device: Device,
         ceilings: Ceilings,
@@ -313,7 +311,7 @@ class _Comparison:
         except Exception as error:
             return replace(blank, status="failed", reason=f"raised {one_line(error)}")
         also = interpreted(self._named[name])
-        record = finished(blank, measured, device, ceilings, self._question.cache, also, has_advice=False)
+        record = finished(blank, measured, device, ceilings, self._cache, also, has_advice=False)
         note = interleaving(found.rounds, rule, order, names, list(range(len(names))))
         record = replace(record, interleaved=note, copies=len(ready.calls))
         reason = self._wrong(name)

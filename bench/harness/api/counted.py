@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.harness.fixture.function import Question
 from bench.harness.profile.step import ProfiledStep
 from results.record import DTYPES, Record
+
+COUNTS = ("flops", "bytes_read", "bytes_written")
 
 NAMED = 3
 """Operations that are named; the others are counted."""
@@ -80,28 +81,25 @@ def count_work(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     )
 
 
-def filled(question: Question, counted: Counted) -> Question:
-    """Return a question with the counts that its caller did not give."""
-    found: dict[str, Any] = {} if question.dtype is not None else {"dtype": counted.dtype}
-    if question.flops is None:
-        found["flops"] = counted.flops
-    if not question.is_bytes_known:
-        found |= {"bytes_read": counted.bytes_read, "bytes_written": counted.bytes_written}
-    return replace(question, **found)
+def with_work(blank: Record, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Record:
+    """Return the record of a function with the work that its caller did not declare, and who says what the work is.
 
+    The function is called once more if anything must be counted; what nobody knows stays None.
 
-def words_of(question: Question, counted: Counted) -> str:
-    """Return in words where the work is known from."""
-    declared = [name for name in ("flops", "bytes_read", "bytes_written") if getattr(question, name) is not None]
-    is_all = question.flops is not None and question.is_bytes_known
-    if is_all:
-        return "as declared"
-    return counted.words + (f"; {', '.join(declared)} as declared" if declared else "")
+    Raises:
+        Exception: whatever the function raises.
+    """
+    from bench.harness.profile.account import shapes_text
 
-
-def with_declared(record: Record, question: Question) -> Record:
-    """Return a record with the work that is known; what nobody knows is None and never 0."""
-    work = question.work
-    flops = None if question.flops is None else work.flops
-    read, written = (work.bytes_read, work.bytes_written) if question.is_bytes_known else (None, None)
-    return replace(record, flops=flops, bytes_read=read, bytes_written=written)
+    blank = replace(blank, case=shapes_text([*args, *kwargs.values()]) or "-", extra={"work": "as declared"})
+    given = [name for name in COUNTS if getattr(blank, name) is not None]
+    if len(given) == len(COUNTS) and blank.dtype:
+        return blank
+    counted = count_work(function, args, kwargs)
+    blank = replace(blank, dtype=blank.dtype or counted.dtype or "")
+    if len(given) == len(COUNTS):
+        return blank
+    extra: dict[str, Any] = {"work": counted.words + (f"; {', '.join(given)} as declared" if given else "")}
+    if "flops" not in given and counted.matmul_flops is not None:
+        extra |= {"matmul_flops": counted.matmul_flops, "count": counted.operations}
+    return replace(blank, extra=extra, **{name: getattr(counted, name) for name in COUNTS if name not in given})

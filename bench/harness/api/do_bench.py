@@ -10,20 +10,28 @@ Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 
 from __future__ import annotations
 
-import functools
 import math
+import statistics
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.harness.api.records import called, name_of
+from bench.harness.api.function import called, detected, name_of
 from bench.harness.cli.arguments import UsageError
+from bench.harness.device.device import Device
+from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Limits, Sampler, collect, warm_up
 from results.stats.samples import quantile
 
-if TYPE_CHECKING:
-    from bench.harness.device.device import Device
+RETURN_MODES: dict[str, Callable[[Sequence[float]], float | list[float]]] = {
+    "min": min,
+    "max": max,
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "all": list,
+}
+NO_LOOK = 10**9
+"""Samples before the interval is looked at: the time alone ends the measurement."""
 
-RETURN_MODES = ("min", "max", "mean", "median", "all")
 GPU_FLUSH_BYTES = 256 * 2**20
 """Fewest bytes that a flush writes on a GPU: what Triton's driver for NVIDIA GPUs clears."""
 
@@ -57,18 +65,13 @@ def do_bench(
     """
     name = name_of(fn)
     _check(warmup, rep, quantiles, return_mode)
-    device = current_device()
 
-    def measured() -> Sequence[float]:
-        sampler = flushing_sampler(fn, device, grad_to_none or ())
+    def times_s() -> Sequence[float]:
+        sampler = flushing_sampler(fn, current_device(), grad_to_none or ())
         warm_up(sampler, warmup / 1e3)
-        return collect(sampler, Limits(_NO_LOOK, 0.0, 0.0, rep / 1e3, 0.0, 0.0), "cold").samples_s
+        return collect(sampler, Limits(NO_LOOK, 0.0, 0.0, rep / 1e3, 0.0, 0.0), "cold").samples_s
 
-    return summary([1e3 * seconds for seconds in called(name, measured)], quantiles, return_mode)
-
-
-_NO_LOOK = 10**9
-"""Samples before the interval is looked at: the time alone ends the measurement."""
+    return summary([1e3 * seconds for seconds in called(name, times_s)], quantiles, return_mode)
 
 
 def _check(warmup: object, rep: object, quantiles: Sequence[float] | None, return_mode: str) -> None:
@@ -81,18 +84,11 @@ def _check(warmup: object, rep: object, quantiles: Sequence[float] | None, retur
         raise UsageError(f"quantiles={quantiles!r:.60} must be numbers from 0 to 1")
 
 
-@functools.cache
-def _detected(name: str | None) -> Device:
-    from bench.harness.device.device import detect
-
-    return detect(name)
-
-
 def current_device() -> Device:
     """Return torch's current GPU where there is one, else the CPU."""
     import torch
 
-    return _detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
+    return detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
 
 
 def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequence[Any] = ()) -> Sampler:
@@ -105,8 +101,6 @@ def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequen
     """
     import torch
 
-    from bench.harness.timing import samplers
-
     fn()
     device.synchronize()
     size = max(int(FLUSHED_CACHES * device.cache_bytes), GPU_FLUSH_BYTES if device.is_gpu else 0)
@@ -117,26 +111,18 @@ def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequen
             tensor.grad = None
         buffer.zero_()
 
-    if not device.is_gpu:
-        return samplers.HostSampler([fn], 1, before)
-
     def queued() -> None:
         before()
         fn()
 
+    if not device.is_gpu:
+        return samplers.HostSampler([fn], 1, before)
     return samplers.EventSampler([fn], 1, samplers.host_launch_s([queued], device.synchronize), before=before)
 
 
 def summary(times_ms: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> float | list[float]:
     """Return what Triton returns of some times: quantiles between the two nearest values, or one number, or all."""
-    import statistics
-
     if quantiles is not None:
-        found = [quantile(times_ms, float(one)) for one in quantiles]
-        return found[0] if len(found) == 1 else found
-    if return_mode == "all":
-        return list(times_ms)
-    modes: dict[str, Callable[[Sequence[float]], float]] = {
-        **{"min": min, "max": max, "mean": statistics.fmean, "median": statistics.median}
-    }
-    return modes[return_mode](times_ms)
+        values = [quantile(times_ms, float(one)) for one in quantiles]
+        return values[0] if len(values) == 1 else values
+    return RETURN_MODES[return_mode](times_ms)

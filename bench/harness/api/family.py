@@ -1,20 +1,19 @@
-"""`bench.matmul.run` and its like: what the command of a file in `bench/` measures, as a call that returns records."""
+"""`bench.matmul.run` and its like: what the command of a file in `bench/` measures, as a call that returns records.
+
+Every op file imports this one, and so does each --help: what measures is imported by the call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.harness.op_file import command_of, family_of, module_of, options_of
 
 if TYPE_CHECKING:
-    import argparse
-
     from bench.harness.api.records import Records
-    from bench.harness.cli.terminal import Render
-    from bench.harness.run import Run
-    from results.show.terminal import Parser
 
 NOT_HERE = {
     "format": "Records.to_dataframe() and its repr show it",
@@ -69,17 +68,25 @@ def run_of(file: str) -> RunFamily:
 
 
 def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, Any]) -> Records:
-    import torch
-
     from bench.harness.api.records import Records
+    from bench.harness.cli.arguments import UsageError, build_parser
+    from bench.harness.cli.main import planned
+    from bench.harness.cli.terminal import table_of
+    from bench.harness.loop import measure_run
 
     module = module_of(family)
-    args, words = _read(_parser_of(family, module), save, quiet, options)
-    threads = torch.get_num_threads()
-    try:
-        run, render = _measured(family, module, args, words)
-    finally:
-        torch.set_num_threads(threads)
+    is_scenario = hasattr(module, "LISTED")
+    parser = module.build_parser() if is_scenario else build_parser(family, "", (), module.OPS, options_of(family))
+    words = _typed(save, quiet, options)
+    parser.raises = UsageError
+    args = parser.parse_args(words)
+    with _threads_restored():
+        if is_scenario:
+            run, render = module.measure(args, words), module.render
+        else:
+            run, rows = planned(family, args, module.OPS, options_of(family), words)
+            measure_run(run, rows)
+            render = table_of(row.op for row in rows)
     run.raise_if_unsaved()
     if run.is_interrupted:
         raise KeyboardInterrupt
@@ -87,33 +94,8 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
     return Records(run.environment, run.records, render)
 
 
-def _measured(family: str, module: Any, args: argparse.Namespace, words: Sequence[str]) -> tuple[Run, Render]:
-    """Return what was measured, and what prints its table."""
-    if hasattr(module, "LISTED"):
-        return module.measure(args, words), module.render
-    from bench.harness.cli.main import planned
-    from bench.harness.cli.terminal import table_of
-    from bench.harness.loop import measure_run
-
-    run, rows = planned(family, args, module.OPS, options_of(family), words)
-    measure_run(run, rows)
-    return run, table_of(row.op for row in rows)
-
-
-def _parser_of(family: str, module: Any) -> Parser:
-    """Return the parser of a family's command."""
-    if hasattr(module, "LISTED"):
-        parser: Parser = module.build_parser()
-        return parser
-    from bench.harness.cli.arguments import build_parser
-
-    return build_parser(family, "", (), module.OPS, options_of(family))
-
-
-def _read(
-    parser: Parser, save: bool | str | Path, quiet: bool, options: dict[str, Any]
-) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options as the command reads them, and as they would be typed.
+def _typed(save: bool | str | Path, quiet: bool, options: dict[str, Any]) -> list[str]:
+    """Return the options as they would be typed: the environment line of a run holds them so.
 
     Raises:
         UsageError: an option or a value is none of the command's.
@@ -124,12 +106,19 @@ def _read(
     refused = next((name for name in options if name in NOT_HERE), None)
     if refused is not None:
         raise UsageError(f"run() takes no {refused}=: {NOT_HERE[refused]}")
-    kept: dict[str, Any] = {"no_save": save is False, "quiet": quiet}
-    if not isinstance(save, bool):
-        kept["output"] = save
+    kept = {"no_save": save is False, "quiet": quiet, "output": None if isinstance(save, bool) else save}
     try:
-        words = words_of(as_typed({**options, **kept}))
+        return words_of(as_typed({**options, **kept}))
     except ValueError as error:
         raise UsageError(str(error)) from None
-    parser.raises = UsageError
-    return parser.parse_args(words), words
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

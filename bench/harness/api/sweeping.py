@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api.measuring import measured
-from bench.harness.api.records import Records, environment_of, name_of
+from bench.harness.api.function import check_options, detected, device_of, environment_of, name_of
+from bench.harness.api.measuring import measure
+from bench.harness.api.records import Records
 from bench.harness.cli.arguments import UsageError
-from bench.harness.fixture.function import CACHES, Question
 from bench.harness.profile.target import TORCH_DTYPES
-from results.record import Environment, Record
+from results.record import Record
 from roofline.work import dtype_named
 
 if TYPE_CHECKING:
@@ -50,58 +51,39 @@ def sweep(
         UsageError: an argument cannot be, or every row failed.
         NoDeviceError: there is no such device.
     """
-    from bench.harness.device.device import detect
-
     functions = functions_of(fn_by_name)
     sizes, names = [extents(one) for one in shapes], _dtypes(dtypes)
     if not sizes:
         raise UsageError("shapes= is empty; give at least one")
-    if cache not in CACHES:
-        raise UsageError(f"cache={cache!r} must be 'cold' or 'warm'")
-    under_test = detect(device)
+    check_options((), inputs, cache, device, budget_s)
+    place, make = detected(device).torch_name, inputs or _normal
+
+    def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:
+        axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
+        row: dict[str, Any] = {"provider": name, "case": "x".join(map(str, shape)), "shape": axes, "dtype": dtype}
+        arguments = functools.partial(make, shape, _torch_dtype(dtype), place)
+        try:
+            record = measure(fn, inputs=arguments, dtype=dtype, cache=cache, device=place, budget_s=budget_s)
+        except UsageError as error:
+            return Record(op=name_of(fn), status="failed", reason=str(error), **row)
+        return replace(record, **row)
+
+    under_test = device_of(place, ())
+    assert under_test is not None
     environment = environment_of(under_test, "sweep")
-    records = [
-        _row(name, fn, shape, dtype, under_test.torch_name, inputs or normal, cache, budget_s)
-        for shape in sizes
-        for dtype in names
-        for name, fn in functions.items()
-    ]
-    return _frame(environment, records)
-
-
-def _frame(environment: Environment, records: list[Record]) -> pd.DataFrame:
+    records = [row(name, fn, shape, dtype) for shape in sizes for dtype in names for name, fn in functions.items()]
     if all(record.status == "failed" for record in records):
         raise UsageError(f"every row failed: {records[0].provider} at {records[0].case}: {records[0].reason}")
     return Records(environment, records).to_dataframe()
 
 
-def _row(
-    name: str,
-    fn: Callable[..., Any],
-    shape: tuple[int, ...],
-    dtype: str,
-    device: str,
-    inputs: Callable[..., Any],
-    cache: str,
-    budget_s: float | None,
-) -> Record:
-    """Return the record of one function at one shape, whatever becomes of it."""
+def _torch_dtype(name: str) -> Any:
     import torch
 
-    case, axes = "x".join(map(str, shape)), {f"d{place}": extent for place, extent in enumerate(shape)}
-    place: dict[str, Any] = {"provider": name, "case": case, "shape": axes, "dtype": dtype}
-    question = Question(dtype=dtype, cache=cache, budget_s=budget_s, device=device)
-    try:
-        record = measured(
-            fn, name, (), {}, lambda: inputs(shape, getattr(torch, TORCH_DTYPES[dtype]), device), question
-        )
-    except UsageError as error:
-        return Record(op=name_of(fn), status="failed", reason=str(error), **place)
-    return replace(record, op=name_of(fn), **place)
+    return getattr(torch, TORCH_DTYPES[name])
 
 
-def normal(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
-    """Return one tensor of normally distributed numbers."""
+def _normal(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
     import torch
 
     return torch.randn(shape, device=device).to(dtype)
@@ -146,7 +128,6 @@ def _dtypes(given: Any) -> list[str]:
     """
     listed = given if isinstance(given, list | tuple | set) else [given]
     found = [dtype_named(str(one)) for one in listed]
-    unknown = [name for name in found if name not in TORCH_DTYPES]
-    if unknown or not found:
+    if not found or not set(found) <= TORCH_DTYPES.keys():
         raise UsageError(f"dtypes={given!r:.60} must be of {', '.join(TORCH_DTYPES)}")
     return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.harness.fixture import function as function_meter
+from bench.harness.api import function as function_meter
 from tests.bench.commands import QUICK
 
 
