@@ -1,5 +1,6 @@
 """What ends, hangs or floods a worker costs its own row; nothing of it outlives the row, or this process."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -96,6 +97,10 @@ def test_threads_and_children_that_a_function_leaves_end_with_its_row(crashes):
     assert record.status == "ok"
     child = int(record.output.split()[1])
     assert soon(lambda: not is_running(child))
+
+
+def test_what_the_fork_server_loads_is_there():
+    assert all(map(importlib.util.find_spec, worker.PRELOADED))  # the server would not say
 
 
 def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
