@@ -19,7 +19,7 @@ from tests.child_signals import usual_signals
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py") if "\nOPS = " in path.read_text())
 
-QUICK = Limits(min_samples=5, target_half_width=0.5, min_time_s=0.0, cap_s=0.05, warm_up_s=0.001, min_sample_s=1e-4)
+QUICK = Limits(min_samples=5, target_half_width=0.5, min_time_s=0.0, cap_s=0.05, warm_up_s=0.0, min_sample_s=1e-4)
 """Enough for a row that is looked at, not believed."""
 
 BANDWIDTH_BYTES_PER_S = 2e10

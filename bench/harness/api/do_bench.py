@@ -19,7 +19,7 @@ from bench.harness.api.function import called, detected, name_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Limits, Sampler, collect, warm_up
+from bench.harness.timing.protocol import Limits, Sampler, collect, settle
 from results.stats.samples import quantile
 
 RETURN_MODES: dict[str, Callable[[Sequence[float]], float | list[float]]] = {
@@ -68,8 +68,9 @@ def do_bench(
 
     def times_s() -> Sequence[float]:
         sampler = flushing_sampler(fn, current_device(), grad_to_none or ())
-        warm_up(sampler, warmup / 1e3)
-        return collect(sampler, Limits(NO_LOOK, 0.0, 0.0, rep / 1e3, 0.0, 0.0), "cold").samples_s
+        limits = Limits(NO_LOOK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
+        settle(sampler.sample, limits)
+        return collect(sampler, limits, "cold").samples_s
 
     return summary([1e3 * seconds for seconds in called(name, times_s)], quantiles, return_mode)
 

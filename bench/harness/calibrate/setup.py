@@ -17,7 +17,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, polled_row, row_telemetry, snapshot
 from bench.harness.measure.evidence import disturbance, power_limited, preempted, throttled
 from bench.harness.measure.runner import one_line
-from bench.harness.timing.protocol import Samples, collect, limits_of, warm_up
+from bench.harness.timing.protocol import Samples, collect, limits_of, settle
 from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record
 from results.stats.samples import half_width, median, median_ci95, quantile
@@ -138,7 +138,8 @@ class Setup:
             if isinstance(sampler, GraphSampler):
                 sampler.runs_ahead = True
         else:
-            warm_up(sampler, min(usual.warm_up_s, WARM_UP_SHARE * seconds))
+            warm_up_s = min(usual.warm_up_s, WARM_UP_SHARE * seconds)
+            settle(sampler.sample, replace(limits, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s))
         poller.begin()
         before = snapshot(self.device)
         samples = collect(sampler, limits, "warm")

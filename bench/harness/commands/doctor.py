@@ -271,8 +271,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
     from bench.harness.measure.evidence import disturbance
     from bench.harness.providers.registry import load, numerics
     from bench.harness.timing import samplers
-    from bench.harness.timing.protocol import limits_of, no_garbage_collection
-    from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
+    from bench.harness.timing.protocol import limits_of, no_garbage_collection, settle
 
     size = SIZES[device.type]
     case = Case(matmul.name, "fp32", {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
@@ -283,8 +282,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
         call()
         pair = [samplers.make_sampler([call], device, limits_of(device)) for _ in range(2)]
         launches = [sampler.launches_per_sample for sampler in pair]
-        settle_limits = GPU_SETTLE if device.is_gpu else CPU_SETTLE
-        settling = settle(pair[0].sample, settle_limits)
+        settling = settle(pair[0].sample, limits_of(device))
         start, before = time.perf_counter(), snapshot(device)
         while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
             for index in order.sample((0, 1), 2):

@@ -13,7 +13,7 @@ from results.stats.comparison import SAME, Comparison
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.timing.settle import Settling
+    from bench.harness.timing.protocol import Settling
     from results.record import Record
     from roofline.ceilings import Ceilings
 

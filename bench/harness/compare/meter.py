@@ -23,8 +23,7 @@ from bench.harness.measure.evidence import disturbance
 from bench.harness.measure.meter import Measurement, Meter
 from bench.harness.providers.registry import ProviderUnavailableError
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Sampler, Samples
-from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
+from bench.harness.timing.protocol import Sampler, Samples, Settling, settle
 from results.stats.samples import half_width, median, median_ci95
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
@@ -125,7 +124,7 @@ class InterleavingMeter(Meter):
             return sum(times_s[-1] for times_s in warm_up if times_s)
 
         share_launches(turns)
-        settling = settle(work, GPU_SETTLE if self._device.is_gpu else CPU_SETTLE)
+        settling = settle(work, self._limits)
         for times_s, turn in zip(warm_up, turns, strict=True):
             if isinstance(turn, Turns):
                 turn.call_s = min(times_s) / turn.sampler.launches_per_sample  # a single one may have been held up

@@ -14,8 +14,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.evidence import disturbance
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of
-from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, Settling, settle
+from bench.harness.timing.protocol import Limits, Sampler, Samples, Settling, collect, limits_of, settle
 from results.stats.samples import two_modes
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
@@ -98,8 +97,7 @@ class Meter:
         """
         begin = time.perf_counter()
         sampler = self.sampler(calls, self._limits, replay)
-        settle_limits = GPU_SETTLE if self._device.is_gpu else CPU_SETTLE
-        settling = settle(sampler.sample, settle_limits)
+        settling = settle(sampler.sample, self._limits)
         host_s = self.host_s(calls)  # before the samples, which are the last steps of training
         launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
         beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")

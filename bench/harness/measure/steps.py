@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.meter import Measurement
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import collect, limits_of
-from bench.harness.timing.settle import CPU_SETTLE, GPU_SETTLE, settle
+from bench.harness.timing.protocol import collect, limits_of, settle
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -29,7 +28,7 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     if left_s is not None:
         cap_s = min(limits.cap_s, max(0.0, left_s))
         limits = replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
-    settling = settle(sampler.sample, GPU_SETTLE if device.is_gpu else CPU_SETTLE)
+    settling = settle(sampler.sample, limits)
     before, began = snapshot(device), time.perf_counter()
     samples = collect(sampler, limits, cache)
     elapsed_s = time.perf_counter() - began

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import plan_rotation
 from bench.harness.measure.meter import Meter
 from bench.harness.profile.step import ProfiledStep, state_kept
-from bench.harness.timing.protocol import Limits
+from bench.harness.timing.protocol import Limits, limits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,9 @@ def _measured(func: Any, args: Any, kwargs: Any, device: Device) -> Replayed:
         sets = [copied(args, kwargs) for _ in range(plan.copies if is_cold else 1)]
         calls = [partial(func, *own_args, **own_kwargs) for own_args, own_kwargs in sets]
         # What an operation calls inside may not be allowed in a capture, and a failed one leaves the stream unusable.
-        measured = Meter(device, LIMITS, is_capturable=False).measure(calls, "cold" if is_cold else "warm")
+        usual = limits_of(device)
+        limits = replace(LIMITS, warm_up_s=usual.warm_up_s, warm_up_cap_s=usual.warm_up_cap_s)
+        measured = Meter(device, limits, is_capturable=False).measure(calls, "cold" if is_cold else "warm")
     if is_cold and measured.warm_s is not None:
         return Replayed(measured.samples.median_s, measured.warm_s)
     return Replayed(None, measured.samples.median_s)

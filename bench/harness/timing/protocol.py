@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -28,7 +29,7 @@ class Sampler(Protocol):
     """`graph`, `events` or `host`."""
     launches_per_sample: int
     why_no_graph: str | None
-    """Why the launches are not timed by replaying a graph, where that was tried; else None."""
+    """Why the launches are not timed by replaying a graph, if that was tried; else None."""
 
     def sample(self) -> float:
         """Run one sample and return its duration in seconds, all launches together."""
@@ -46,26 +47,23 @@ class Limits:
     cap_s: float
     """Time after which the measurement ends, converged or not."""
     warm_up_s: float
-    """Time that the real launches run before the first sample counts."""
+    """Shortest time that the real launches run before the first sample counts."""
     min_sample_s: float
     """Shortest sample, so that the tick of the clock does not show."""
     fewest_samples: int = 5
     """Taken even if the cap is reached before: fewer carry no interval at all."""
     visits: int = 1
     """Visits that share the time of a row, each with limits of its own."""
+    warm_up_cap_s: float = 1.0
+    """Longest warm-up."""
 
 
 CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
 """A shared machine is noisy: 2 % is what it reaches in reasonable time."""
 
-GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 5e-3)
-"""The 3 to 6 us between the events and the work are 0.1 % of a sample of 5 ms."""
-
-
-def limits_of(device: Device) -> Limits:
-    """Return when a measurement on a device is good enough."""
-    return GPU_LIMITS if device.is_gpu else CPU_LIMITS
-
+GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 5e-3, warm_up_cap_s=5.0)
+"""The 3 to 6 us between the events and the work are 0.1 % of a sample of 5 ms. Clocks swing for about 3 s under a heavy
+load: NVIDIA, CUTLASS, GEMM performance measurement methodology guidelines (2026)."""
 
 CHECK_EVERY = 1.25
 """The interval is computed again when there are this many times more samples: it costs up to 1 ms."""
@@ -77,6 +75,31 @@ looks), 92 to 96 % of intervals held the true median without the factor and 93 t
 
 Source of the effect: Chow and Robbins, On the asymptotic theory of fixed-width sequential confidence intervals for
 the mean, Annals of Mathematical Statistics 36 (1965) 457."""
+
+BLOCKS = 3
+"""A warm-up ends when the medians of this many blocks agree; together they span the shortest warm-up."""
+
+MAX_BLOCK_SPREAD = 0.01
+"""Largest difference between the medians of the blocks, as a fraction; or what their own scatter explains."""
+
+SCATTER_DEVIATES = 3.0
+"""Standard deviations of a block's median within which two blocks count as equal: noise alone is rarely further off."""
+
+
+def limits_of(device: Device) -> Limits:
+    """Return when a measurement on a device is good enough."""
+    return GPU_LIMITS if device.is_gpu else CPU_LIMITS
+
+
+@dataclass(frozen=True)
+class Settling:
+    """How a warm-up ended."""
+
+    settled: bool
+    """False: the cap was reached first."""
+    seconds: float
+    launches: int
+    """How often the work was run."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +114,40 @@ class Samples:
     median_s: float
     ci95_s: tuple[float, float]
     converged: bool
+
+
+def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter) -> Settling:
+    """Run `work` again and again until its time no longer changes, at least once.
+
+    Args:
+        work: runs some launches of what is to be measured, waits for them, and returns their seconds.
+        limits: shortest and longest warm-up; with a shortest of 0 `work` runs once.
+        now: seconds of a clock that only runs forward.
+    """
+    start, times_s = now(), list[float]()
+    while True:
+        times_s.append(work())
+        elapsed_s, block_s = now() - start, limits.warm_up_s / BLOCKS
+        has_converged = elapsed_s >= limits.warm_up_s and (not block_s or _blocks_agree(times_s, block_s))
+        if has_converged or elapsed_s >= limits.warm_up_cap_s:
+            return Settling(has_converged, elapsed_s, len(times_s))
+
+
+def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
+    """Return whether the medians of the last `BLOCKS` blocks of `block_s` agree, except for their own scatter.
+
+    Source: standard error of a median, 1.2533 sigma / sqrt(n) for normal noise, Kendall and Stuart, The Advanced
+        Theory of Statistics 1, section 14.12; sigma = 1.4826 MAD, Hampel, JASA 69 (1974) 383.
+    """
+    size = max(1, math.ceil(block_s / max(median(times_s[-BLOCKS:]), 1e-9)))
+    if len(times_s) < BLOCKS * size:
+        return False
+    blocks = [times_s[len(times_s) - (i + 1) * size : len(times_s) - i * size] for i in range(BLOCKS)]
+    medians = [median(block) for block in blocks]
+    deviations = [abs(value - middle) for block, middle in zip(blocks, medians, strict=True) for value in block]
+    error = 1.2533 * 1.4826 * statistics.median(deviations) / math.sqrt(size)
+    allowed = max(MAX_BLOCK_SPREAD * median(medians), SCATTER_DEVIATES * math.sqrt(2) * error)
+    return max(medians) - min(medians) <= allowed
 
 
 def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], float] = time.perf_counter) -> Samples:
@@ -136,32 +193,6 @@ def _interval(samples_s: list[float], looks: int) -> tuple[float, float]:
         return low, high
     # Widened as ratios, so that the lower end stays a time.
     return middle * (low / middle) ** LOOKING_AGAIN, middle * (high / middle) ** LOOKING_AGAIN
-
-
-def warm_up(sampler: Sampler, warm_up_s: float, now: Callable[[], float] = time.perf_counter) -> None:
-    """Run samples that do not count, for `warm_up_s` and at least once."""
-    start = now()
-    while True:
-        sampler.sample()
-        if now() - start >= warm_up_s:
-            return
-
-
-def clock_tick_s(now: Callable[[], float] = time.perf_counter, readings: int = 1000) -> float:
-    """Return the smallest step seen between readings of a clock, seconds: its tick, or the cost of reading it."""
-    steps = []
-    before = now()
-    for _ in range(readings):
-        after = now()
-        if after > before:
-            steps.append(after - before)
-        before = after
-    return min(steps, default=0.0)
-
-
-def launches_for(launch_s: float, min_sample_s: float, tick_s: float, ticks: int = 1000) -> int:
-    """Return how many launches make one sample: at least `min_sample_s` and at least `ticks` ticks of the clock."""
-    return max(1, math.ceil(max(min_sample_s, ticks * tick_s) / launch_s))
 
 
 @contextmanager

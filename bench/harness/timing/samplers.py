@@ -1,7 +1,8 @@
 """The ladder of clocks: CUDA graph replay, else queued CUDA events, else the host's clock.
 
-Each sampler takes the calls of one provider, one call for each copy of the inputs, and goes round them, so that a
-launch never finds its own data in the cache.
+Each sampler takes the calls of one provider, one call for each copy of the inputs, and rotates through them, so that a
+launch never finds its own data in the cache. What the calls return is kept for a round, so that every launch of a round
+writes memory of its own.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Any
 
 import psutil
 
-from bench.harness import worker
 from bench.harness.device.device import MIB, Device
 from bench.harness.device.host import available_memory_bytes
-from bench.harness.timing.protocol import Limits, Sampler, clock_tick_s, launches_for, no_garbage_collection
+from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
 from results.stats.samples import median
 
 Call = Callable[[], object]
 
-
-def nothing() -> None:
-    """Do nothing."""
-
+Reading = Callable[[Callable[[], int]], object]
+"""Called after a sample with what queues `BUSY_S` of untimed work and counts its launches; reads clock and power."""
 
 MAX_GRAPH_LAUNCHES = 2000
 """Longest graph: instantiating more takes seconds."""
+
+HOST_TICKS = 1000
+"""Ticks that a sample of the host's clock lasts at least."""
 
 EVENT_TICK_S = 1.024e-6
 """Coarsest step of CUDA event times seen in published records (triton#10149)."""
@@ -41,7 +42,8 @@ EVENT_TICKS = 200
 """Ticks that a sample on a GPU lasts at least, so that the tick is within the 0.5 % that its interval aims at."""
 
 EVENT_PAIRS = 500
-LEAST_TICK_S = 1e-9
+MIN_TICK_S = 1e-9
+"""Event times are single precision: smaller steps are its last digits, not ticks."""
 
 MAX_QUEUED = 300
 """Launches queued behind a spinning kernel: well below the roughly 1024 entries of the launch queue, so that the
@@ -87,8 +89,9 @@ MAX_KEPT_BYTES = 1024 * MIB
 _failed_graphs: list[Any] = []
 """Graphs whose capture failed, without memory: torch's allocator of pinned memory asks them about every later one."""
 
-Reading = Callable[[Callable[[], int]], object]
-"""Called after a sample with what queues `BUSY_S` of untimed work and counts its launches; reads clock and power."""
+
+def nothing(*_: object) -> None:
+    """Do nothing."""
 
 
 class HostSampler:
@@ -97,17 +100,11 @@ class HostSampler:
     method = "host"
     why_no_graph: str | None = None
 
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        launches_per_sample: int,
-        before: Call = nothing,
-    ) -> None:
-        """Go round `calls`, `launches_per_sample` of them between two readings.
+    def __init__(self, calls: Sequence[Call], launches_per_sample: int, before: Call = nothing) -> None:
+        """Time `launches_per_sample` of the calls between two readings.
 
-        What several calls return is kept for a round of them, so that every launch of it writes memory of its own:
-        malloc would return the block that the previous launch has just left in the cache. `before` is called ahead of
-        each sample, and is not timed.
+        The results of a single call are not kept: it is warm anyway. malloc would return the block that the previous
+        launch has just left in the cache. `before` is called ahead of each sample, and is not timed.
         """
         self.launches_per_sample, self._before = launches_per_sample, before
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
@@ -115,14 +112,13 @@ class HostSampler:
         self.begin_with(calls)
 
     def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:
-        """Replace the calls that samples go round; the next sample begins with the one at this index."""
+        """Replace the calls that samples rotate through; the next sample begins with the call at index `first`."""
         self._calls = itertools.cycle([*calls[first:], *calls[:first]])
 
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""
         launches, keep = itertools.islice(self._calls, self.launches_per_sample), self._kept.append
         self._before()
-        worker.announce()
         start = time.perf_counter()
         for call in launches:
             keep(call())
@@ -136,34 +132,90 @@ def _rss_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-class GraphSampler:
-    """Times the replay of a CUDA graph that holds many launches: no host time is in it.
+class _QueuedSampler:
+    """Times what is queued between two CUDA events, behind a spinning kernel that holds the GPU back meanwhile.
 
-    A spinning kernel keeps the GPU busy until the replay is queued. Without it the first event would pass on an idle
-    GPU, and the time that the host takes to launch the graph would be in the sample.
+    Without the spin the first event would pass on an idle GPU, and the time that the host takes to queue the work would
+    be in the sample. A sample that was queued too late is taken again behind a longer spin, up to the longest.
     """
 
-    method = "graph"
     why_no_graph: str | None = None
-
     runs_ahead = False
-    """Whether the next replay is queued before this one is waited for; whoever sets it waits for it at the end."""
+    """Whether the next sample is queued before this one is waited for; whoever sets it waits for it at the end."""
 
-    def __init__(self, calls: Sequence[Call], launches: int, reading: Reading = lambda keep_busy: None) -> None:
+    def __init__(self, launches: int, spin_s: float, longest_spin_s: float, reading: Reading) -> None:
+        self.launches_per_sample = launches
+        self._spin_s = self._shortest_spin_s = spin_s
+        self._longest_spin_s = longest_spin_s
+        self._reading = reading
+        self._before: Call = nothing
+        self._stream: Any = None
+        """The current stream if None."""
+        self._queued_per_sample = 1
+        """Entries of the launch queue."""
+        self._ahead: tuple[Any, Any, bool] | None = None
+
+    def _launch(self) -> None:
+        """Queue the launches of a sample."""
+        raise NotImplementedError
+
+    def sample(self) -> float:
+        """Return the duration of one sample, seconds."""
+        sample_s, was_late = self._sample()
+        while was_late and self._spin_s < self._longest_spin_s:
+            self._spin_s = min(2 * self._spin_s, self._longest_spin_s)
+            sample_s, was_late = self._sample()
+        if not was_late:
+            self._spin_s = max(self._shortest_spin_s, SHORTER_SPIN * self._spin_s)
+        self._reading(partial(self._keep_busy, sample_s))
+        return sample_s
+
+    def _sample(self) -> tuple[float, bool]:
+        """Return the duration of a sample, and whether the GPU had begun before all of it was queued."""
+        start, end, was_late = self._ahead or self._queued()
+        self._ahead = self._queued() if self.runs_ahead else None
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3, was_late
+
+    def _queued(self) -> tuple[Any, Any, bool]:
+        """Queue a sample behind a spin; return the events around it, and whether the GPU had begun before the end."""
+        import torch
+
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(self._stream):
+            torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
+            self._before()
+            start.record()
+            self._launch()
+            end.record()
+        return start, end, start.query()
+
+    def _keep_busy(self, sample_s: float) -> int:
+        """Queue `BUSY_S` of work, or less if launches are so short that the queue does not hold enough of them."""
+        import torch
+
+        wanted = math.ceil(BUSY_S / max(sample_s, SHORTEST_LAUNCH_S))
+        times = min(wanted, max(1, MAX_QUEUED // self._queued_per_sample))
+        with torch.cuda.stream(self._stream):
+            for _ in range(times):
+                self._launch()
+        return times * self.launches_per_sample
+
+
+class GraphSampler(_QueuedSampler):
+    """Times the replay of a CUDA graph that holds many launches: no host time is in it."""
+
+    method = "graph"
+
+    def __init__(self, calls: Sequence[Call], launches: int, reading: Reading = nothing) -> None:
         """Capture `launches` launches, whole rounds of `calls`, on a stream of its own.
-
-        What a call returns is kept until the same call is made again, so that every launch of a round writes memory of
-        its own.
 
         Raises:
             RuntimeError: something in the calls cannot be captured, or nothing of them was.
         """
         import torch
 
-        self.launches_per_sample = launches
-        self._reading = reading
-        self._spin_s = LEAST_SPIN_S
-        self._ahead: tuple[Any, Any, bool] | None = None
+        super().__init__(launches, LEAST_SPIN_S, LONGEST_GRAPH_SPIN_S, reading)
         self._stream = torch.cuda.Stream()
         self._graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         self.results: list[object] = [None] * len(calls)
@@ -174,20 +226,22 @@ class GraphSampler:
             # Triton 3.9, `triton/testing.py`. A capture that fails leaves its stream the current one.
             with (
                 no_garbage_collection(),
-                warnings.catch_warnings(record=True) as told,
+                warnings.catch_warnings(record=True) as caught,
                 torch.cuda.stream(torch.cuda.current_stream()),
                 torch.cuda.graph(self._graph, pool=pool, stream=self._stream),
             ):
                 warnings.simplefilter("always")
-                for place in range(launches):
-                    worker.announce()
-                    self.results[place % len(calls)] = calls[place % len(calls)]()
+                for index in range(launches):
+                    self.results[index % len(calls)] = calls[index % len(calls)]()
         except RuntimeError:
             self.results.clear()
             _after_failed_capture(self._graph, pool, self._stream)
             raise
-        if any("graph is empty" in str(warning.message).lower() for warning in told):
+        if any("graph is empty" in str(warning.message).lower() for warning in caught):
             raise RuntimeError("nothing was captured: the work is on a stream that a capture does not see")
+
+    def _launch(self) -> None:
+        self._graph.replay()
 
     def replay(self) -> None:
         """Replay the graph once, after all that was queued before on any stream, and wait for it."""
@@ -195,50 +249,8 @@ class GraphSampler:
 
         torch.cuda.synchronize()  # its stream does not wait for the default one
         with torch.cuda.stream(self._stream):
-            self._graph.replay()
+            self._launch()
         torch.cuda.synchronize()
-
-    def sample(self) -> float:
-        """Return the duration of one replay, seconds.
-
-        A replay that was queued too late is taken again behind a longer spin, up to `LONGEST_GRAPH_SPIN_S`.
-        """
-        worker.announce()
-        sample_s, was_late = self._sample()
-        while was_late and self._spin_s < LONGEST_GRAPH_SPIN_S:
-            self._spin_s = min(2 * self._spin_s, LONGEST_GRAPH_SPIN_S)
-            sample_s, was_late = self._sample()
-        self._spin_s = max(LEAST_SPIN_S, SHORTER_SPIN * self._spin_s)
-        self._reading(partial(self._keep_busy, sample_s))
-        return sample_s
-
-    def _sample(self) -> tuple[float, bool]:
-        """Return the duration of one replay, and whether the GPU had begun before all of it was queued."""
-        start, end, was_late = self._ahead or self._queued()
-        self._ahead = self._queued() if self.runs_ahead else None
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3, was_late
-
-    def _queued(self) -> tuple[Any, Any, bool]:
-        """Queue a replay behind a spin; return the events around it, and whether the GPU had begun before the end."""
-        import torch
-
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        with torch.cuda.stream(self._stream):
-            torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
-            start.record()
-            self._graph.replay()
-            end.record()
-        return start, end, start.query()
-
-    def _keep_busy(self, sample_s: float) -> int:
-        import torch
-
-        replays = math.ceil(BUSY_S / max(sample_s, SHORTEST_LAUNCH_S))
-        with torch.cuda.stream(self._stream):
-            for _ in range(replays):
-                self._graph.replay()
-        return replays * self.launches_per_sample
 
 
 def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
@@ -260,12 +272,8 @@ def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
             pass
 
 
-class EventSampler:
-    """Times a queue of launches between two CUDA events, held back by a spinning kernel until all are queued.
-
-    Without the spin the GPU would wait for the host between short launches, and the time would be the host's. The same
-    is true of launches that take the host longer than the longest spin.
-    """
+class EventSampler(_QueuedSampler):
+    """Times a queue of launches; if they take the host longer than the longest spin, the time is the host's."""
 
     method = "events"
 
@@ -274,61 +282,24 @@ class EventSampler:
         calls: Sequence[Call],
         launches_per_sample: int,
         enqueue_s: float,
-        reading: Reading = lambda keep_busy: None,
+        reading: Reading = nothing,
         why_no_graph: str | None = None,
         before: Call = nothing,
     ) -> None:
         """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
 
-        What a call returns is kept for a round of the calls, so that every launch of it writes memory of its own.
-        `why_no_graph` says why these calls are not timed by replaying a graph, where that was tried. `before` is called
+        `why_no_graph` says why these calls are not timed by replaying a graph, if that was tried. `before` is called
         ahead of each sample, behind the spin, and is not timed.
         """
-        import torch
-
-        self.launches_per_sample = launches_per_sample
-        self.why_no_graph = why_no_graph
-        self._reading, self._before = reading, before
+        spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
+        super().__init__(launches_per_sample, spin_s, min(MOST_LONGER * spin_s, LONGEST_SPIN_S), reading)
+        self.why_no_graph, self._before, self._queued_per_sample = why_no_graph, before, launches_per_sample
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
-        self._spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
-        self._longest_spin_s = min(MOST_LONGER * self._spin_s, LONGEST_SPIN_S)
-        self._start, self._end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def sample(self) -> float:
-        """Return the duration of one queue of launches, seconds.
-
-        One that was queued too late is taken again behind a longer spin, unless the spin has its longest already.
-        """
-        sample_s, was_late = self._sample()
-        while was_late and self._spin_s < self._longest_spin_s:
-            self._spin_s = min(2 * self._spin_s, self._longest_spin_s)
-            sample_s, was_late = self._sample()
-        self._reading(partial(self._keep_busy, sample_s))
-        return sample_s
-
-    def _sample(self) -> tuple[float, bool]:
-        """Return the duration of one queue, and whether the GPU had begun before all of it was queued."""
-        import torch
-
-        torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
-        self._before()
-        self._start.record()
+    def _launch(self) -> None:
         for call in itertools.islice(self._calls, self.launches_per_sample):
-            worker.announce()
             self._kept.append(call())
-        self._end.record()
-        was_late = self._start.query()
-        self._end.synchronize()
-        return float(self._start.elapsed_time(self._end)) / 1e3, was_late
-
-    def _keep_busy(self, sample_s: float) -> int:
-        """Queue less than `BUSY_S` where launches are so short that the queue does not hold enough of them."""
-        launch_s = max(sample_s / self.launches_per_sample, SHORTEST_LAUNCH_S)
-        launches = min(MAX_QUEUED, math.ceil(BUSY_S / launch_s))
-        for call in itertools.islice(self._calls, launches):
-            self._kept.append(call())
-        return launches
 
 
 def wanted_spin_s(enqueue_s: float, launches: int) -> float:
@@ -341,24 +312,26 @@ def make_sampler(
     device: Device,
     limits: Limits,
     is_capturable: bool = True,
-    refusal: Callable[[GraphSampler], str | None] = lambda graph: None,
-    reading: Reading = lambda keep_busy: None,
+    refusal: Callable[[GraphSampler], str | None] = nothing,
+    reading: Reading = nothing,
 ) -> Sampler:
     """Return the best sampler that this device and these calls allow.
 
     Args:
         calls: one call for each copy of the inputs.
         device: the device under test.
-        limits: of which the least time of a sample is used.
+        limits: of which the shortest sample is used.
         is_capturable: whether a CUDA graph may be tried.
-        refusal: returns why a graph that was captured is not to be timed, or None.
+        refusal: returns the reason to reject a captured graph, or None.
         reading: called after each sample on a GPU.
     """
     if not device.is_gpu:
-        return _host_sampler(calls, limits)
+        # The least: one preempted call of five must not make the samples a thousand times too short.
+        launch_s = max(min(_timed_calls(calls, ESTIMATE_LAUNCHES)), 1e-9)
+        return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s(device), HOST_TICKS))
     launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
-    # The least, here too: where the host was late, the events also timed how long the GPU waited for it.
+    # The least, here too: if the host was late, the events also timed how long the GPU waited for it.
     device_s = min(events.sample() for _ in range(ESTIMATE_LAUNCHES)) / events.launches_per_sample
     wanted = launches_for(max(device_s, SHORTEST_LAUNCH_S), limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS)
     why_no_graph: str | None = None
@@ -373,16 +346,8 @@ def make_sampler(
     return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading, why_no_graph)
 
 
-def _host_sampler(calls: Sequence[Call], limits: Limits) -> HostSampler:
-    """Return what times launches with the host's clock, so many of them that a sample is long enough."""
-    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=nothing, after=nothing)
-    # The least: one preempted call of five must not make the samples a thousand times too short.
-    launch_s, tick_s = max(min(durations), 1e-9), clock_tick_s()
-    return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s))
-
-
 def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits, reading: Reading) -> GraphSampler:
-    """Return a graph of about `wanted` launches, or of more where its replay turns out to be too short.
+    """Return a graph of about `wanted` launches, or of more if its replay turns out to be too short.
 
     Between two events a short launch seems longer than it is, so that too few launches are wanted.
 
@@ -405,33 +370,66 @@ def graph_launches(copies: int, wanted: int) -> int:
     return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
 
 
+def launches_for(launch_s: float, min_sample_s: float, tick_s: float, ticks: int) -> int:
+    """Return how many launches make one sample: at least `min_sample_s` and at least `ticks` ticks of the clock."""
+    return max(1, math.ceil(max(min_sample_s, ticks * tick_s) / launch_s))
+
+
 def host_launch_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
     """Return the seconds that one call keeps the host, median of a few, the queue empty before each.
 
     A first call that takes very long may have compiled something, and does not count.
     """
-    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize, after=lambda: None)
+    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize)
     if len(durations) == 1:
-        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize, after=lambda: None)
+        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize)
     synchronize()
     return median(durations)
 
 
+def host_latency_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
+    """Return the seconds from a call to its finished result, as a caller who waits for it sees them: the median."""
+    return median(_timed_calls(calls, LATENCY_CALLS, before=synchronize, after=synchronize))
+
+
+def empty_launch_s(device: Device) -> float:
+    """Return the seconds that the host takes to launch an operation on one element: what every launch costs it."""
+    import torch
+
+    one = torch.ones(1, device=device.torch_name)
+    one.add_(0)
+    return host_launch_s([lambda: one.add_(0)], device.synchronize)
+
+
+def _timed_calls(
+    calls: Sequence[Call], count: int, before: Callable[[], None] = nothing, after: Callable[[], None] = nothing
+) -> list[float]:
+    """Return the durations of up to `count` calls, seconds, fewer once `PROBE_CAP_S` is spent."""
+    durations: list[float] = []
+    began = time.perf_counter()
+    for call in itertools.islice(itertools.cycle(calls), count):
+        before()
+        start = time.perf_counter()
+        call()
+        after()
+        durations.append(time.perf_counter() - start)
+        if time.perf_counter() - began > PROBE_CAP_S:
+            break
+    return durations
+
+
 def tick_s(device: Device) -> float:
-    """Return the smallest step of the clock that samples are read from, seconds: the host's, or that of CUDA events."""
-    return event_tick_s() if device.is_gpu else clock_tick_s()
+    """Return the smallest step of the clock that samples are read from, seconds: the host's, or that of CUDA events.
 
-
-def event_tick_s() -> float:
-    """Return the smallest difference between the durations of many empty pairs of CUDA events, and nothing, seconds.
-
-    A duration is a whole number of ticks. Where all are equal but for a late one, they tell more than the distance of
-    the late one.
+    The host's may be the cost of reading it. Durations between events are whole numbers of ticks, so the smallest
+    duration counts too: if all are equal except for a late one, it is nearer to the tick than their distance.
     """
-    durations = sorted({0.0, *_empty_event_pairs_s()})
-    steps = [after - before for before, after in itertools.pairwise(durations)]
-    # Durations are handed over in single precision: steps of its last digits are none of the clock.
-    return min((step for step in steps if step > LEAST_TICK_S), default=EVENT_TICK_S)
+    if device.is_gpu:
+        readings, least_s, default_s = sorted({0.0, *_empty_event_pairs_s()}), MIN_TICK_S, EVENT_TICK_S
+    else:
+        readings, least_s, default_s = [time.perf_counter() for _ in range(HOST_TICKS)], 0.0, 0.0
+    steps = (after - before for before, after in itertools.pairwise(readings))
+    return min((step for step in steps if step > least_s), default=default_s)
 
 
 def event_floor_s() -> float:
@@ -448,36 +446,3 @@ def _empty_event_pairs_s() -> list[float]:
         end.record()
     torch.cuda.synchronize()
     return [float(start.elapsed_time(end)) / 1e3 for start, end in pairs]
-
-
-def empty_launch_s(device: Device) -> float:
-    """Return the seconds that the host takes to launch an operation on one element: what every launch costs it."""
-    import torch
-
-    one = torch.ones(1, device=device.torch_name)
-    calls = [lambda: one.add_(0)]
-    calls[0]()
-    return host_launch_s(calls, device.synchronize)
-
-
-def host_latency_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
-    """Return the seconds from a call to its finished result, as a caller who waits for it sees them: the median."""
-    return median(_timed_calls(calls, LATENCY_CALLS, before=synchronize, after=synchronize))
-
-
-def _timed_calls(
-    calls: Sequence[Call], count: int, before: Callable[[], None], after: Callable[[], None]
-) -> list[float]:
-    """Return the durations of up to `count` calls, seconds, fewer once `PROBE_CAP_S` is spent."""
-    durations: list[float] = []
-    began = time.perf_counter()
-    for call in itertools.islice(itertools.cycle(calls), count):
-        before()
-        worker.announce()
-        start = time.perf_counter()
-        call()
-        after()
-        durations.append(time.perf_counter() - start)
-        if time.perf_counter() - began > PROBE_CAP_S:
-            break
-    return durations

@@ -85,7 +85,7 @@ def test_a_launch_that_would_take_too_long_is_skipped(simulated):
 def test_a_kernel_is_compiled_then_warmed_up_or_idle_then_sampled(monkeypatch, idle_s):
     happened = []
     monkeypatch.setattr(setup, "make_sampler", lambda calls, *_, **__: happened.append("made") or HostSampler(calls, 1))
-    monkeypatch.setattr(setup, "warm_up", lambda *_: happened.append("warmed up"))
+    monkeypatch.setattr(setup, "settle", lambda *_: happened.append("warmed up"))
     monkeypatch.setattr(setup.time, "sleep", lambda seconds: happened.append(seconds))
     rate = setup_of(CPU).timed("a way", Launch(lambda: happened.append("called"), 8), 0.01, idle_s)
     assert happened[:3] == ["called", "made", idle_s or "warmed up"]

@@ -26,7 +26,7 @@ from bench.harness.commands.findings import (
 )
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import runner
-from bench.harness.timing.settle import Settling
+from bench.harness.timing.protocol import Settling
 from results.record import Record
 from results.stats.comparison import SLOWER
 from results.stats.verdict import compare_pairs, smallest_detectable_change

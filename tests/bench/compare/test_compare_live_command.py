@@ -14,7 +14,6 @@ from bench.harness.compare import case, meter
 from bench.harness.measure import plan, runner
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing import protocol
-from bench.harness.timing.settle import SettleLimits
 from results import __main__ as results
 from results.store.runs import load_run
 from tests.bench import commands
@@ -67,7 +66,6 @@ def unavailable(x, out):
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
-    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
 
 
 @pytest.fixture

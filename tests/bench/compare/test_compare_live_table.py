@@ -16,7 +16,6 @@ from bench import __main__ as command
 from bench.harness import run
 from bench.harness.compare import case as compare_case
 from bench.harness.compare import command as compare
-from bench.harness.compare import meter
 from bench.harness.compare import plan as compare_plan
 from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
@@ -24,7 +23,6 @@ from bench.harness.measure import runner
 from bench.harness.measure.plan import blank_record
 from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
-from bench.harness.timing.settle import SettleLimits
 from results.stats.samples import median, median_ci95
 from tests.bench import commands
 from tests.simulated_device import SimulatedDevice
@@ -144,7 +142,6 @@ def quick(runs, monkeypatch):
     """Measure for real, but not for long."""
     commands.keep_ceilings(runs)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
-    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.01))
 
 
 def full(*shape):

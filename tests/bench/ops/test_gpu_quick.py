@@ -12,13 +12,11 @@ import importlib
 import pytest
 
 from bench.harness.device import device
-from bench.harness.measure import meter
 from bench.harness.measure.compile import compile_rows
 from bench.harness.measure.plan import Settings, plan
 from bench.harness.measure.runner import Runner
 from bench.harness.op import Case
 from bench.harness.providers.registry import AUTOTUNE, kernel_versions, stand_ins
-from bench.harness.timing.settle import SettleLimits
 from tests.bench.commands import QUICK
 
 pytestmark = pytest.mark.gpu
@@ -75,11 +73,6 @@ def measured(family, dtype, provider):
 def compiled_beforehand():
     """Compile all kernels at once, on all cores: one after the other they take minutes."""
     compile_rows([(family, row_of(family, *rest)) for family, *rest in (one.values for one in cases())], gpu())
-
-
-@pytest.fixture(autouse=True)
-def without_waiting(monkeypatch):
-    monkeypatch.setattr(meter, "GPU_SETTLE", SettleLimits(min_s=0.0, cap_s=0.0))
 
 
 @pytest.mark.parametrize(("family", "dtype", "provider"), cases())

@@ -12,7 +12,6 @@ import torch
 from bench.harness.device import device
 from bench.harness.measure import meter
 from bench.harness.timing import protocol
-from bench.harness.timing.settle import SettleLimits
 from bench.harness.train import step
 from bench.train_step import EXAMPLES, build_parser, main, plans_of
 from results.store.runs import load_run
@@ -33,7 +32,6 @@ def quick(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(device.Device, "use", lambda self: torch.set_num_threads(1))
     monkeypatch.setattr(meter, "ON_THE_CLOCK", 0.0)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
-    monkeypatch.setattr(meter, "CPU_SETTLE", SettleLimits(0.0, 0.05))
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -13,8 +13,7 @@ import torch
 from bench.harness.device.device import Device
 from bench.harness.measure.meter import Measurement
 from bench.harness.timing import protocol
-from bench.harness.timing.protocol import Samples
-from bench.harness.timing.settle import Settling
+from bench.harness.timing.protocol import Samples, Settling
 from bench.harness.transfer import copies, loading
 from bench.harness.transfer.copies import (
     UNLIKE,

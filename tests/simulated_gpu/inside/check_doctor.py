@@ -1,15 +1,14 @@
 """`bench doctor` as a whole on small sizes; `test_simulation.py` runs it on a simulated GPU."""
 
 import json
+from dataclasses import replace
 
 from bench.__main__ import main
 from bench.harness.commands import doctor, findings
 from bench.harness.commands.doctor import rows_of
-from bench.harness.measure import meter
 from bench.harness.measure.cost import smaller_cases
 from bench.harness.providers import registry
-from bench.harness.timing import settle
-from bench.harness.timing.settle import SettleLimits
+from bench.harness.timing import protocol
 
 FAMILIES = ("elementwise", "matmul", "norm")
 
@@ -27,8 +26,7 @@ def test_every_check_finds_something_and_nothing_fails(monkeypatch, tmp_path):
     monkeypatch.setitem(doctor.SIZES, "cuda", 64)
     monkeypatch.setattr(findings, "verdict", lambda share, kind: (findings.OK, ""))  # its times are made up
     monkeypatch.setattr(registry, "default_providers", lambda family, device, dtype="": ["torch"])
-    for module in (meter, settle):
-        monkeypatch.setattr(module, "GPU_SETTLE", SettleLimits(0.0, 0.01))
+    monkeypatch.setattr(protocol, "GPU_LIMITS", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
     saved = tmp_path / "doctor.json"
     main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "-o", str(saved)])
     page = json.loads(saved.read_text())
