@@ -175,7 +175,8 @@ def _print_cells(title: str, records: Sequence[Record], cells: dict[str, list[st
         what[name.replace("_", " ")] = [str(record.options[name]) for record in records]
     what["provider"] = [record.provider for record in records]
     columns = [Column(name, texts) for name, texts in what.items() if name == "case" or len(set(texts)) > 1]
-    columns += [Column(name, texts, "right", leaves=1) for name, texts in cells.items() if {*texts} != {ABSENT}]
+    shown = {name: texts for name, texts in cells.items() if {*texts} != {ABSENT}}
+    columns += [Column(name, texts, "right", leaves=len(shown) - at) for at, (name, texts) in enumerate(shown.items())]
     console.print(f"\n{title}", markup=False, highlight=False, soft_wrap=True)
     print_grid(console, columns)
 
