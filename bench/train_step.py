@@ -28,7 +28,8 @@ from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.train.plan import PROVIDERS, RECIPE_NAMES, add_options, checking_bytes, flops_of, plans_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
-from results.show.table import ABSENT, format_number, render_table
+from results.show.judge import judged
+from results.show.table import ABSENT, format_number, format_time, render_table
 from results.show.terminal import Parser
 from roofline.accounting.step_memory import COMPONENTS, StepPlan, step_memory
 
@@ -44,6 +45,10 @@ EXAMPLES = (
     ("--model tiny-gpt --shape 8x128 --micro-batches 1,2,4", "a smaller micro-batch keeps less"),
     ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
 )
+
+TIME_TITLE = "time of a step, all micro-batches together; MFU by what the model needs, HFU by what is executed"
+
+RATES = ("mfu", "hfu")
 
 MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("_", " "): name for name in COMPONENTS}}
 """Keys of `memory_bytes` by title."""
@@ -141,6 +146,12 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     measured = [record for record in records if record.status == "ok"]
     if not measured:
         return
+    scores = judged(environment, measured)
+    times = {name: [format_time(record.phases_s[name]) for record in measured] for name in measured[0].phases_s}
+    times |= {key.upper(): [ABSENT if score[key] is None else f"{score[key]:.1%}" for score in scores] for key in RATES}
+    _print_cells(
+        TIME_TITLE, measured, {"step": [format_time(record.median_s) for record in measured], **times}, console
+    )
     of_gpu = {"allocator peak": [_size(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]}
     memory = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
     _print_cells(MEMORY_TITLE, measured, memory | of_gpu, console)
