@@ -56,8 +56,8 @@ def count_work(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
     from bench.harness.profile.report import main_dtype
     from bench.harness.profile.target import target_of
 
-    calls = accounted(AsGiven(target_of("", function, args, dict(kwargs)), "forward")).calls
-    working = [call for call in calls if call.flops or call.bytes_read or call.bytes_written or not call.is_modelled]
+    operations = accounted(AsGiven(target_of("", function, args, dict(kwargs)), "forward")).operations
+    working = [call for call in operations if call.flops or call.bytes_moved or not call.is_modelled]
     names = list(dict.fromkeys(call.op.removeprefix("aten.") for call in working))
     dtype = main_dtype(working) if working else None
     dtype = dtype if dtype in DTYPES else None

@@ -139,30 +139,25 @@ def profiled(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     from bench.harness.profile.step import ProfiledStep
 
     device.use()
-    notes: list[str] = []
     try:
         worker.announce()
         target = target_from(args, device)
         worker.rest()
         step = ProfiledStep(target, profiling.mode_of(args.backward, args.train))
-        accounted = profiling.account(step)
+        breakdown = profiling.account(step)
     except (UsageError, NoDeviceError) as error:
         return {"error": str(error), "needs_gpu": isinstance(error, NoDeviceError)}
-    dtypes = report.product_dtypes(accounted.calls)
+    answer = {"dtypes": report.product_dtypes(breakdown.operations), "notes": []}
     try:
-        if args.compile:
-            accounted, timing = profiling.compiled(step, accounted, device, args.budget, args.trace)
-        else:
-            timing = profiling.timed(step, accounted, device, args.budget, args.trace)
-        records = report.records_of(accounted, timing, "torch")
+        breakdown = profiling.timed(step, breakdown, device, args.budget, args.trace, args.compile)
     except UsageError as error:
-        records = report.failed_records(accounted, "torch", str(error))
-    else:
+        return answer | {"records": report.failed_records(breakdown, "torch", str(error))}
+    if args.replay:
         try:
-            records = profiling.replayed(step, records, accounted, timing, device) if args.replay else records
+            profiling.replayed(step, breakdown, device)
         except UsageError as error:
-            notes.append(f"no replay: {error}")
-    return {"dtypes": dtypes, "notes": notes, "records": records}
+            answer["notes"] = [f"no replay: {error}"]
+    return answer | {"records": report.records_of(breakdown, "torch")}
 
 
 def check(args: argparse.Namespace) -> None:

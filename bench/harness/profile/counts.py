@@ -12,8 +12,9 @@ outputs. What is written in place is read too, unless the operation overwrites i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
@@ -21,8 +22,6 @@ from roofline.work import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    Span = tuple[int, int]
 
 UNMODELLED = "unmodelled"
 """Flag of a call whose work no rule counts."""
@@ -112,10 +111,14 @@ FLOPS_PER_ELEMENT = {name: flops for flops, names in OWN_FLOPS.items() for name 
 
 @dataclass(frozen=True)
 class Moved:
-    """What a call reads or writes of one storage."""
+    """Bytes that a call reads or writes of one storage."""
 
     storage: Any
     bytes: int
+
+
+Traffic = tuple[list[Moved], list[Moved]]
+"""What is read and what is written."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +128,12 @@ class Count:
     flops: int = 0
     matmul_flops: int = 0
     """Those of products, convolutions and attention among them."""
-    reads: tuple[Moved, ...] = ()
-    writes: tuple[Moved, ...] = ()
+    reads: Sequence[Moved] = ()
+    writes: Sequence[Moved] = ()
     is_modelled: bool = True
-    """False where no rule counts the call; the counts are then those of generic rules."""
+    """False if no rule counts the call; the counts are then those of generic rules."""
     declared: Work | None = None
-    """What a user said of an operation of theirs; `reads` and `writes` are then where its bytes lie, not how many."""
+    """What a user declared for an operation; `reads` and `writes` then say which storages, not how many bytes."""
 
     @property
     def bytes_read(self) -> int:
@@ -164,66 +167,90 @@ def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -
     RULES[namespace, base_name(name)] = rule, is_product
 
 
-def declared_work(rule: Callable[..., Work], args: Sequence[Any], kwargs: dict[str, Any]) -> Work:
-    """Return what a rule says of a call.
+class Call:
+    """A call of a torch operation, with its tensors by what it does with them."""
 
-    Raises:
-        TypeError: it returned something else than work.
-    """
-    work = rule(*args, **kwargs)
-    if not isinstance(work, Work):
-        raise TypeError(f"a rule of declare_work returns a roofline.work.Work, not {type(work).__name__}")
-    return work
+    def __init__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
+        """Sort the tensors by the schema of the `OpOverload` that was called."""
+        self.func, self.args, self.kwargs, self.result = func, args, kwargs, result
+        self.namespace, _, name = str(func._overloadpacket).partition(".")
+        self.base = base_name(name)
+        schema = func._schema.arguments
+        self.values = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
+        self.read: list[Tensor] = []
+        self.updated: list[Tensor] = []
+        """Written in place."""
+        for argument in schema:
+            tensors = list(tensors_in(self.values.get(argument.name)))
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            # The gradients of a fused optimizer are declared as written: only a gradient scaler writes them.
+            if is_written and not (argument.name == "grads" and self.values.get("grad_scale") is None):
+                self.updated += tensors
+                self.read += [] if self.base in OVERWRITES or argument.is_out else tensors
+            else:
+                self.read += tensors
+        known = {id(tensor) for tensor in (*self.read, *self.updated)}
+        self.created = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
+        if self.namespace == "aten" and (self.base.endswith("_like") or self.base.startswith("new_")):
+            self.read = []  # only the shape of the input is needed
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the call neither moves nor computes anything."""
+        is_free = self.base in FREE and self.namespace == "aten"
+        return is_free or self.namespace in ("profiler", "prim") or bool(getattr(self.func, "is_view", False))
 
-@dataclass(frozen=True)
-class Operands:
-    """The tensors of a call, by what it does with them."""
+    def flops(self) -> tuple[int, int, bool]:
+        """Return the FLOPs, those of products among them, and whether there is a rule."""
+        import torch
+        from torch.utils.flop_counter import flop_registry
 
-    read: list[Tensor]
-    updated: list[Tensor]
-    """Written in place."""
-    created: list[Tensor]
-    """Outputs that are no inputs."""
+        is_aten, packet = self.namespace == "aten", self.func._overloadpacket
+        products = None
+        if is_aten and "scaled_dot_product" in self.base:
+            products = attention_flops(self.values) * (2 if self.base.endswith("backward") else 1)
+        elif is_aten and self.base == "_grouped_mm":  # not in torch's table
+            products = grouped_flops(self.values)
+        elif packet in flop_registry:
+            products = int(flop_registry[packet](*self.args, **self.kwargs, out_val=self.result))
+        if products is not None:
+            return products, products, True
+        is_pointwise = torch.Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
+        if is_aten and self.base in MOVES:
+            return 0, 0, True
+        is_known = is_aten and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
+        return self._largest() * (FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1), 0, is_known
+
+    def _largest(self) -> int:
+        """Return the elements of the largest floating-point operand; a list of outputs counts as one operand."""
+        sizes = [tensor.numel() for tensor in self.read if is_float(tensor)]
+        sizes += [sum(tensor.numel() for tensor in some if is_float(tensor)) for some in (self.updated, self.created)]
+        return max(sizes)
+
+    def traffic(self) -> Traffic:
+        """Return what is read and written: by default each input once and each output once."""
+        rule = BYTES.get(self.base) if self.namespace == "aten" else None
+        return rule(self) if rule else (distinct(self.read), distinct([*self.updated, *self.created]))
 
 
 def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Count:
     """Return the work of one call as a dispatch mode sees it.
 
-    Args:
-        func: the `OpOverload` that was called.
-        args: its positional arguments.
-        kwargs: its other arguments.
-        result: what it returned.
+    Raises:
+        TypeError: a rule of `declare_work` returned something else than work.
     """
-    namespace, base = names_of(func)
-    if is_free(func):
+    call = Call(func, args, kwargs, result)
+    if call.is_free:
         return Count()
-    values = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
-    operands = operands_of(func, values, result, base)
-    if namespace == "aten" and (base.endswith("_like") or base.startswith("new_")):
-        operands = Operands([], operands.updated, operands.created)  # only the shape of the input is needed
-    if (namespace, base) in RULES:
-        rule, is_product = RULES[namespace, base]
-        work, (reads, writes) = declared_work(rule, args, kwargs), generic_bytes(operands)
-        return Count(work.flops, work.flops * is_product, tuple(reads), tuple(writes), True, work)
-    special = BYTES.get(base) if namespace == "aten" else None
-    reads, writes = special(values, operands, result) if special else generic_bytes(operands)
-    flops, matmul, is_known = flops_of(func, base, namespace, values, operands, args, kwargs, result)
-    return Count(flops, matmul, tuple(reads), tuple(writes), is_known)
-
-
-def names_of(func: Any) -> tuple[str, str]:
-    """Return the namespace of an operation, and its name without the form that writes in place."""
-    namespace, _, name = str(getattr(func, "_overloadpacket", func)).partition(".")
-    return namespace, base_name(name)
-
-
-def is_free(func: Any) -> bool:
-    """Return whether a call neither moves nor computes anything."""
-    namespace, base = names_of(func)
-    is_view = bool(getattr(func, "is_view", False))
-    return namespace in ("profiler", "prim") or is_view or (namespace == "aten" and base in FREE)
+    reads, writes = call.traffic()
+    if (call.namespace, call.base) not in RULES:
+        flops, products, is_known = call.flops()
+        return Count(flops, products, reads, writes, is_known)
+    rule, is_product = RULES[call.namespace, call.base]
+    work = rule(*args, **kwargs)
+    if not isinstance(work, Work):
+        raise TypeError(f"a rule of declare_work returns a roofline.work.Work, not {type(work).__name__}")
+    return Count(work.flops, work.flops * is_product, reads, writes, True, work)
 
 
 def node_count(node: Any) -> tuple[str, int, int, bool]:
@@ -234,17 +261,11 @@ def node_count(node: Any) -> tuple[str, int, int, bool]:
     """
     from torch.fx.node import map_arg
 
-    func = node.target
-    if not hasattr(func, "_schema"):  # `operator.getitem`, arithmetic on sizes; or an operation of a higher order
-        return str(func), 0, 0, getattr(func, "__module__", "") == "_operator"
-    namespace, base = names_of(func)
-    if is_free(func):
-        return base, 0, 0, True
+    if not hasattr(node.target, "_schema"):  # `operator.getitem`, arithmetic on sizes; or a higher-order operation
+        return str(node.target), 0, 0, getattr(node.target, "__module__", "") == "_operator"
     args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta["val"])
-    result = node.meta["val"]
-    values = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
-    operands = operands_of(func, values, result, base)
-    return base, *flops_of(func, base, namespace, values, operands, args, kwargs, result)
+    call = Call(node.target, args, kwargs, node.meta["val"])
+    return call.base, *((0, 0, True) if call.is_free else call.flops())
 
 
 def base_name(name: str) -> str:
@@ -252,21 +273,9 @@ def base_name(name: str) -> str:
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
-def operands_of(func: Any, values: dict[str, Any], result: Any, base: str) -> Operands:
-    """Return the tensors of a call by what its schema says of them."""
-    read, updated = [], []
-    for argument in func._schema.arguments:
-        tensors = list(tensors_in(values.get(argument.name)))
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        # The gradients of a fused optimizer are declared as written: only a gradient scaler writes them.
-        if is_written and not (argument.name == "grads" and values.get("grad_scale") is None):
-            updated += tensors
-            read += [] if base in OVERWRITES or argument.is_out else tensors
-        else:
-            read += tensors
-    known = {id(tensor) for tensor in (*read, *updated)}
-    created = [tensor for tensor in tensors_in(result) if id(tensor) not in known]
-    return Operands(read, updated, created)
+def is_float(tensor: Tensor) -> bool:
+    """Return whether the elements are real floating-point numbers."""
+    return tensor.dtype.is_floating_point
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -280,11 +289,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(one)
 
 
-def generic_bytes(operands: Operands) -> tuple[list[Moved], list[Moved]]:
-    """Return what is read and written where each input is read once and each output written once."""
-    return distinct(operands.read), distinct([*operands.updated, *operands.created])
-
-
 def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
     """Return the distinct bytes that some tensors have in each storage.
 
@@ -292,7 +296,7 @@ def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
     gaps between their elements count apart, unless they are the same view.
     """
     storages: dict[int, Any] = {}
-    dense: dict[int, list[Span]] = {}
+    dense: dict[int, list[tuple[int, int]]] = {}
     sparse: dict[int, dict[Any, int]] = {}
     for tensor in tensors:
         if not tensor.numel():
@@ -308,12 +312,11 @@ def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
             dense.setdefault(storage._cdata, []).append((begin * width, (begin + span) * width))
         else:
             sparse.setdefault(storage._cdata, {})[begin, tuple(sorted(extents)), width] = elements * width
-    moved = [Moved(storages[key], union(spans)) for key, spans in dense.items()]
+    moved = [Moved(storages[key], _union(spans)) for key, spans in dense.items()]
     return moved + [Moved(storages[key], sum(views.values())) for key, views in sparse.items()]
 
 
-def union(spans: Iterable[Span]) -> int:
-    """Return the length of the union of intervals."""
+def _union(spans: Iterable[tuple[int, int]]) -> int:
     total, reached = 0, -1
     for begin, end in sorted(spans):
         total += max(0, end - max(begin, reached))
@@ -321,11 +324,11 @@ def union(spans: Iterable[Span]) -> int:
     return total
 
 
-# ---- operations whose bytes depend on what is in an index ----------------------------------------------------------
+# ---- operations whose bytes depend on the values of an index -------------------------------------------------------
 
 
-def distinct_places(index: Tensor) -> int:
-    """Return how many different places an index names, of a mask how many are set."""
+def _distinct_indices(index: Tensor) -> int:
+    """Return the number of different indices, of a mask the number of set elements."""
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -335,163 +338,106 @@ def distinct_places(index: Tensor) -> int:
         return int(index.sum() if index.dtype == torch.bool else index.unique().numel())
 
 
-def part(tensor: Tensor, elements: int) -> Moved:
-    """Return so many elements of a tensor, but no more than it has."""
+def _part(tensor: Tensor, elements: int) -> Moved:
     return Moved(tensor.untyped_storage(), min(elements, tensor.numel()) * tensor.element_size())
 
 
-def rows_bytes(table: Tensor, dim: int, index: Tensor, operands: Operands) -> tuple[list[Moved], list[Moved]]:
-    """Return what taking rows of a table moves: each row that is named once, the index and the output."""
-    rows = distinct_places(index) * (table.numel() // max(1, table.shape[dim] if table.dim() else 1))
-    return [part(table, rows), *distinct([index])], distinct(operands.created)
+def _others(call: Call, tensor: Tensor) -> list[Moved]:
+    return distinct(other for other in call.read if other is not tensor)
 
 
-def embedding_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what looking up rows moves."""
-    return rows_bytes(values["weight"], 0, values["indices"], operands)
+def _rows(table: str, index: str) -> Callable[[Call], Traffic]:
+    """Return the rule for taking rows of a table: each row that is named once, the index and the output."""
+
+    def traffic(call: Call) -> Traffic:
+        rows, indices, dim = call.values[table], call.values[index], call.values.get("dim", 0)
+        each = rows.numel() // max(1, rows.shape[dim] if rows.dim() else 1)
+        taken = _part(rows, _distinct_indices(indices) * each)
+        return [taken, *distinct([indices])], distinct(call.created)
+
+    return traffic
 
 
-def index_select_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what taking slices moves."""
-    return rows_bytes(values["self"], values["dim"], values["index"], operands)
-
-
-def named_elements(table: Tensor, indices: Sequence[Tensor | None]) -> int:
+def _named_elements(table: Tensor, indices: Sequence[Tensor | None]) -> int:
     """Return how many elements of a table some indices name: exactly for one index, at most for several."""
     given = [index for index in indices if index is not None]
     if len(given) == 1:
-        is_mask = given[0].dtype.is_floating_point is False and str(given[0].dtype) == "torch.bool"
-        taken = given[0].dim() if is_mask else 1
-        first = next(place for place, index in enumerate(indices) if index is not None)
-        extent = math.prod(table.shape[first : first + taken])
-        return distinct_places(given[0]) * (table.numel() // max(1, extent))
-    places = math.prod(max(sizes) for sizes in padded_shapes(given))
-    taken_extents = math.prod(table.shape[place] for place, index in enumerate(indices) if index is not None)
-    return min(table.numel(), places * (table.numel() // max(1, taken_extents)))
+        (index,) = given
+        first = next(axis for axis, other in enumerate(indices) if other is not None)
+        axes = index.dim() if str(index.dtype) == "torch.bool" else 1
+        return _distinct_indices(index) * (table.numel() // max(1, math.prod(table.shape[first : first + axes])))
+    named = math.prod(map(max, zip_longest(*(reversed(index.shape) for index in given), fillvalue=1)))
+    extents = math.prod(table.shape[axis] for axis, index in enumerate(indices) if index is not None)
+    return min(table.numel(), named * (table.numel() // max(1, extents)))
 
 
-def padded_shapes(tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
-    """Return the sizes of each dimension of tensors that are broadcast together."""
-    depth = max(tensor.dim() for tensor in tensors)
-    shapes = [(1,) * (depth - tensor.dim()) + tuple(tensor.shape) for tensor in tensors]
-    return list(zip(*shapes, strict=True)) or [(1,)]
+def _index(call: Call) -> Traffic:
+    table, indices = call.values["self"], call.values["indices"]
+    return [_part(table, _named_elements(table, indices)), *distinct(tensors_in(indices))], distinct(call.created)
 
 
-def index_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what taking elements by tensors of indices moves."""
-    table, indices = values["self"], values["indices"]
-    return [part(table, named_elements(table, indices)), *distinct(tensors_in(indices))], distinct(operands.created)
+def _gather(call: Call) -> Traffic:
+    table, index = call.values["self"], call.values["index"]
+    return [_part(table, index.numel()), *distinct([index])], distinct(call.created)
 
 
-def gather_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what picking one element for each of an index moves."""
-    table, index = values["self"], values["index"]
-    return [part(table, index.numel()), *distinct([index])], distinct(operands.created)
+def _index_put(call: Call) -> Traffic:
+    """A copy of the whole table, unless it is written in place."""
+    table, indices = call.values["self"], call.values["indices"]
+    reads = distinct([*tensors_in(indices), call.values["values"]])
+    if call.created:
+        return [*distinct([table]), *reads], distinct(call.created)
+    touched = _part(table, _named_elements(table, indices))
+    return [*([touched] if call.values.get("accumulate") else []), *reads], [touched]
 
 
-def index_put_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what writing elements at indices moves; a copy of the whole table where it is not in place."""
-    table, indices = values["self"], values["indices"]
-    touched = part(table, named_elements(table, indices))
-    reads = [*distinct([*tensors_in(indices), values["values"]])]
-    if operands.created:
-        return [*distinct([table]), *reads], distinct(operands.created)
-    return [*([touched] if values.get("accumulate") else []), *reads], [touched]
-
-
-def scatter_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what writing or adding at an index moves; sums read what they add to."""
-    table, index = values["self"], values["index"]
-    others = distinct(tensor for tensor in operands.read if tensor is not table)
-    if operands.created:
-        return [*distinct([table]), *others], distinct(operands.created)
-    source = values.get("source", values.get("src"))
-    touched = part(table, source.numel() if source is not None else index.numel())
+def _scatter(call: Call) -> Traffic:
+    table, index = call.values["self"], call.values["index"]
+    others = _others(call, table)
+    if call.created:
+        return [*distinct([table]), *others], distinct(call.created)
+    source = call.values.get("source", call.values.get("src"))
+    touched = _part(table, source.numel() if source is not None else index.numel())
     return [touched, *others], [touched]
 
 
-def nll_forward_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what picking the score of each target moves."""
-    others = [tensor for tensor in operands.read if tensor is not values["self"]]
-    return [part(values["self"], values["target"].numel()), *distinct(others)], distinct(operands.created)
+def _nll_forward(call: Call) -> Traffic:
+    scores = call.values["self"]
+    return [_part(scores, call.values["target"].numel()), *_others(call, scores)], distinct(call.created)
 
 
-def nll_backward_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what the gradient of picked scores moves: the scores themselves are not needed."""
-    return distinct(tensor for tensor in operands.read if tensor is not values["self"]), distinct(operands.created)
+def _nll_backward(call: Call) -> Traffic:
+    """The scores themselves are not needed."""
+    return _others(call, call.values["self"]), distinct(call.created)
 
 
-def grouped_bytes(values: dict[str, Any], operands: Operands, _: Any) -> tuple[list[Moved], list[Moved]]:
-    """Return what a grouped product moves: matrices of groups without a row are not read."""
-    matrices, ends = values["mat2"], values.get("offs")
+def _grouped(call: Call) -> Traffic:
+    """Matrices of groups without a row are not read."""
+    matrices, ends = call.values["mat2"], call.values.get("offs")
     if matrices.dim() != 3 or ends is None or ends.device.type == "meta":
-        return generic_bytes(operands)
-    groups = distinct_places(ends[ends > 0]) if ends.numel() else 0
-    others = [tensor for tensor in operands.read if tensor is not matrices]
-    return [part(matrices, groups * matrices[0].numel()), *distinct(others)], distinct(operands.created)
+        return distinct(call.read), distinct(call.created)
+    groups = _distinct_indices(ends[ends > 0]) if ends.numel() else 0
+    return [_part(matrices, groups * matrices[0].numel()), *_others(call, matrices)], distinct(call.created)
 
 
-BYTES: dict[str, Callable[[dict[str, Any], Operands, Any], tuple[list[Moved], list[Moved]]]] = {
-    "embedding": embedding_bytes,
-    "index_select": index_select_bytes,
-    **dict.fromkeys(("index", "_unsafe_index"), index_bytes),
-    "gather": gather_bytes,
-    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), index_put_bytes),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy", "scatter_reduce"), scatter_bytes),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), nll_forward_bytes),
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), nll_backward_bytes),
-    "_grouped_mm": grouped_bytes,
+BYTES: dict[str, Callable[[Call], Traffic]] = {
+    "embedding": _rows("weight", "indices"),
+    "index_select": _rows("self", "index"),
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    "gather": _gather,
+    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), _index_put),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy", "scatter_reduce"), _scatter),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _nll_forward),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _nll_backward),
+    "_grouped_mm": _grouped,
 }
-"""Rules of their own, by the name without namespace."""
+"""Rules by the name of the operation, without namespace."""
 
 
-# ---- FLOPs ---------------------------------------------------------------------------------------------------------
+# ---- products that torch's table lacks, or counts for equal heads only ---------------------------------------------
 
 
-def flops_of(
-    func: Any,
-    base: str,
-    namespace: str,
-    values: dict[str, Any],
-    operands: Operands,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    result: Any,
-) -> tuple[int, int, bool]:
-    """Return the FLOPs of a call, those of products among them, and whether there is a rule for it."""
-    import torch
-    from torch.utils.flop_counter import flop_registry
-
-    packet = func._overloadpacket
-    if namespace == "aten" and "scaled_dot_product" in base:
-        flops = attention_flops(values) * (2 if base.endswith("backward") else 1)
-        return flops, flops, True
-    if namespace == "aten" and base == "_grouped_mm":  # which torch's table lacks
-        flops = grouped_flops(values)
-        return flops, flops, True
-    if packet in flop_registry:
-        flops = int(flop_registry[packet](*args, **kwargs, out_val=result))
-        return flops, flops, True
-    elements = largest(operands)
-    if namespace != "aten":
-        return elements, 0, False
-    if base in MOVES:
-        return 0, 0, True
-    is_pointwise = torch.Tag.pointwise in func.tags or base.startswith("_foreach_")
-    if base in FLOPS_PER_ELEMENT or is_pointwise:
-        return elements * FLOPS_PER_ELEMENT.get(base, 1), 0, True
-    return elements, 0, False
-
-
-def largest(operands: Operands) -> int:
-    """Return the elements of the largest floating-point operand; a list of outputs, as of `_foreach_add`, is one."""
-    sizes = [one.numel() for one in operands.read if one.dtype.is_floating_point]
-    for some in (operands.updated, operands.created):
-        sizes.append(sum(one.numel() for one in some if one.dtype.is_floating_point))
-    return max(sizes)
-
-
-def attention_flops(values: dict[str, Any]) -> int:
+def attention_flops(values: Mapping[str, Any]) -> int:
     """Return the FLOPs of the two products of attention; every pair of tokens counts, as in eager attention.
 
     Source: `torch.utils.flop_counter.sdpa_flop`, heads of grouped queries as many as the queries have.
@@ -501,7 +447,7 @@ def attention_flops(values: dict[str, Any]) -> int:
     return int(2 * batch * heads * queries * keys * (width + out_width))
 
 
-def grouped_flops(values: dict[str, Any]) -> int:
+def grouped_flops(values: Mapping[str, Any]) -> int:
     """Return the FLOPs of a grouped product: each row of the tokens passes through one matrix.
 
     Source: `roofline.work.grouped_matmul_work`, and its two backward products.

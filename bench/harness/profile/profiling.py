@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile import report, show
-from bench.harness.profile.join import joined
-from bench.harness.profile.report import Timing
-from bench.harness.profile.step import ProfiledStep, state_kept
+from bench.harness.profile.compiled import compiled
+from bench.harness.profile.replay import replay as replay_operations
+from bench.harness.profile.step import Breakdown, ProfiledStep, state_kept
 from bench.harness.profile.target import guarded_call, target_of
-from bench.harness.profile.timed import recorded, steps_worth, unprofiled_s
+from bench.harness.profile.tracing import time_step
 from results.record import Environment, Record
+from results.show.terminal import drawn
+from results.store.runs import RunWriter
+from roofline.plot.figure import plot_run
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bench.harness.device.device import Device
-    from bench.harness.profile.account import Accounted
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,10 @@ class Profile:
 
     def plot(self, path: Path | str, theme: str = "light") -> None:
         """Draw the rows on the roofline of the machine, as .png, .svg or .pdf, `light`, `dark` or for `print`."""
-        from roofline.plot.figure import plot_run
-
         plot_run(self.environment, list(self.records), Path(path), theme)
 
     def save(self, path: Path | str | None = None) -> Path:
         """Keep it as a run file, by default where all are kept, and return its path."""
-        from results.store.runs import RunWriter
-
         writer = RunWriter.create(self.environment, "profile", Path(path) if path is not None else None)
         for record in self.records:
             writer.append(record)
@@ -72,14 +71,10 @@ class Profile:
 
     def __repr__(self) -> str:
         """Return the table."""
-        from results.show.terminal import drawn
-
         return drawn(lambda console: show.render(self.environment, self.records, console))
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook, all names escaped."""
-        import html
-
         return f"<pre>{html.escape(repr(self))}</pre>"
 
 
@@ -119,19 +114,14 @@ def profile(
     target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
     device = detect(target.device)
     step = ProfiledStep(target, mode_of(backward, train))
-    accounted = account(step)
-    ceilings = calibrated(
-        False, report.product_dtypes(accounted.calls), device, ceilings_of(device, None), Progress(quiet=True)
-    )
-    if compile:
-        accounted, timing = compiled(step, accounted, device)
-    else:
-        timing = timed(step, accounted, device)
-    environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",))
-    records = report.records_of(accounted, timing, "torch")
+    breakdown = account(step)
+    dtypes = report.product_dtypes(breakdown.operations)
+    ceilings = calibrated(False, dtypes, device, ceilings_of(device, None), Progress(quiet=True))
+    breakdown = timed(step, breakdown, device, is_compiled=compile)
     if replay:
-        records = replayed(step, records, accounted, timing, device)
-    return Profile(environment, records)
+        replayed(step, breakdown, device)
+    environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",))
+    return Profile(environment, report.records_of(breakdown, "torch"))
 
 
 def mode_of(backward: bool, train: bool) -> str:
@@ -139,11 +129,11 @@ def mode_of(backward: bool, train: bool) -> str:
     return "train" if train else "backward" if backward else "forward"
 
 
-def account(step: ProfiledStep) -> Accounted:
-    """Return the work of a step; one runs before it, so that what is made once is there.
+def account(step: ProfiledStep) -> Breakdown:
+    """Return the operations of a step; one runs before it, so that what is made once is there.
 
     Raises:
-        UsageError: the step raised.
+        UsageError: the step raised, or called no operation.
     """
     from bench.harness.profile.account import accounted
 
@@ -151,66 +141,37 @@ def account(step: ProfiledStep) -> Accounted:
         with guarded_call(step.target.name):
             step()
         with guarded_call(step.target.name, is_heard=False):
-            found = accounted(step)
-    if not found.calls:
+            breakdown = accounted(step)
+    if not breakdown.operations:
         raise UsageError(f"{step.target.name} called no torch operation: there is nothing to profile")
-    return found
+    return breakdown
 
 
-def compiled(
-    step: ProfiledStep, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
-) -> tuple[Accounted, Timing]:
-    """Return the work and the times of a step that is compiled: a row is a region, or what was not fused into one.
+def timed(
+    step: ProfiledStep,
+    breakdown: Breakdown,
+    device: Device,
+    left_s: float | None = None,
+    keep: Path | None = None,
+    is_compiled: bool = False,
+) -> Breakdown:
+    """Return a breakdown with times; of a step that is compiled here, its operations are other ones.
 
     Raises:
         UsageError: the step raised, or cannot be compiled.
     """
-    from bench.harness.profile.compiled import Compiler, still_called
-
-    compiler = Compiler()
-    with guarded_call(step.target.name, is_heard=False):
-        fast = compiler.compiled(step)
-        with state_kept(step.target):
-            regions = compiler.calls_of(fast)
-    eager_bytes = sum(call.bytes_read + call.bytes_written for call in accounted.calls)
-    both = replace(accounted, calls=[*accounted.calls, *regions], eager_bytes=eager_bytes)
-    timing = timed(fast, both, device, left_s, keep)
-    called, steps = still_called(both, timing.steps)
-    return called, Timing(timing.samples_s, steps)
-
-
-def timed(
-    step: ProfiledStep, accounted: Accounted, device: Device, left_s: float | None = None, keep: Path | None = None
-) -> Timing:
-    """Return the times of a step: whole without a profiler, then part by part.
-
-    Raises:
-        UsageError: the step raised.
-    """
     with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
-        samples_s = unprofiled_s(step, device, left_s)
-        typical_s = sorted(samples_s)[len(samples_s) // 2]
-        trace = recorded(step, steps_worth(typical_s, len(accounted.calls)), keep)
-    return Timing(samples_s, joined(accounted.calls, trace))
+        if is_compiled:
+            step, breakdown = compiled(step, breakdown)
+        time_step(step, breakdown, device, left_s, keep)
+    return breakdown
 
 
-def replayed(
-    step: ProfiledStep,
-    records: Sequence[Record],
-    accounted: Accounted,
-    timing: Timing,
-    device: Device,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Record]:
-    """Return records with the times of the operations that take most of the step, each measured alone.
+def replayed(step: ProfiledStep, breakdown: Breakdown, device: Device) -> None:
+    """Measure the operations that take most of the time alone too.
 
     Raises:
         UsageError: an operation raised, or the step is another one each time.
     """
-    from bench.harness.profile import replay
-
     with guarded_call(step.target.name, is_heard=False):
-        places = report.worth_replaying(accounted.calls, timing)
-        return report.with_replays(
-            records, accounted.calls, replay.replayed(step, accounted.calls, places, device, say)
-        )
+        replay_operations(step, breakdown, device)

@@ -2,99 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import plan_rotation
 from bench.harness.measure.meter import Meter
-from bench.harness.profile.step import ProfiledStep, state_kept
+from bench.harness.profile.step import Breakdown, ProfiledStep, state_kept
 from bench.harness.timing.protocol import Limits, limits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.harness.device.device import Device
-    from bench.harness.profile.account import Call
 
 LIMITS = Limits(10, 0.02, 0.0, 0.5, 0.0, 1e-3)
-"""For each operation: it is to be told from another time by 20 %, not by 1 %."""
+"""For each operation: its time is compared with another to 20 %, not to 1 %."""
+
+REPLAYED = 0.95
+"""Share of the time whose operations are measured alone."""
 
 
-@dataclass(frozen=True)
-class Replayed:
-    """The time of one call by itself, seconds."""
-
-    cold_s: float | None
-    """Its arguments come from memory; None where they cannot be made cold."""
-    warm_s: float
-
-
-class OtherStepError(ValueError):
-    """A step called other operations than the step that was counted."""
-
-
-def replayed(
-    step: ProfiledStep,
-    calls: Sequence[Call],
-    places: Sequence[int],
-    device: Device,
-    say: Callable[[str], None] = lambda _: None,
-) -> dict[int, Replayed]:
-    """Return the times of some calls of a step, by their places, each measured alone by the protocol.
+def replay(
+    step: ProfiledStep, breakdown: Breakdown, device: Device, say: Callable[[str], None] = lambda _: None
+) -> None:
+    """Add to the operations that take most of a step their times alone, by the protocol of all measurements.
 
     Arguments are those of the step: their values decide what a gather or a mixture of experts moves.
 
     Args:
-        step: it is run once to catch the arguments, which are kept until all are measured.
-        calls: all calls of the step.
-        places: of the calls to measure.
+        step: is run once for the arguments, which are kept until all are measured.
+        breakdown: of the step, with its times.
         device: the device.
-        say: is told before each measurement what is measured.
+        say: is called before each measurement with what is measured.
 
     Raises:
-        OtherStepError: the step now calls something else at one of the places.
+        OtherStepError: the step now calls other operations.
     """
-    found: dict[int, Replayed] = {}
+    from bench.harness.profile.account import arguments_of
+
+    operations, alone = breakdown.operations, {}
+    indices = worth_replaying(breakdown)
     with state_kept(step.target):
-        arguments = caught(step, calls, set(places))
-        for number, place in enumerate(places, 1):
-            say(f"replaying {calls[place].op} {calls[place].shapes} ({number} of {len(places)})")
-            func, args, kwargs = arguments.pop(place)
-            found[place] = _measured(func, args, kwargs, device)
-    return found
+        arguments = arguments_of(step, operations, set(indices))
+        for number, index in enumerate(indices, 1):
+            operation = operations[index]
+            say(f"replaying {operation.op} {operation.shapes} ({number} of {len(indices)})")
+            alone[operation.signature] = _measured(arguments.pop(index), device)
+    for operation in operations:
+        operation.alone_s = alone.get(operation.signature)
 
 
-def caught(step: ProfiledStep, calls: Sequence[Call], places: set[int]) -> dict[int, tuple[Any, Any, Any]]:
-    """Return the functions and arguments of some calls of a step, which is run once.
-
-    Raises:
-        OtherStepError: the step now calls something else at one of the places.
-    """
-    from bench.harness.profile.account import accounted
-
-    found: dict[int, tuple[Any, Any, Any]] = {}
-
-    def catch(place: int, func: Any, args: Any, kwargs: Any) -> None:
-        if place in places:
-            if place >= len(calls) or str(func._overloadpacket) != calls[place].op:
-                raise OtherStepError(f"the step is another one each time: {calls[place].op} was {func} this time")
-            found[place] = func, args, kwargs
-
-    accounted(step, catch)
-    missing = places - set(found)
-    if missing:
-        raise OtherStepError(f"the step is another one each time: {len(missing)} of its operations did not come again")
-    return found
+def worth_replaying(breakdown: Breakdown) -> list[int]:
+    """Return the index of one operation of each signature, those that take `REPLAYED` of the time, longest first."""
+    times_ns: dict[Any, int] = {}
+    first: dict[Any, int] = {}
+    for index, operation in enumerate(breakdown.operations):
+        if operation.time_ns and operation.bytes_moved:
+            key = operation.signature
+            times_ns[key] = times_ns.get(key, 0) + operation.time_ns
+            first.setdefault(key, index)
+    left_ns, indices = REPLAYED * sum(times_ns.values()), []
+    for key in sorted(times_ns, key=lambda key: -times_ns[key]):
+        if left_ns > 0:
+            left_ns -= times_ns[key]
+            indices.append(first[key])
+    return indices
 
 
-def _measured(func: Any, args: Any, kwargs: Any, device: Device) -> Replayed:
-    """Return the time of one operation, cold and warm."""
+def _measured(call: tuple[Any, Any, Any], device: Device) -> tuple[float | None, float]:
+    """Return the seconds of one operation, cold and warm; cold is None if its arguments cannot be made cold."""
     import torch
     from torch.utils._pytree import tree_iter
 
-    tensors = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
+    func, args, kwargs = call
+    tensors = [tensor for tensor in tree_iter((args, kwargs)) if isinstance(tensor, torch.Tensor)]
     held = sum({one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}.values())
     plan = plan_rotation(max(1, held), device.cache_bytes, device.free_bytes(), device.type, "cold")
     is_cold = plan.cache == "cold"
@@ -106,8 +89,8 @@ def _measured(func: Any, args: Any, kwargs: Any, device: Device) -> Replayed:
         limits = replace(LIMITS, warm_up_s=usual.warm_up_s, warm_up_cap_s=usual.warm_up_cap_s)
         measured = Meter(device, limits, is_capturable=False).measure(calls, "cold" if is_cold else "warm")
     if is_cold and measured.warm_s is not None:
-        return Replayed(measured.samples.median_s, measured.warm_s)
-    return Replayed(None, measured.samples.median_s)
+        return measured.samples.median_s, measured.warm_s
+    return None, measured.samples.median_s
 
 
 def copied(args: Any, kwargs: Any) -> Any:
@@ -117,11 +100,11 @@ def copied(args: Any, kwargs: Any) -> Any:
 
     storages: dict[int, Any] = {}
 
-    def copied(tensor: Tensor) -> Tensor:
+    def copy(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in storages:
             storages[storage._cdata] = storage.clone()
         empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return empty.set_(storages[storage._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
 
-    return tree_map_only(torch.Tensor, copied, (args, kwargs))
+    return tree_map_only(torch.Tensor, copy, (args, kwargs))

@@ -1,28 +1,26 @@
-"""Sums calls and their times to the rows and totals of a profile, and makes records of them."""
+"""Sums the operations of a step and what remains of its time, makes records of them, and judges the whole."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from bench.harness.profile.step import Breakdown, Operation
 from results.record import DTYPES, MIN_TIME_S, Environment, Record
 from results.show.judge import judged
+from results.show.rows import document
+from results.stats.samples import median
 from roofline.ceilings import Ceilings
 from roofline.model import mbu, mfu, rate
 from roofline.work import dtype_named
 
-if TYPE_CHECKING:
-    from bench.harness.profile.account import Accounted, Call
-    from bench.harness.profile.join import StepTimes
-    from bench.harness.profile.replay import Replayed
-
 NS = 1e-9
-MOST_KERNELS = 100
-"""Kernels of no counted call whose times are reported, the longest first."""
-REPLAYED, FAR = 0.95, 0.2
-"""Share of the time whose operations are measured alone, and by how much that may differ from the time in the step."""
+MAX_KERNELS = 100
+"""Kernels of no counted operation whose times are reported, the longest first."""
+MAX_REPLAY_RATIO = 0.2
+"""By how much the time of operations measured alone may differ from their time in the step, as a share of it."""
 REPLAY_DIFFERS = "replay-differs"
 UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
 REMAINDERS = {
@@ -31,59 +29,6 @@ REMAINDERS = {
     OVERHEAD: "what the recorded step took longer than the same step without a profiler",
 }
 """Parts of a step's time outside of its operations."""
-
-
-@dataclass
-class CallRow:
-    """All calls of a step with the same operation, shapes, dtypes, phase and place in the model."""
-
-    first: Call
-    module: str
-    """With `*` for the number of a layer."""
-    count: int = 0
-    flops: int = 0
-    matmul_flops: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    times_ns: list[int] = field(default_factory=list)
-    """Of all calls together, for each recorded step."""
-    kernels: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """What was measured of a step."""
-
-    samples_s: Sequence[float]
-    """Of the whole step, without a profiler."""
-    steps: Sequence[StepTimes]
-
-    @property
-    def unprofiled_s(self) -> float:
-        """Median seconds of the whole step."""
-        from results.stats.samples import median
-
-        return float(median(self.samples_s))
-
-    @property
-    def chosen(self) -> int:
-        """The recorded step that took most nearly as long as one without a profiler: its parts are the report's."""
-        return min(range(len(self.steps)), key=lambda place: abs(self.steps[place].step - self.unprofiled_s / NS))
-
-    def remainders_ns(self, place: int) -> dict[tuple[str, str], int]:
-        """Return what a recorded step took beside its operations, by its name and, of the host's gaps, by module."""
-        step = self.steps[place]
-        gaps: dict[str, int] = {}
-        for module, spent in step.gaps.items():
-            gaps[pattern(module)] = gaps.get(pattern(module), 0) + spent
-        gap = sum(gaps.values())
-        overhead = ahead = min(gap, max(0, step.step - round(self.unprofiled_s / NS)))
-        left: dict[tuple[str, str], int] = {}
-        for module, spent in gaps.items():  # each has its part of the overhead; the last takes what rounding left
-            taken = ahead * spent // max(1, gap)
-            left[HOST_GAP, module] = spent - taken
-            ahead, gap = ahead - taken, gap - spent
-        return {(UNATTRIBUTED, ""): sum(step.unattributed.values()), (OVERHEAD, ""): overhead} | left
 
 
 def pattern(module: str) -> str:
@@ -96,176 +41,157 @@ def pattern(module: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
-def rows_of(calls: Sequence[Call], steps: Sequence[StepTimes] = ()) -> list[CallRow]:
-    """Return the calls summed by signature, each with its time in each step."""
-    rows: dict[Any, CallRow] = {}
-    for place, call in enumerate(calls):
-        module = pattern(call.module)
-        key = call.op, call.shapes, call.dtypes, module, call.phase
-        row = rows.setdefault(key, CallRow(call, module, times_ns=[0] * len(steps)))
-        row.count += 1
-        row.flops += call.flops
-        row.matmul_flops += call.matmul_flops
-        row.bytes_read += call.bytes_read
-        row.bytes_written += call.bytes_written
-        for number, step in enumerate(steps):
-            row.times_ns[number] += step.calls.get(place, 0)
-            row.kernels.update(step.kernels.get(place, ()))
+def records_of(breakdown: Breakdown, provider: str) -> list[Record]:
+    """Return a record for each row and each remainder, by time; those without time and work are left out."""
+    total_ns = breakdown.duration_ns
+    rows = [row for row in _rows(breakdown) if _has_work(row) or _sum(row, "time_ns")]
+    records = [_timed(_record(row, provider), _sum(row, "time_ns"), total_ns) for row in rows]
+    main = main_dtype(breakdown.operations)
+    for (name, module), spent_ns in _remainders(breakdown).items():
+        if spent_ns:
+            options = {"module": module} if module else {}
+            extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
+            if name == UNATTRIBUTED:
+                times = breakdown.unattributed
+                names = sorted(times, key=lambda kernel: -times[kernel])[:MAX_KERNELS]
+                extra |= {"kernels": names, "kernels_s": [times[kernel] * NS for kernel in names]}
+            blank = Record(op=name, provider=provider, dtype=main, shape={"calls": 1}, case="-", status="ok")
+            records.append(_timed(replace(blank, options=options, extra=extra), spent_ns, total_ns))
+    first, *others = sorted(map(_against_replay, records), key=lambda record: -record.extra["time_s"])
+    return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
+
+
+def failed_records(breakdown: Breakdown, provider: str, reason: str) -> list[Record]:
+    """Return a record for each row whose time could not be measured: its work is kept."""
+    rows = filter(_has_work, _rows(breakdown))
+    return [replace(_record(row, provider), status="failed", reason=reason) for row in rows]
+
+
+def _rows(breakdown: Breakdown) -> list[list[Operation]]:
+    """Return the operations by name, shapes, dtypes, phase and place in the model."""
+    rows: dict[Any, list[Operation]] = {}
+    for operation in breakdown.operations:
+        key = *operation.signature, pattern(operation.module), operation.phase
+        rows.setdefault(key, []).append(operation)
     return list(rows.values())
 
 
-def worth_replaying(calls: Sequence[Call], timing: Timing) -> list[int]:
-    """Return the place of one call of each signature, those that take `REPLAYED` of the time of all, longest first."""
-    times_ns: dict[Any, int] = {}
-    first: dict[Any, int] = {}
-    for place, spent in timing.steps[timing.chosen].calls.items():
-        if calls[place].bytes_read or calls[place].bytes_written:
-            key = signature(calls[place])
-            times_ns[key] = times_ns.get(key, 0) + spent
-            first[key] = min(place, first.get(key, place))
-    wanted, found = REPLAYED * sum(times_ns.values()), []
-    for key in sorted(times_ns, key=lambda key: -times_ns[key]):
-        if wanted <= 0:
-            break
-        wanted -= times_ns[key]
-        found.append(first[key])
-    return found
+def _sum(row: Sequence[Operation], name: str) -> int:
+    return sum(getattr(operation, name) for operation in row)
 
 
-def signature(call: Call) -> Any:
-    """Return what decides the work of a call: the operation, shapes and dtypes."""
-    return call.op, call.shapes, call.dtypes
+def _has_work(row: Sequence[Operation]) -> bool:
+    return any(operation.flops or operation.bytes_moved for operation in row)
 
 
-def with_replays(records: Sequence[Record], calls: Sequence[Call], replays: Mapping[int, Replayed]) -> list[Record]:
-    """Return records with the times of their calls measured alone, flagged where they differ from those in step."""
-    by_signature = {signature(calls[place]): alone for place, alone in replays.items()}
-    found = []
-    for record in records:
-        own = record.op, record.extra["shapes"], tuple(record.extra["dtypes"])
-        alone = by_signature.get(own) if record.status == "ok" else None
-        if alone is not None:
-            count, time_s = record.extra["count"], record.extra["time_s"]
-            cold_s = None if alone.cold_s is None else alone.cold_s * count
-            extra = {"replay_cold_s": cold_s, "replay_warm_s": alone.warm_s * count}
-            is_far = abs(time_s / (cold_s or alone.warm_s * count) - 1) > FAR
-            flags = (*record.flags, REPLAY_DIFFERS) if is_far else record.flags
-            record = replace(record, extra=record.extra | extra, flags=flags)
-        found.append(record)
-    return found
-
-
-def records_of(accounted: Accounted, timing: Timing, provider: str) -> list[Record]:
-    """Return a record for each row and each remainder, by time; those without time and work are left out."""
-    chosen = timing.chosen
-    total_ns = timing.steps[chosen].step
-    rows = [
-        row
-        for row in rows_of(accounted.calls, timing.steps)
-        if any(row.times_ns) or row.bytes_read or row.bytes_written or row.flops
-    ]
-    found = [_timed(replace(_blank(row, provider), status="ok"), row.times_ns, chosen, total_ns) for row in rows]
-    main = main_dtype(accounted.calls)
-    each = [timing.remainders_ns(place) for place in range(len(timing.steps))]
-    for name, module in dict.fromkeys(key for one in each for key in one):
-        times_ns = [one.get((name, module), 0) for one in each]
-        if any(times_ns):
-            extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
-            blank = Record(op=name, provider=provider, dtype=main, shape={"calls": 1}, case="-", status="ok")
-            if name == UNATTRIBUTED:
-                of_step = timing.steps[chosen].unattributed
-                names = sorted(of_step, key=lambda kernel: -of_step[kernel])[:MOST_KERNELS]
-                extra |= {"kernels": names, "kernels_s": [of_step[kernel] * NS for kernel in names]}
-            options = {"module": module} if module else {}
-            found.append(_timed(replace(blank, options=options, extra=extra), times_ns, chosen, total_ns))
-    first, *others = sorted(found, key=lambda record: -record.extra["time_s"])
-    return [replace(first, extra=first.extra | {"step": _facts(accounted, timing)}), *others]
-
-
-def _facts(accounted: Accounted, timing: Timing) -> dict[str, Any]:
-    """Return what the totals need that is not in the rows; the longest row holds it."""
-    calls = accounted.calls
-    known = [call for call in calls if call.is_modelled]
-    return {
-        "time_s": timing.unprofiled_s,
-        "unique_bytes": accounted.unique_bytes,
-        "eager_bytes": accounted.eager_bytes,
-        "modelled_flops": _share(known, calls, lambda call: call.flops),
-        "modelled_bytes": _share(known, calls, lambda call: call.bytes_read + call.bytes_written),
+def _record(row: Sequence[Operation], provider: str) -> Record:
+    """Return the record of a row, not timed yet."""
+    first, module = row[0], pattern(row[0].module)
+    names = ("flops", "bytes_read", "bytes_written", "matmul_flops")
+    flops, read, written, matmul_flops = (_sum(row, name) if first.is_modelled else None for name in names)
+    kernels = sorted(set().union(*(operation.kernels for operation in row)))
+    extra: dict[str, Any] = {
+        "count": len(row),
+        "shapes": first.shapes,
+        "dtypes": list(first.dtypes),
+        "module": module,
+        "phase": first.phase,
+        "matmul_flops": matmul_flops,
+        **({"kernels": kernels} if kernels else {}),
     }
-
-
-def failed_records(accounted: Accounted, provider: str, reason: str) -> list[Record]:
-    """Return a record for each row whose time could not be measured: its work is kept."""
-    return [
-        replace(_blank(row, provider), status="failed", reason=reason)
-        for row in rows_of(accounted.calls)
-        if row.bytes_read or row.bytes_written or row.flops
-    ]
-
-
-def _blank(row: CallRow, provider: str) -> Record:
-    call = row.first
-    is_modelled = call.is_modelled
+    if first.alone_s is not None:
+        cold_s, warm_s = first.alone_s
+        extra |= {"replay_cold_s": cold_s and cold_s * len(row), "replay_warm_s": warm_s * len(row)}
     return Record(
-        op=call.op,
+        op=first.op,
         provider=provider,
-        dtype=dtype_of(call),
-        shape={"calls": row.count},
-        case=call.shapes or "-",
-        options={"module": row.module, "phase": call.phase},
-        status="skipped",
-        flops=row.flops if is_modelled else None,
-        bytes_read=row.bytes_read if is_modelled else None,
-        bytes_written=row.bytes_written if is_modelled else None,
-        flags=call.flags,
-        extra={
-            "count": row.count,
-            "shapes": call.shapes,
-            "dtypes": list(call.dtypes),
-            "module": row.module,
-            "phase": call.phase,
-            "matmul_flops": row.matmul_flops if is_modelled else None,
-            **({"kernels": sorted(row.kernels)} if row.kernels else {}),
-        },
-    )
-
-
-def _timed(blank: Record, times_ns: Sequence[int], chosen: int, total_ns: int) -> Record:
-    """Return a record with its time in the chosen step, whose rows sum to the step."""
-    time_s = times_ns[chosen] * NS
-    extra = blank.extra | {"time_s": time_s, "share": times_ns[chosen] / total_ns}
-    if time_s < MIN_TIME_S:
-        return replace(blank, status="skipped", reason="it took no time of its own", extra=extra)
-    return replace(
-        blank,
-        samples_s=(time_s,),
-        launches_per_sample=1,
-        method="host",
-        cache="warm",
-        median_s=time_s,
+        dtype=dtype_of(first),
+        shape={"calls": len(row)},
+        case=first.shapes or "-",
+        options={"module": module, "phase": first.phase},
+        status="ok",
+        flags=first.flags,
+        flops=flops,
+        bytes_read=read,
+        bytes_written=written,
         extra=extra,
     )
 
 
-def dtype_of(call: Call) -> str:
-    """Return the dtype whose peak judges a call: that of its first floating-point operand, else of its first."""
-    floats = [dtype for dtype in call.dtypes if "float" in dtype]
-    found = dtype_named((floats or call.dtypes or ("float32",))[0])
-    return found if found in DTYPES else "fp32"
+def _timed(record: Record, time_ns: int, total_ns: int) -> Record:
+    time_s = time_ns * NS
+    extra = record.extra | {"time_s": time_s, "share": time_ns / total_ns}
+    if time_s < MIN_TIME_S:
+        return replace(record, status="skipped", reason="it took no time of its own", extra=extra)
+    record = replace(record, samples_s=(time_s,), median_s=time_s, extra=extra)
+    return replace(record, launches_per_sample=1, method="host", cache="warm")
 
 
-def main_dtype(calls: Sequence[Call]) -> str:
+def _against_replay(record: Record) -> Record:
+    """Return a record that is flagged if its operations take another time alone than in the step."""
+    extra = record.extra
+    if "replay_warm_s" not in extra or record.status != "ok":
+        return record
+    is_far = abs(extra["time_s"] / (extra["replay_cold_s"] or extra["replay_warm_s"]) - 1) > MAX_REPLAY_RATIO
+    return replace(record, flags=(*record.flags, REPLAY_DIFFERS)) if is_far else record
+
+
+def _remainders(breakdown: Breakdown) -> dict[tuple[str, str], int]:
+    """Return what the recorded step took beside its operations, by its name and, of the host's gaps, by module."""
+    gaps: dict[str, int] = {}
+    for module, spent in breakdown.gaps.items():
+        gaps[pattern(module)] = gaps.get(pattern(module), 0) + spent
+    gap = sum(gaps.values())
+    beyond = breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
+    overhead = min(gap, max(0, beyond))
+    left: dict[tuple[str, str], int] = {
+        (UNATTRIBUTED, ""): sum(breakdown.unattributed.values()),
+        (OVERHEAD, ""): overhead,
+    }
+    for module, spent in gaps.items():  # each has its part of the overhead; the last takes what rounding left
+        taken = overhead * spent // max(1, gap)
+        left[HOST_GAP, module] = spent - taken
+        overhead, gap = overhead - taken, gap - spent
+    return left
+
+
+def _facts(breakdown: Breakdown) -> dict[str, Any]:
+    """Return what the totals need that is not in the rows; the longest row holds it."""
+
+    def modelled(work: Callable[[Operation], int]) -> float:
+        """Return the share of work that has a rule; what has none is taken as what a generic rule would give."""
+        total = sum(map(work, breakdown.operations))
+        known = sum(work(operation) for operation in breakdown.operations if operation.is_modelled)
+        return known / total if total else 1.0
+
+    return {
+        "time_s": float(median(breakdown.samples_s)),
+        "unique_bytes": breakdown.unique_bytes,
+        "eager_bytes": breakdown.eager_bytes,
+        "modelled_flops": modelled(lambda operation: operation.flops),
+        "modelled_bytes": modelled(lambda operation: operation.bytes_moved),
+    }
+
+
+def dtype_of(operation: Operation) -> str:
+    """Return the dtype whose peak judges it: that of its first floating-point operand, else of its first."""
+    floats = [dtype for dtype in operation.dtypes if "float" in dtype]
+    name = dtype_named((floats or operation.dtypes or ("float32",))[0])
+    return name if name in DTYPES else "fp32"
+
+
+def main_dtype(operations: Sequence[Operation]) -> str:
     """Return the dtype of most FLOPs."""
-    by_dtype: dict[str, int] = {}
-    for call in calls:
-        by_dtype[dtype_of(call)] = by_dtype.get(dtype_of(call), 0) + call.flops
-    return max(by_dtype, key=lambda dtype: by_dtype[dtype], default="fp32")
+    flops: dict[str, int] = {}
+    for operation in operations:
+        flops[dtype_of(operation)] = flops.get(dtype_of(operation), 0) + operation.flops
+    return max(flops, key=lambda dtype: flops[dtype], default="fp32")
 
 
-def product_dtypes(calls: Sequence[Call]) -> tuple[str, ...]:
+def product_dtypes(operations: Sequence[Operation]) -> tuple[str, ...]:
     """Return the dtypes whose peaks judge a step: those of its products, else the main one."""
-    return tuple(dict.fromkeys(dtype_of(call) for call in calls if call.matmul_flops)) or (main_dtype(calls),)
+    products = dict.fromkeys(dtype_of(operation) for operation in operations if operation.matmul_flops)
+    return tuple(products) or (main_dtype(operations),)
 
 
 def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
@@ -279,23 +205,23 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
     step: dict[str, Any] | None = next((record.extra["step"] for record in records if "step" in record.extra), None)
     if step is None:
         return {}
-    ceilings = Ceilings.from_dict(environment.hardware)
+    ceilings, scores = Ceilings.from_dict(environment.hardware), scores_of(environment, records)
     keys = ("flops", "bytes_read", "bytes_written")
     flops, read, written = (sum(getattr(record, key) or 0 for record in records) for key in keys)
     matmul_flops: dict[str, int] = {}
     for record in records:
         if record.extra["matmul_flops"]:
             matmul_flops[record.dtype] = matmul_flops.get(record.dtype, 0) + record.extra["matmul_flops"]
-    bandwidth = ceilings.bandwidth_for(read, written)
-    remains = {name: sum(r.extra["share"] for r in records if r.op == name) for name in REMAINDERS}
-    scores = scores_of(environment, records)
-    spent = {
-        kind: sum(r.extra["share"] for r, s in zip(records, scores, strict=True) if s["bound"] == kind)
-        for kind in BOUNDS
-    }
-    at_roof = [_at_roof_s(record, score) for record, score in zip(records, scores, strict=True)]
     peaks = {dtype: ceilings.peak(dtype) for dtype in matmul_flops}
     peak_s = sum(matmul_flops[d] / p.value for d, p in peaks.items() if p) if all(peaks.values()) else None
+    bandwidth = ceilings.bandwidth_for(read, written)
+    remains: dict[str, float] = dict.fromkeys(REMAINDERS, 0)
+    bound: dict[str | None, float] = {"memory": 0, "compute": 0}
+    for record, score in zip(records, scores, strict=True):
+        share = record.extra["share"]
+        if record.op in remains:
+            remains[record.op] += share
+        bound[score["bound"]] = bound.get(score["bound"], 0) + share
     return step | {
         "profiled_s": sum(record.extra["time_s"] for record in records),
         "flops": flops,
@@ -303,18 +229,14 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         "bytes_read": read,
         "bytes_written": written,
         "fusable_s": max(0, read + written - step["unique_bytes"]) / bandwidth.value if bandwidth else None,
-        "at_roof_s": sum(at_roof),
-        "memory_bound": spent["memory"],
-        "compute_bound": spent["compute"],
+        "at_roof_s": sum(map(_at_roof_s, records, scores)),
+        "memory_bound": bound["memory"],
+        "compute_bound": bound["compute"],
         "attributed": 1 - remains[UNATTRIBUTED],
         "in_operations": 1 - sum(remains.values()),
         "mfu": None if peak_s is None else mfu(rate(peak_s, step["time_s"]), 1.0),
         "mbu": mbu(rate(read + written, step["time_s"]), bandwidth.value) if bandwidth else None,
     }
-
-
-BOUNDS = ("memory", "compute")
-"""Bounds whose share of the time is among the totals."""
 
 
 def scores_of(environment: Environment, records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -325,17 +247,9 @@ def scores_of(environment: Environment, records: Sequence[Record]) -> list[dict[
 
 def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
     """Return a profile as the object that `--format json` prints."""
-    from results.show.rows import document
-
     whole, scores = document(environment, records), scores_of(environment, records)
     rows = [row | score for row, score in zip(whole["records"], scores, strict=True)]
     return {"environment": whole["environment"], "totals": totals_of(environment, records), "records": rows}
-
-
-def _share(known: Sequence[Call], calls: Sequence[Call], work: Any) -> float:
-    """Return the share of work that has a rule; what has none is taken as what a generic rule would give."""
-    total = sum(map(work, calls))
-    return sum(map(work, known)) / total if total else 1.0
 
 
 def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
@@ -12,25 +13,81 @@ from bench.harness.cli.arguments import UsageError
 if TYPE_CHECKING:
     from bench.harness.profile.target import Target
 
-STEP, PHASE, MODULE = "ridgepoint step", "ridgepoint phase ", "ridgepoint module "
-"""How a trace names a step, its phases and the modules within them."""
+STEP, MODULE, TAG = "ridgepoint step", "ridgepoint module ", "ridgepoint op "
+"""How a trace names a step, the modules and the operations within it."""
+
+
+@dataclass
+class Operation:
+    """One operation of a step: its work and, once the step was timed, its time."""
+
+    op: str
+    """`aten.mm`."""
+    shapes: str = ""
+    dtypes: tuple[str, ...] = ()
+    module: str = ""
+    phase: str = ""
+    flops: int = 0
+    matmul_flops: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    is_modelled: bool = True
+    flags: tuple[str, ...] = ()
+    time_ns: int = 0
+    """In the recorded step."""
+    kernels: set[str] = field(default_factory=set)
+    """Names of the kernels that a GPU ran for it."""
+    alone_s: tuple[float | None, float] | None = None
+    """Seconds measured alone, cold and warm; cold is None if its arguments cannot be made cold."""
+
+    @property
+    def signature(self) -> tuple[str, str, tuple[str, ...]]:
+        """What decides its work."""
+        return self.op, self.shapes, self.dtypes
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass
+class Breakdown:
+    """The operations of a step and, once the step was timed, where its time went."""
+
+    operations: Sequence[Operation]
+    unique_bytes: int = 0
+    """Bytes of all storages of the step, each counted once, as far as it is touched."""
+    eager_bytes: int | None = None
+    """Bytes that the operations of a compiled step move if none is fused."""
+    samples_s: Sequence[float] = ()
+    """Of the whole step, without a profiler."""
+    unattributed: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds by operation or kernel, of what belongs to no counted operation."""
+    gaps: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds by module, when no operation ran: Python, autograd, waiting for the host."""
+
+    @property
+    def duration_ns(self) -> int:
+        """Duration of the recorded step: the sum of its parts."""
+        return (
+            sum(operation.time_ns for operation in self.operations)
+            + sum(self.unattributed.values())
+            + sum(self.gaps.values())
+        )
 
 
 class ProfiledStep:
     """One call of the target; each call of this object is one step."""
 
-    def __init__(self, target: Target, mode: str, is_marked: bool = False) -> None:
-        """Prepare a step.
-
-        Args:
-            target: what is profiled.
-            mode: `forward`, `backward` or `train`.
-            is_marked: whether the trace of a profiler is told where phases begin.
-        """
-        self.target, self.mode, self.is_marked = target, mode, is_marked
+    def __init__(self, target: Target, mode: str) -> None:
+        """Prepare a step; the mode is `forward`, `backward` or `train`."""
+        self.target, self.mode = target, mode
         self.phase = "forward"
         """The phase that runs now."""
-        self.parameters = [one for _, one in target.named_parameters()] if mode != "forward" else []
+        self.tags: Any = None
+        """The mode that sees the operations now."""
+        self.parameters = [parameter for _, parameter in target.named_parameters()] if mode != "forward" else []
         self._given = list(tensors_given(target)) if mode != "forward" else []
         self._optimizer: Any = None
 
@@ -40,32 +97,19 @@ class ProfiledStep:
 
         for leaf in (*self.parameters, *self._given):
             leaf.grad = None
-        with self._enter("forward"), nullcontext() if self.mode != "forward" else torch.no_grad():
+        self.phase = "forward"
+        with torch.no_grad() if self.mode == "forward" else nullcontext():
             result = self.target()
         if self.mode != "forward":
-            with self._enter("backward"):
-                backward(result)
+            self.phase = "backward"
+            backward(result)
         if self.mode == "train":
-            with self._enter("optimizer"):
-                self.optimizer().step()
+            self.phase = "optimizer"
+            # With a rate of 0, many steps leave the parameters as they are.
+            self._optimizer = self._optimizer or torch.optim.AdamW(self.parameters, lr=0.0, fused=True)
+            self._optimizer.step()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
-
-    def optimizer(self) -> Any:
-        """Return AdamW with a rate of 0, so that many steps leave the parameters as they are."""
-        import torch
-
-        if self._optimizer is None:
-            self._optimizer = torch.optim.AdamW(self.parameters, lr=0.0, fused=True)
-        return self._optimizer
-
-    @contextmanager
-    def _enter(self, phase: str) -> Iterator[None]:
-        import torch
-
-        self.phase = phase
-        with torch.autograd.profiler.record_function(PHASE + phase) if self.is_marked else nullcontext():
-            yield
 
 
 def tensors_given(target: Target) -> Iterator[Any]:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from bench.harness.device.device import detect
-from bench.harness.profile.profiling import account, compiled, timed
-from bench.harness.profile.replay import replayed
+from bench.harness.profile.profiling import account, timed
+from bench.harness.profile.replay import replay
 from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import target_of
 
@@ -25,27 +25,21 @@ def step_of(mode="backward"):
 @pytest.mark.parametrize("mode", ["forward", "backward", "train"])
 def test_kernels_belong_to_the_operations_that_launched_them(mode):
     step = step_of(mode)
-    accounted = account(step)
-    timing = timed(step, accounted, detect("cuda"), left_s=1.0)
-    for times in timing.steps:
-        assert times.parts() == times.step
-        computing = [place for place, call in enumerate(accounted.calls) if call.flops]
-        assert [accounted.calls[place].op for place in computing if not times.kernels.get(place)] == []
+    breakdown = timed(step, account(step), detect("cuda"), left_s=1.0)
+    computing = [operation for operation in breakdown.operations if operation.flops]
+    assert [operation.op for operation in computing if not operation.kernels] == []
 
 
 def test_a_compiled_step_has_its_kernels_in_its_regions():
     step = step_of()
-    accounted, timing = compiled(step, account(step), detect("cuda"), left_s=1.0)
-    regions = [place for place, call in enumerate(accounted.calls) if call.op.startswith("compiled.")]
+    breakdown = timed(step, account(step), detect("cuda"), left_s=1.0, is_compiled=True)
+    regions = [operation for operation in breakdown.operations if operation.op.startswith("compiled.")]
     assert len(regions) == 2
-    (*_, times) = timing.steps
-    assert times.parts() == times.step
-    assert all(times.kernels.get(place) for place in regions)  # the products
+    assert all(region.kernels for region in regions)  # the products
 
 
 def test_a_product_measured_alone_takes_about_as_long_as_anywhere():
     step = step_of("forward")
-    calls = account(step).calls
-    place = next(place for place, call in enumerate(calls) if call.matmul_flops)
-    found = replayed(step, calls, [place], detect("cuda"))[place]
-    assert 0 < found.warm_s < 1
+    breakdown = timed(step, account(step), detect("cuda"), left_s=1.0)
+    replay(step, breakdown, detect("cuda"))
+    assert 0 < next(operation for operation in breakdown.operations if operation.matmul_flops).alone_s[1] < 1

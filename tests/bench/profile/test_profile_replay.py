@@ -6,32 +6,29 @@ from torch import nn
 
 from bench.harness.device.device import detect
 from bench.harness.profile import replay
-from bench.harness.profile.account import Accounted, Call
-from bench.harness.profile.join import StepTimes
+from bench.harness.profile.account import OtherStepError
 from bench.harness.profile.profiling import account
-from bench.harness.profile.replay import OtherStepError, Replayed, replayed
-from bench.harness.profile.report import Timing, records_of, with_replays, worth_replaying
-from bench.harness.profile.step import ProfiledStep
+from bench.harness.profile.report import records_of
+from bench.harness.profile.step import Breakdown, Operation, ProfiledStep
 from bench.harness.profile.target import target_of
 from bench.harness.timing.protocol import Limits
 
 
-def call(op, shapes, bytes_read=4):
-    return Call(f"aten.{op}", (), shapes, ("float32",), "", "forward", 8, 8, bytes_read, 4 * bool(bytes_read), True)
-
-
-CALLS = [call("mm", "4x4"), call("t", "4x4", 0), call("add", "4"), call("mm", "4x4"), call("sum", "4")]
-TIMING = Timing([1e-6], [StepTimes(1000, {0: 300, 1: 500, 2: 30, 3: 400, 4: 30})])
+def operation(op, shapes, time_ns, bytes_read=4, alone_s=None):
+    moved = bytes_read, 4 * bool(bytes_read)
+    return Operation(f"aten.{op}", shapes, ("float32",), "", "forward", 8, 8, *moved, time_ns=time_ns, alone_s=alone_s)
 
 
 def test_signatures_worth_most_of_the_time_are_replayed_once_and_what_moves_nothing_is_not():
-    assert worth_replaying(CALLS, TIMING) == [0, 2]  # 700 of 760 ns are less than 95 %, 730 are more
+    times = [("mm", "4x4", 300), ("t", "4x4", 500, 0), ("add", "4", 30), ("mm", "4x4", 400), ("sum", "4", 30)]
+    breakdown = Breakdown([operation(*given) for given in times])
+    assert replay.worth_replaying(breakdown) == [0, 2]  # 700 of 760 ns are less than 95 %, 730 are more
 
 
 def test_times_alone_are_those_of_all_calls_and_what_differs_says_so():
-    records = records_of(Accounted(CALLS), TIMING, "torch")
-    found = with_replays(records, CALLS, {0: Replayed(420e-9, 200e-9), 2: Replayed(None, 20e-9)})
-    by_op = {record.op: record for record in found}
+    products = [operation("mm", "4x4", time_ns, alone_s=(420e-9, 200e-9)) for time_ns in (300, 400)]
+    others = [operation("add", "4", 30, alone_s=(None, 20e-9)), operation("sum", "4", 30)]
+    by_op = {record.op: record for record in records_of(Breakdown([*products, *others], samples_s=[1e-6]), "torch")}
     assert by_op["aten.mm"].extra["replay_cold_s"] == pytest.approx(840e-9)
     assert by_op["aten.mm"].extra["replay_warm_s"] == pytest.approx(400e-9)
     assert by_op["aten.mm"].flags == ()
@@ -49,12 +46,12 @@ def _in_short(monkeypatch):
 def test_each_call_is_measured_on_copies_of_its_own_arguments():
     model, steps = nn.Linear(4, 4), torch.zeros(3)
     step = ProfiledStep(target_of("model", lambda x: (steps.add_(1), model(x)), [torch.ones(2, 4)]), "forward")
-    calls = account(step).calls
-    places = [place for place, one in enumerate(calls) if one.op in ("aten.add_", "aten.addmm")]
+    breakdown = account(step)
+    for operation in breakdown.operations:
+        operation.time_ns = 100 * (operation.op in ("aten.add_", "aten.addmm"))
     said = []
-    found = replayed(step, calls, places, detect("cpu"), said.append)
-    assert list(found) == places
-    assert all(one.warm_s > 0 for one in found.values())
+    replay.replay(step, breakdown, detect("cpu"), said.append)
+    assert all(operation.alone_s[1] > 0 for operation in breakdown.operations if operation.time_ns)
     assert [words.split()[1] for words in said] == ["aten.add_", "aten.addmm"]
     assert steps.tolist() == [3, 3, 3]  # two steps were counted, and one gave its arguments
 
@@ -69,14 +66,15 @@ def test_copies_keep_strides_and_what_they_share():
     assert x[1, 0] == 3
 
 
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_step_that_is_another_one_each_time_is_refused(place):
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_step_that_is_another_one_each_time_is_refused(index):
     turns = iter(range(9))
 
     def changing(x):
-        return x.exp().exp() if next(turns) % 2 else x.sin() if place == 0 else x.exp()
+        return x.exp().exp() if next(turns) % 2 else x.sin() if index == 0 else x.exp()
 
     step = ProfiledStep(target_of("changing", changing, [torch.ones(3)]), "forward")
-    calls = account(step).calls
+    breakdown = account(step)
+    breakdown.operations[index].time_ns = 100
     with pytest.raises(OtherStepError, match="another one each time"):
-        replayed(step, calls, [place], detect("cpu"))
+        replay.replay(step, breakdown, detect("cpu"))

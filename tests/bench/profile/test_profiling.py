@@ -15,14 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.__main__ import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
-from bench.harness.profile.account import Accounted
-from bench.harness.profile.join import joined
 from bench.harness.profile.profiling import account, profile, timed
-from bench.harness.profile.recording import read_trace
-from bench.harness.profile.report import Timing, dtype_of, failed_records, records_of
-from bench.harness.profile.step import ProfiledStep, backward
+from bench.harness.profile.report import dtype_of, failed_records, records_of
+from bench.harness.profile.step import Breakdown, ProfiledStep, backward
 from bench.harness.profile.target import Target, target_of
-from bench.harness.profile.timed import record_to, recorded, steps_worth
+from bench.harness.profile.tracing import divide, recorded, steps_worth
 from results.store.runfile import load_run
 from tests.bench.commands import keep_ceilings
 
@@ -120,33 +117,13 @@ def test_products_of_other_models_are_those_of_flop_counter_mode(name):
 
 
 def check_a_model(target, unseen_flops):
-    """All of its work has a rule, and all of its time an owner: calls of 99 % of the bytes are found in each trace."""
+    """All of its work has a rule, and every operation that moves bytes has a time."""
     step = ProfiledStep(target, "backward")
-    accounted = account(step)
-    assert sum(call.matmul_flops for call in accounted.calls) == agreed_flops(target) + unseen_flops
-    assert {call.op for call in accounted.calls if not call.is_modelled} == set()
-    for times in joined(accounted.calls, recorded(step, 2)):
-        assert times.parts() == times.step
-        timed_bytes = sum(moved_by(accounted.calls[place]) for place in times.calls)
-        assert timed_bytes > 0.99 * sum(map(moved_by, accounted.calls))
-
-
-def moved_by(call):
-    return call.bytes_read + call.bytes_written
-
-
-def test_calls_with_indices_find_their_events_though_a_trace_does_not_tell_their_shapes():
-    rows, columns = torch.tensor([1, 2]), torch.tensor([0, 3])
-
-    def picked(x):
-        return x[rows, columns].sum() + x[:, columns].sum()
-
-    step = ProfiledStep(target_of("picked", picked, [torch.ones(4, 8, requires_grad=True)]), "backward")
-    calls = account(step).calls
-    (times,) = joined(calls, recorded(step, 1))
-    picking = [place for place, call in enumerate(calls) if "index" in call.op]
-    assert len(picking) == 4  # two are read forward, two are written backward
-    assert set(picking) <= set(times.calls)
+    breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
+    assert sum(operation.matmul_flops for operation in breakdown.operations) == agreed_flops(target) + unseen_flops
+    assert {operation.op for operation in breakdown.operations if not operation.is_modelled} == set()
+    assert [operation.op for operation in breakdown.operations if operation.bytes_moved and not operation.time_ns] == []
+    assert sum(breakdown.unattributed.values()) < 0.01 * breakdown.duration_ns
 
 
 @pytest.mark.parametrize("was_compiled_before", [True, False])
@@ -164,17 +141,11 @@ def test_a_compiled_function_is_still_compiled_afterwards(was_compiled_before):
     x = torch.ones(4)
     if was_compiled_before:
         function(x)
-    calls = account(ProfiledStep(target_of("plus", function, [x]), "forward")).calls
+    calls = account(ProfiledStep(target_of("plus", function, [x]), "forward")).operations
     assert [call.op for call in calls] == ["aten.add"]
     runs.clear()
     function(x)
     assert len(runs) == 1
-
-
-def everything_of(step):
-    accounted = account(step)
-    recorded_s = timed(step, accounted, detect("cpu"), left_s=0.0)
-    assert recorded_s.steps[0].calls
 
 
 @pytest.mark.parametrize("mode", ["backward", "train"])
@@ -189,7 +160,8 @@ def test_gradients_buffers_random_numbers_and_parameters_are_as_without(mode):
     torch.manual_seed(2)
     expected = torch.rand(3)
     torch.manual_seed(2)
-    everything_of(ProfiledStep(target_of("model", model, [x]), mode))
+    step = ProfiledStep(target_of("model", model, [x]), mode)
+    timed(step, account(step), detect("cpu"), left_s=0.0)
     assert torch.equal(torch.rand(3), expected)
     assert all(one.grad is gradient for one, gradient in zip([x, *model.parameters()], gradients, strict=True))
     for value, same in zip(kept, before, strict=True):
@@ -205,16 +177,15 @@ def test_a_sleep_in_a_module_is_in_the_gap_of_that_module():
     step = ProfiledStep(
         target_of("model", nn.Sequential(nn.Linear(8, 8), nn.Sequential(Slow())), [torch.ones(4, 8)]), "forward"
     )
-    accounted = account(step)
-    (times,) = joined(accounted.calls, recorded(step, 1))
-    assert times.gaps["1.0"] > 0.19e9
-    records = records_of(accounted, Timing([times.step * 1e-9], [times]), "torch")
+    breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
+    assert breakdown.gaps["1.0"] > 0.19e9
+    records = records_of(breakdown, "torch")
     assert (records[0].op, records[0].extra["module"]) == ("host-gap", "1.0")
 
 
 def test_modules_are_named_forward_and_backward():
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-    calls = account(ProfiledStep(target_of("model", model, [torch.randn(4, 8)]), "backward")).calls
+    calls = account(ProfiledStep(target_of("model", model, [torch.randn(4, 8)]), "backward")).operations
     found = {(call.op, call.phase): call.module for call in calls}
     assert found["aten.tanh", "forward"] == found["aten.tanh_backward", "backward"] == "1"
     assert [call.module for call in calls if call.op == "aten.addmm"] == ["0", "2"]
@@ -230,7 +201,9 @@ def test_what_is_computed_again_backward_belongs_to_its_module(is_reentrant):
     def again(x):
         return checkpoint(block, x, use_reentrant=is_reentrant)
 
-    calls = account(ProfiledStep(target_of("again", again, [torch.randn(4, 8, requires_grad=True)]), "backward")).calls
+    calls = account(
+        ProfiledStep(target_of("again", again, [torch.randn(4, 8, requires_grad=True)]), "backward")
+    ).operations
     assert [(call.module, call.phase) for call in calls if call.op == "aten.tanh"] == [
         ("Sequential.1", "forward"),
         ("Sequential.1", "backward"),
@@ -252,16 +225,15 @@ def test_a_module_that_raised_is_left():
                 self.inside(x)
             return x.exp()
 
-    calls = account(ProfiledStep(target_of("caught", nn.Sequential(Caught()), [torch.ones(3)]), "forward")).calls
+    calls = account(ProfiledStep(target_of("caught", nn.Sequential(Caught()), [torch.ones(3)]), "forward")).operations
     assert [call.module for call in calls] == ["0"]
 
 
-def layers_counted_and_joined(layers, folder):
+def functions_called(layers):
     """Return how many functions are called to count the work of a step of so many layers, and to give it its times."""
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(layers)))
     step = ProfiledStep(target_of("deep", model, [torch.ones(2, 4)]), "backward")
-    record_to(folder / "trace.json", step, 1)
-    document = json.loads((folder / "trace.json").read_text())
+    document = recorded(step, 1)
     calls = 0
 
     def tally(*_):
@@ -270,24 +242,26 @@ def layers_counted_and_joined(layers, folder):
 
     sys.setprofile(tally)
     try:
-        accounted = account(step)
-        records_of(accounted, Timing([1e-3], joined(accounted.calls, read_trace(document))), "torch")
+        breakdown = account(step)
+        breakdown.samples_s = [1e-3]
+        divide(breakdown, document)
+        records_of(breakdown, "torch")
     finally:
         sys.setprofile(None)
     return calls
 
 
-def test_twice_the_layers_are_twice_the_work(tmp_path):
-    layers_counted_and_joined(3, tmp_path)  # what is imported and made once
-    few, many = (layers_counted_and_joined(layers, tmp_path) for layers in (60, 120))
+def test_twice_the_layers_are_twice_the_work():
+    functions_called(3)  # what is imported and made once
+    few, many = functions_called(60), functions_called(120)
     assert many < 2.3 * few
 
 
 def test_unique_bytes_count_each_storage_once():
     x = torch.ones(8)
-    accounted = account(ProfiledStep(target_of("twice", lambda: (x + x).mul_(2), []), "forward"))
-    assert accounted.unique_bytes == 2 * 32
-    assert sum(map(moved_by, accounted.calls)) == 4 * 32
+    breakdown = account(ProfiledStep(target_of("twice", lambda: (x + x).mul_(2), []), "forward"))
+    assert breakdown.unique_bytes == 2 * 32
+    assert sum(operation.bytes_moved for operation in breakdown.operations) == 4 * 32
 
 
 @pytest.mark.parametrize(
@@ -303,16 +277,16 @@ def test_unique_bytes_count_each_storage_once():
 )
 def test_a_row_is_of_its_floating_point_dtype_or_of_its_own(dtypes, named):
     made = [torch.ones(3, dtype=dtype) for dtype in dtypes]
-    (call,) = account(ProfiledStep(target_of("cat", lambda: torch.cat(made), []), "forward")).calls
+    (call,) = account(ProfiledStep(target_of("cat", lambda: torch.cat(made), []), "forward")).operations
     assert dtype_of(call) == named
-    (record,) = failed_records(Accounted([call]), "torch", "not timed")
+    (record,) = failed_records(Breakdown([call]), "torch", "not timed")
     assert record.dtype == named
 
 
 def test_a_number_taken_to_the_host_is_told():
-    calls = account(ProfiledStep(target_of("item", lambda x: x.sum().item(), [torch.ones(3)]), "forward")).calls
+    calls = account(ProfiledStep(target_of("item", lambda x: x.sum().item(), [torch.ones(3)]), "forward")).operations
     assert "host-sync" in calls[-1].flags
-    calls = account(ProfiledStep(target_of("nonzero", torch.nonzero, [torch.ones(3)]), "forward")).calls
+    calls = account(ProfiledStep(target_of("nonzero", torch.nonzero, [torch.ones(3)]), "forward")).operations
     assert "data-dependent" in calls[-1].flags
 
 
@@ -432,10 +406,10 @@ def test_a_step_that_prints_is_heard_once(capsys):
 def test_what_breaks_while_it_is_timed_is_named():
     turns = iter(range(3))
     step = ProfiledStep(target_of("breaks", lambda: (next(turns), torch.ones(3).exp()), []), "forward")
-    accounted = account(step)
+    breakdown = account(step)
     with pytest.raises(UsageError, match="breaks: StopIteration"):
-        timed(step, accounted, detect("cpu"), left_s=0.0)
-    records = failed_records(accounted, "torch", "it broke")
+        timed(step, breakdown, detect("cpu"), left_s=0.0)
+    records = failed_records(breakdown, "torch", "it broke")
     assert [(record.op, record.status, record.flops) for record in records] == [
         ("aten.ones", "failed", 0),
         ("aten.exp", "failed", 3),
