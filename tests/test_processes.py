@@ -11,8 +11,6 @@ import pytest
 from tests.bench import commands
 from tests.bench.process_checks import descendants, is_running, soon
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
-
 ROOT = Path(__file__).resolve().parents[1]
 START_S, END_S = 240, 60
 """Generous limits, for a busy machine: until workers are at work, and until nothing is left of them."""

@@ -16,7 +16,6 @@ from bench.matmul import OPTIONS
 from results.record import Record
 from results.store.runs import load_run
 from tests.bench import commands
-from tests.bench.process_checks import is_running, soon
 
 CASE = Case.of("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, OPTIONS, {"layout": "nt", "batch": 2})
 
@@ -249,18 +248,3 @@ def test_where_no_provider_is_there_at_all_it_takes_one_line(mine, capsys):
     err = capsys.readouterr().err
     assert f"{mine} has no 'nosuch'" in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.exhaustive
-def test_a_killed_command_leaves_no_process_behind(mine, tmp_path):
-    says_where = f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-    mine.write_text(f"{MINE}\ndef here(x, out):\n{says_where}    loop(x, out)\n")
-    process = commands.start(
-        "bench", "compare", "--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--provider",
-        f"torch,{mine}:here",
-    )  # fmt: skip
-    pid = tmp_path / "pid"
-    assert soon(lambda: pid.exists() and pid.read_text(), 120)
-    process.kill()
-    commands.finish(process)
-    assert soon(lambda: not is_running(int(pid.read_text())))
