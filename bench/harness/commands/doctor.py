@@ -6,20 +6,18 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import CaseWords, UsageError, add_device, make_cases, number, path
 from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.cli.terminal import Progress
 from bench.harness.commands.findings import (
     BAD,
     NOTE,
     OK,
     Finding,
-    SelfComparison,
     finding,
     gpu_findings,
     host_findings,
@@ -28,21 +26,24 @@ from bench.harness.commands.findings import (
     row_finding,
     tick_finding,
 )
+from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.device import gpu_state, host
+from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
+from bench.harness.providers.registry import default_providers, load, numerics, stand_ins
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import Settling, limits_of, no_garbage_collection, settle
 from results.show.table import format_time
 from results.show.terminal import Parser, drawn, print_out, printable
+from results.stats.samples import median
 from results.stats.verdict import compare_pairs, smallest_detectable_change
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.harness.device.device import Device
     from results.record import Record
     from roofline.ceilings import Ceilings
-
-FIT, NOT_FIT = 0, 1
-"""Exit codes."""
 
 DESCRIPTION = """\
 Check a machine before measuring on it, one line per check, each ok, note or bad:
@@ -55,9 +56,6 @@ Check a machine before measuring on it, one line per check, each ok, note or bad
 
 Nothing is saved or changed. A check that fails costs its own line only. Exit code 0: fit; 1: a line is bad; 2: usage;
 3: no such device; 130: interrupted."""
-
-SECONDS = 4.0
-"""Default time of the comparison of one kernel with itself."""
 
 LEAST_PAIRS, MOST_PAIRS = 20, 400
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
@@ -74,59 +72,70 @@ LARGE = {
 
 GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
 
+COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
+
 
 @dataclass
 class Checkup:
-    """The findings so far; each is printed, and saved with those before it, as soon as it is added."""
+    """The findings so far; each is printed, and saved with the previous ones, as soon as it is added."""
 
+    args: argparse.Namespace
+    """Options of the command: budget, seed, format, output."""
     device: Device
     ceilings: Ceilings
     families: Mapping[str, tuple[Op, ...]]
     versions: Mapping[str, Any]
-    budget_s: float = SECONDS
-    seed: int = 0
-    output: Path | None = None
-    is_table: bool = False
-    """Whether findings are printed to stdout."""
-    say: Callable[[str], None] = lambda text: None
-    """Shows progress."""
+    progress: Progress
     began: float = field(default_factory=time.perf_counter)
     findings: list[Finding] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    compared: SelfComparison | None = None
+    noise: dict[str, Any] = field(
+        default_factory=lambda: dict.fromkeys(("self_comparison", "smallest_detectable_change_pct", "settling"))
+    )
+    """JSON of the comparison of one kernel with itself; None until it is measured."""
 
     @property
     def is_fit(self) -> bool:
         """Whether no finding is bad."""
         return all(finding.status != BAD for finding in self.findings)
 
-    def add(self, found: Iterable[Finding]) -> None:
-        """Print and save some findings.
+    def add(self, found: Finding) -> None:
+        """Print and save a finding.
 
         Raises:
             UsageError: the output file cannot be written.
         """
-        for one in found:
-            self.findings.append(one)
-            if self.is_table:
-                print_out(drawn(partial(print_finding, one)))
+        self.findings.append(found)
+        self.print(f"{found.name}: {found.value}", status=found.status)
+        if found.advice:
+            self.print(f"      {found.advice}")
         self.save()
 
+    def print(self, text: str, color: str | None = None, status: str = "") -> None:
+        """Print a line, unless stdout holds JSON."""
+
+        def draw(console: Console) -> None:
+            if status:
+                console.print(f"{status:<4}", style=COLORS[status], end="  ", highlight=False)
+            console.print(printable(text), style=color, markup=False, highlight=False, soft_wrap=True)
+
+        if self.args.format == "table":
+            print_out(drawn(draw))
+
     def save(self) -> None:
-        """Write everything found so far to the output file.
+        """Write all findings so far to the output file.
 
         Raises:
             UsageError: it cannot be written.
         """
-        if self.output is not None:
+        if self.args.output is not None:
             try:
-                self.output.write_text(self.text(), encoding="utf-8")
+                self.args.output.write_text(self.text(), encoding="utf-8")
             except OSError as error:
-                raise UsageError(f"cannot write {self.output}: {error.strerror}") from None
+                raise UsageError(f"cannot write {self.args.output}: {error.strerror}") from None
 
     def text(self) -> str:
-        """Return everything found so far as JSON, in SI base units."""
-        compared = self.compared
+        """Return all findings so far as JSON, in SI base units."""
         content = {
             "fit": self.is_fit,
             "device": self.device.to_dict(),
@@ -134,13 +143,7 @@ class Checkup:
             "versions": dict(self.versions),
             "seconds": time.perf_counter() - self.began,
             "findings": [asdict(finding) for finding in self.findings],
-            "self_comparison": compared and asdict(compared.comparison) | {"case": compared.case},
-            "smallest_detectable_change_pct": compared and compared.smallest_change_pct,
-            "settling": compared
-            and {
-                "settled": compared.settling.settled,
-                "seconds": compared.settling.seconds,
-            },
+            **self.noise,
             "records": [record.to_dict() for record in self.records],
         }
         return json.dumps(content, indent=2, allow_nan=False) + "\n"
@@ -148,15 +151,12 @@ class Checkup:
 
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
-    parser: Parser = commands.add_parser(
-        "doctor",
-        description=DESCRIPTION,
-    )
-    seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
+    parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
     add_device(parser)
-    whole = number(0, 2**63 - 1, "a whole number, 0 or more", int)
+    seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
     of_budget = "time of the comparison of one kernel with itself (default: 4)"
-    parser.add_argument("--budget", metavar="SECONDS", type=seconds, default=SECONDS, help=of_budget)
+    parser.add_argument("--budget", metavar="SECONDS", type=seconds, default=4.0, help=of_budget)
+    whole = number(0, 2**63 - 1, "a whole number, 0 or more", int)
     parser.add_argument("--seed", type=whole, default=0, help="random seed for the order of the pairs (default: 0)")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="output format (default: table)")
     of_output = "save the findings as JSON, rewritten after each check"
@@ -169,7 +169,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """Run all checks and return the exit code."""
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
-    from bench.harness.cli.terminal import Progress
     from bench.harness.device.stamp import versions
 
     if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
@@ -178,28 +177,31 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         main.check_output(args.output)
     device = main.device_of(args)
     device.use()
-    is_table, ceilings = args.format == "table", ceilings_of(device, None)
+    is_interrupted = False
     with Progress(args.quiet) as progress:
-        checkup = Checkup(
-            device, ceilings, families, versions(), args.budget, args.seed, args.output, is_table, progress.say
-        )
-        if is_table:
-            print_out(drawn(lambda console: print_head(console, checkup)))
+        checkup = Checkup(args, device, ceilings_of(device, None), families, versions(), progress)
+        known = ", ".join(f"{name} {version}" for name, version in checkup.versions.items() if version)
+        gpu = "" if checkup.ceilings.slug == device.slug else f", {checkup.ceilings.slug}"
+        checkup.print(f"{device.name} ({device.slug}{gpu}), {known}")
         try:
             check_all(checkup)
-            is_interrupted = False
         except KeyboardInterrupt:
             is_interrupted = True
     checkup.save()
-    print_out(drawn(lambda console: print_end(console, checkup)) if is_table else checkup.text())
-    return INTERRUPTED if is_interrupted else FIT if checkup.is_fit else NOT_FIT
+    counts = {status: sum(finding.status == status for finding in checkup.findings) for status in COLORS}
+    counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    verdict, color = ("fit: measure", "green") if checkup.is_fit else ("not fit: see what is bad above", "red")
+    checkup.print(f"{verdict} ({counted}; {time.perf_counter() - checkup.began:.0f} s)", color)
+    if args.format == "json":
+        print_out(checkup.text())
+    return INTERRUPTED if is_interrupted else 0 if checkup.is_fit else 1
 
 
 def check_all(checkup: Checkup) -> None:
     """Run every check; an error in one adds a bad finding, and the next one runs."""
     from bench.harness.measure.runner import DEVICE_LOST, one_line, release
 
-    checks: tuple[tuple[str, Callable[[Checkup], Iterable[Finding]]], ...] = (
+    checks: tuple[tuple[str, Callable[[Checkup], Iterator[Finding]]], ...] = (
         ("the device", device_check),
         ("launches", launch_check),
         ("one kernel as two providers", noise_check),
@@ -207,16 +209,16 @@ def check_all(checkup: Checkup) -> None:
         ("families", family_check),
     )
     for name, check in checks:
-        checkup.say(f"checking: {name}")
+        checkup.progress.say(f"checking: {name}")
         try:
-            for one in check(checkup):
-                checkup.add([one])
+            for found in check(checkup):
+                checkup.add(found)
         except UsageError:
             raise
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
-            checkup.add([Finding(name, BAD, one_line(error), "nothing that depends on it can be measured")])
+            checkup.add(Finding(name, BAD, one_line(error), "nothing that depends on it can be measured"))
         if not release(checkup.device):
-            checkup.add([Finding("the other checks", BAD, DEVICE_LOST)])
+            checkup.add(Finding("the other checks", BAD, DEVICE_LOST))
             break
 
 
@@ -225,13 +227,10 @@ def check_all(checkup: Checkup) -> None:
 
 def device_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield the state of the host, the device and its timer."""
-    from bench.harness.device import gpu_state, host
-    from bench.harness.timing import samplers
-
     device = checkup.device
     yield from host_findings(host.facts(), device)
     tick = tick_finding(samplers.tick_s(device), device.type)
-    if device.is_gpu:  # after the timer, for which this process has become one of those that use the GPU
+    if device.is_gpu:  # after the timer, which makes this process a user of the GPU
         yield from gpu_findings(gpu_state.facts(device.uuid))
     if checkup.ceilings.note:
         yield finding("GPU table", checkup.ceilings.note, "--gpu names the entry to use")
@@ -241,17 +240,14 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def launch_check(checkup: Checkup) -> Iterator[Finding]:
-    """Yield the time of a launch from the host, and on a GPU that of one of the shortest kernels in a CUDA graph."""
+    """Yield the time of a launch from the host, and on a GPU also the time of the shortest kernel in a CUDA graph."""
     import torch
-
-    from bench.harness.timing import samplers
-    from results.stats.samples import median
 
     host_s = samplers.empty_launch_s(checkup.device)
     yield Finding("launch floor", OK, f"{format_time(host_s)} for the host", "", host_s, "s")
     if checkup.device.is_gpu:
-        one = torch.ones(1, device=checkup.device.torch_name)
-        graph = samplers.GraphSampler([lambda: one.add_(0)], GRAPH_LAUNCHES)
+        x = torch.ones(1, device=checkup.device.torch_name)
+        graph = samplers.GraphSampler([lambda: x.add_(0)], GRAPH_LAUNCHES)
         graph.sample()  # the first one also moves the graph to the GPU
         launch_s = median([graph.sample() for _ in range(GRAPH_SAMPLES)]) / graph.launches_per_sample
         yield judged(f"launch in a graph of {GRAPH_LAUNCHES}", checkup.ceilings, "launch", "launch", launch_s)
@@ -259,24 +255,32 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
 
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield whether one kernel is as fast as itself, and the smallest change that could be seen."""
-    matmul = checkup.families["matmul"][0]
-    checkup.compared = compare_with_itself(checkup.device, matmul, checkup.budget_s, checkup.seed)
-    yield from noise_findings(checkup.compared)
+    matmul, args = checkup.families["matmul"][0], checkup.args
+    times_s, settling, case, disturbed = compare_with_itself(checkup.device, matmul, args.budget, args.seed)
+    comparison, change_pct = compare_pairs(*times_s), smallest_detectable_change(*times_s)
+    checkup.noise = {
+        "self_comparison": asdict(comparison) | {"case": case},
+        "smallest_detectable_change_pct": change_pct,
+        "settling": {"settled": settling.settled, "seconds": settling.seconds},
+    }
+    yield from noise_findings(comparison, change_pct, settling, case, disturbed)
 
 
-def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -> SelfComparison:
-    """Time one fp32 matmul as two providers, each pair in random order, for about `seconds`."""
-    from bench.harness.data import inputs
+def compare_with_itself(
+    device: Device, matmul: Op, seconds: float, seed: int
+) -> tuple[tuple[list[float], list[float]], Settling, str, str | None]:
+    """Time one fp32 matmul as two providers, each pair in random order, for about `seconds`.
+
+    Returns:
+        The times of both, the warm-up, the name of the case, and what disturbed the measurement.
+    """
     from bench.harness.device.telemetry import row_telemetry, snapshot
     from bench.harness.measure.evidence import disturbance
-    from bench.harness.providers.registry import load, numerics
-    from bench.harness.timing import samplers
-    from bench.harness.timing.protocol import limits_of, no_garbage_collection, settle
 
     size = SIZES[device.type]
     case = Case(matmul.name, "fp32", {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
-    data = inputs.make_sets(matmul, case, inputs.Filler("uniform", case.dtype, device, seed), device, 1)[0]
-    order, series = random.Random(seed), ([], [])  # type: tuple[random.Random, tuple[list[float], list[float]]]
+    data = make_sets(matmul, case, Filler("uniform", case.dtype, device, seed), device, 1)[0]
+    order, series = random.Random(seed), (list[float](), list[float]())
     with numerics(case.dtype), no_garbage_collection():
         call = load("torch", matmul, "matmul", device).call(data)
         call()
@@ -287,9 +291,7 @@ def compare_with_itself(device: Device, matmul: Op, seconds: float, seed: int) -
         while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
             for index in order.sample((0, 1), 2):
                 series[index].append(pair[index].sample() / launches[index])
-    disturbed = disturbance(row_telemetry(before, snapshot(device)), device.is_gpu)
-    change = smallest_detectable_change(*series)
-    return SelfComparison(compare_pairs(*series), change, settling, case.name, disturbed)
+    return series, settling, case.name, disturbance(row_telemetry(before, snapshot(device)), device.is_gpu)
 
 
 def large_check(checkup: Checkup) -> Iterator[Finding]:
@@ -313,44 +315,12 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
     """Measure a case by the default providers of its family, and yield a finding for each."""
     from bench.harness.measure.plan import Settings, plan
     from bench.harness.measure.runner import Runner
-    from bench.harness.providers.registry import default_providers, stand_ins
-    from bench.harness.timing.protocol import limits_of
 
     device, settings = checkup.device, Settings(cache="cold" if is_large else "warm")
     limits = replace(limits_of(device), cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
     runner = Runner(family, device, settings, limits=limits, ceilings=checkup.ceilings)
     providers = default_providers(family, device, case.dtype)
     for row in plan([(op, case)], providers, device, settings, stand_ins(family, device)):
-        checkup.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
+        checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
         checkup.records.append(runner.measure(row))
         yield row_finding(checkup.records[-1], checkup.ceilings, is_large)
-
-
-# ---- the output ------------------------------------------------------------------------------------------------------
-
-COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
-
-
-def print_head(console: Console, checkup: Checkup) -> None:
-    """Print what is checked."""
-    versions = ", ".join(f"{name} {version}" for name, version in checkup.versions.items() if version)
-    device, gpu = checkup.device, "" if checkup.ceilings.slug == checkup.device.slug else f", {checkup.ceilings.slug}"
-    line = printable(f"{device.name} ({device.slug}{gpu}), {versions}")
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def print_finding(one: Finding, console: Console) -> None:
-    """Print one finding, and below it what to do."""
-    console.print(f"{one.status:<4}", style=COLORS[one.status], end="  ", highlight=False)
-    console.print(printable(f"{one.name}: {one.value}"), markup=False, highlight=False, soft_wrap=True)
-    if one.advice:
-        console.print(printable(f"      {one.advice}"), markup=False, highlight=False, soft_wrap=True)
-
-
-def print_end(console: Console, checkup: Checkup) -> None:
-    """Print the number of findings of each status, and the verdict."""
-    counts = {status: sum(finding.status == status for finding in checkup.findings) for status in COLORS}
-    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    verdict = "fit: measure" if checkup.is_fit else "not fit: see what is bad above"
-    text = f"{verdict} ({said}; {time.perf_counter() - checkup.began:.0f} s)"
-    console.print(text, style="green" if checkup.is_fit else "red", markup=False, highlight=False)

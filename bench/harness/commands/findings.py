@@ -1,9 +1,9 @@
-"""The lines of `python -m bench doctor` that need no measurement, and the verdict of those that were measured."""
+"""The findings of `python -m bench doctor`, from facts and measurements to a line each: ok, note or bad."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,62 +43,43 @@ PUBLISHED = Path(__file__).with_name("published.toml")
 
 @dataclass(frozen=True)
 class Finding:
-    """One check and its result."""
+    """One check and its result; `measured` and `expected` in SI base units."""
 
     name: str
     status: str
-    """`ok`, `note` or `bad`."""
     value: str
-    """The result as text."""
     advice: str = ""
-    """What to do about it."""
     measured: float | None = None
-    """In SI base units."""
     unit: str | None = None
     expected: float | None = None
     source: str | None = None
     """Source of the expected value."""
 
 
-@dataclass(frozen=True)
-class SelfComparison:
-    """One kernel timed as two providers."""
-
-    comparison: Comparison
-    smallest_change_pct: float
-    settling: Settling
-    case: str
-    disturbed: str | None = None
-    """What took the cores or the clock away during the comparison; None if nothing did."""
+def finding(name: str, value: str, advice: str = "", is_bad: bool = False) -> Finding:
+    """Return a finding: `bad`, or `note` if there is advice, or `ok`."""
+    return Finding(name, BAD if is_bad else NOTE if advice else OK, value, advice)
 
 
-def finding(name: str, value: str, advice: str = "") -> Finding:
-    """Return a finding: `note` if there is advice, else `ok`."""
-    return Finding(name, NOTE if advice else OK, value, advice)
+# ---- the host and the GPU --------------------------------------------------------------------------------------------
 
 
-# ---- the host --------------------------------------------------------------------------------------------------------
-
-
-def host_findings(facts: Mapping[str, Any], device: Device) -> list[Finding]:
-    """Return the state of the host's cores; `facts` are those of `host.facts`."""
+def host_findings(facts: Mapping[str, Any], device: Device) -> Iterator[Finding]:
+    """Yield the state of the host's cores; `facts` are those of `host.facts`."""
     cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
-    threads = "" if device.threads is None else f", {device.threads} threads are used"
-    found = [finding("cores", f"{cores} allowed{threads}")]
+    yield finding("cores", f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""))
     if quota is not None:
         is_kept = (device.threads or 0) <= max(1.0, quota)
         advice = "fewer threads are used" if is_kept else "the threads are stopped again and again; use fewer"
         is_short = cores is not None and quota < cores
         text = f"the control group may use {quota:g} cores' worth of time"
-        found.append(finding("cpu quota", text, advice if is_short else ""))
+        yield finding("cpu quota", text, advice if is_short else "")
     if load is not None and cores:
         advice = "wait until nothing else runs; noisy rows are flagged `preempted`"
-        found.append(finding("load", f"{load:g} over the last minute", advice if load > BUSY_SHARE * cores else ""))
-    governor = facts["governor"]
-    if governor is not None:
+        yield finding("load", f"{load:g} over the last minute", advice if load > BUSY_SHARE * cores else "")
+    if (governor := facts["governor"]) is not None:
         is_slow = governor in ("powersave", "conservative") and not device.is_gpu
-        found.append(finding("governor", governor, "the clock follows the load slowly: measure longer" * is_slow))
-    return found
+        yield finding("governor", governor, "the clock follows the load slowly: measure longer" if is_slow else "")
 
 
 def tick_finding(tick_s: float, device_type: str) -> Finding:
@@ -107,103 +88,97 @@ def tick_finding(tick_s: float, device_type: str) -> Finding:
     return finding("timer resolution", f"{tick_s * 1e9:.3g} ns", advice if tick_s > TICK_S[device_type] else "")
 
 
-# ---- the GPU ---------------------------------------------------------------------------------------------------------
-
-
-def gpu_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    """Return what NVML reports; `facts` are those of `gpu_state.facts`."""
-    problem = facts["errors"].get("nvml")
-    if problem:
+def gpu_findings(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what NVML reports; `facts` are those of `gpu_state.facts`."""
+    if problem := facts["errors"].get("nvml"):
         advice = "clocks, power and throttling will be missing from every row; times are not affected"
-        return [finding("nvml", f"not readable: {problem}", advice)]
-    return [*_clock_findings(facts), *_sharing_findings(facts), *_health_findings(facts)]
-
-
-def _clock_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    found = []
-    clock, most = facts["sm_clock_hz"], facts["max_sm_clock_hz"]
-    if most is not None:
-        now = "" if clock is None else f"{clock / 1e6:.0f} MHz now, "
-        found.append(finding("SM clock", f"{now}{most / 1e6:.0f} MHz at most"))
-    limit, default = facts["power_limit_w"], facts["power_limit_default_w"]
-    if limit is not None and default is not None and limit < default:
+        yield finding("nvml", f"not readable: {problem}", advice)
+        return
+    clock_hz, max_hz = facts["sm_clock_hz"], facts["max_sm_clock_hz"]
+    if max_hz is not None:
+        now = "" if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz now, "
+        yield finding("SM clock", f"{now}{max_hz / 1e6:.0f} MHz at most")
+    limit_w, default_w = facts["power_limit_w"], facts["power_limit_default_w"]
+    if limit_w is not None and default_w is not None and limit_w < default_w:
         advice = "results are those of the lower limit; compare only with runs under it"
-        found.append(finding("power limit", f"{limit:g} W, {default:g} W by default", advice))
-    elif limit is not None:
-        found.append(finding("power limit", f"{limit:g} W"))
-    held = [event for event in facts["clock_events"] or () if event not in ("idle", "gpu_idle")]
-    if held:
-        found.append(finding("clock events", ", ".join(held), "the clock is limited now; see `throttle` of rows"))
-    return found
+        yield finding("power limit", f"{limit_w:g} W, {default_w:g} W by default", advice)
+    elif limit_w is not None:
+        yield finding("power limit", f"{limit_w:g} W")
+    if limiting := [event for event in facts["clock_events"] or () if event not in ("idle", "gpu_idle")]:
+        yield finding("clock events", ", ".join(limiting), "the clock is limited now; see `throttle` of rows")
+    if facts["other_processes"] is not None:
+        yield _sharing_finding([process["pid"] for process in facts["other_processes"]], facts.get("own_process_seen"))
+    if rows := facts["remapped_rows"]:
+        if rows.get("failed"):
+            yield finding("memory", "row remapping failed", "the card is beyond repair: have it replaced", is_bad=True)
+        elif rows.get("pending"):
+            advice = "the GPU must be reset by its administrator"
+            yield finding("memory", "a row remapping is pending", advice, is_bad=True)
+        else:
+            yield finding("memory", "no row remapping pending")
 
 
-def _sharing_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    found, name, others = [], "other processes", facts["other_processes"]
+def _sharing_finding(pids: list[int], is_own_seen: bool | None) -> Finding:
+    name, is_hidden = "other processes", is_own_seen is False
     # This process uses the GPU too. If none listed has its id, a container gives it another than the driver lists.
-    hidden = 1 if facts.get("own_process_seen") is False else 0
-    if others and len(others) == hidden:
-        text = f"one compute process: {others[0]['pid']}; in a container it is this one, under its id on the host"
-        found.append(finding(name, text, "if this is not a container, wait for it or stop it"))
-    elif others:
-        pids = ", ".join(str(process["pid"]) for process in others[:5])
-        text = f"{len(others)} compute processes: {pids}" + ("; one of them may be this one" if hidden else "")
-        found.append(Finding(name, BAD, text, "wait for them or stop them"))
-    elif others is not None:
-        found.append(finding(name, "none seen"))
-    return found
-
-
-def _health_findings(facts: Mapping[str, Any]) -> list[Finding]:
-    rows = facts["remapped_rows"]
-    if not rows:
-        return []
-    if rows.get("failed"):
-        return [Finding("memory", BAD, "row remapping failed", "the card is beyond repair: have it replaced")]
-    if rows.get("pending"):
-        return [Finding("memory", BAD, "a row remapping is pending", "the GPU must be reset by its administrator")]
-    return [finding("memory", "no row remapping pending")]
+    if not pids:
+        return finding(name, "none seen")
+    if is_hidden and len(pids) == 1:
+        text = f"one compute process: {pids[0]}; in a container it is this one, under its id on the host"
+        return finding(name, text, "if this is not a container, wait for it or stop it")
+    text = f"{len(pids)} compute processes: {', '.join(map(str, pids[:5]))}"
+    text += "; one of them may be this one" if is_hidden else ""
+    return finding(name, text, "wait for them or stop them", is_bad=True)
 
 
 # ---- measurements ----------------------------------------------------------------------------------------------------
 
 
-def noise_findings(compared: SelfComparison) -> list[Finding]:
-    """Return whether the device settled, whether one kernel came out as fast as itself, and the detectable change."""
-    settling, comparison = compared.settling, compared.comparison
+def noise_findings(
+    comparison: Comparison, change_pct: float, settling: Settling, case: str, disturbed: str | None
+) -> Iterator[Finding]:
+    """Yield whether the device settled, whether one kernel came out as fast as itself, and the detectable change.
+
+    Args:
+        comparison: of one kernel timed as two providers.
+        change_pct: smallest detectable change, percent.
+        settling: warm-up before the comparison.
+        case: name of the case.
+        disturbed: what took the cores or the clock away during the comparison; None if nothing did.
+    """
     state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s of work"
     advice = "something else changes the clock or takes the cores; look for it, and wait"
-    found = [finding("settled", state, "" if settling.settled else advice)]
-    if compared.disturbed:
-        found.append(Finding("other work", BAD, compared.disturbed, "wait until nothing else runs, or stop it"))
-    name, pairs = "one kernel against itself", f"{comparison.pairs} pairs of matmul {compared.case}"
-    text = f"{comparison.verdict}: {comparison.reason} ({pairs})"
-    advice = "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
-    found.append(finding(name, text) if comparison.verdict == SAME else Finding(name, BAD, text, advice))
-    change, advice = compared.smallest_change_pct, "a quieter machine, or more time for each comparison"
-    name = "smallest change that would be seen"
-    return [*found, finding(name, f"{change:.2g} %", advice if change > COARSE_CHANGE_PCT else "")]
+    yield finding("settled", state, "" if settling.settled else advice)
+    if disturbed:
+        yield finding("other work", disturbed, "wait until nothing else runs, or stop it", is_bad=True)
+    text = f"{comparison.verdict}: {comparison.reason} ({comparison.pairs} pairs of matmul {case})"
+    advice, is_bad = "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget", True
+    if comparison.verdict == SAME:
+        advice, is_bad = "", False
+    yield finding("one kernel against itself", text, advice, is_bad)
+    advice = "a quieter machine, or more time for each comparison" if change_pct > COARSE_CHANGE_PCT else ""
+    yield finding("smallest change that would be seen", f"{change_pct:.2g} %", advice)
 
 
 def row_finding(record: Record, ceilings: Ceilings, is_large: bool) -> Finding:
-    """Return whether the result of a row is right, its time, and for a large row its rate beside the expected one."""
+    """Return whether the result of a row is right, its time, and the rate of a large row with the expected rate."""
     name = f"{record.op} {record.dtype} {record.case}, {record.provider}"
     if record.status in ("failed", "invalid"):
         return Finding(name, BAD, f"{record.status}: {record.reason}", "its result or its time cannot be used")
     if record.status != "ok" or record.median_s is None:
         return Finding(name, NOTE, f"{record.status}: {record.reason}")
-    advice = "; ".join(
-        f"{flag}: {record.flag_reasons.get(flag, '')}" for flag in record.flags if flag in REPORTED_FLAGS
-    )
+    reasons = record.flag_reasons
+    advice = "; ".join(f"{flag}: {reasons.get(flag, '')}" for flag in record.flags if flag in REPORTED_FLAGS)
     if not is_large:
         value = f"{format_time(record.median_s)}; verified"
-        return Finding(name, NOTE if advice else OK, value, advice, record.median_s, "s")
+        return replace(finding(name, value, advice), measured=record.median_s, unit="s")
     if record.op == "matmul":
-        found = judged(name, ceilings, "flops", record.dtype, (record.flops or 0) / record.median_s)
+        judged_row = judged(name, ceilings, "flops", record.dtype, (record.flops or 0) / record.median_s)
     else:
         moved = (record.bytes_read or 0) + (record.bytes_written or 0)
-        found = judged(name, ceilings, "bandwidth", "copy", moved / record.median_s)
-    status = NOTE if advice and found.status == OK else found.status
-    return replace(found, status=status, advice=f"{found.advice} {advice}".strip())
+        judged_row = judged(name, ceilings, "bandwidth", "copy", moved / record.median_s)
+    status = NOTE if advice and judged_row.status == OK else judged_row.status
+    return replace(judged_row, status=status, advice=f"{judged_row.advice} {advice}".strip())
 
 
 def judged(name: str, ceilings: Ceilings, quantity: str, of: str, value: float) -> Finding:
@@ -211,17 +186,15 @@ def judged(name: str, ceilings: Ceilings, quantity: str, of: str, value: float) 
     from roofline.ceilings import QUANTITIES
 
     unit, known = QUANTITIES[quantity], expected_of(ceilings, quantity, of)
-
-    def text(number: float) -> str:
-        return format_time(number) if unit == "s" else format_rate(number, unit)
-
+    text = format_time(value) if unit == "s" else format_rate(value, unit)
     if known is None:
-        return Finding(name, OK, text(value), "", value, unit)
+        return Finding(name, OK, text, "", value, unit)
     expected, kind, source = known
     share = expected / value if unit == "s" else value / expected
     status, advice = verdict(share, kind)
-    compared = f"{text(value)}, {format_percent(100 * share)} of the {text(expected)} expected ({kind})"
-    return Finding(name, status, compared, advice, value, unit, expected, source)
+    expected_text = format_time(expected) if unit == "s" else format_rate(expected, unit)
+    text += f", {format_percent(100 * share)} of the {expected_text} expected ({kind})"
+    return Finding(name, status, text, advice, value, unit, expected, source)
 
 
 def expected_of(ceilings: Ceilings, quantity: str, name: str) -> tuple[float, str, str] | None:

@@ -1,5 +1,6 @@
 """`python -m bench doctor`: each finding from made-up facts, the page, the exit code, and one real short run."""
 
+import argparse
 import json
 import random
 from dataclasses import replace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import __main__ as command
+from bench.harness.cli.terminal import Progress
 from bench.harness.commands import doctor
 from bench.harness.commands.doctor import Checkup
 from bench.harness.commands.findings import (
@@ -15,7 +17,6 @@ from bench.harness.commands.findings import (
     NOTE,
     OK,
     Finding,
-    SelfComparison,
     gpu_findings,
     host_findings,
     judged,
@@ -28,7 +29,6 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import runner
 from bench.harness.timing.protocol import Settling
 from results.record import Record
-from results.stats.comparison import SLOWER
 from results.stats.verdict import compare_pairs, smallest_detectable_change
 from roofline.ceilings import Ceiling, Ceilings
 
@@ -56,10 +56,19 @@ def series(change=0.0, noise=0.001, pairs=100):
     return baseline, [value * (1 + change) for value in candidate]
 
 
-def compared(change=0.0, noise=0.001, settled=True):
-    settling = Settling(settled, 0.5, 10)
-    pair = series(change, noise)
-    return SelfComparison(compare_pairs(*pair), smallest_detectable_change(*pair), settling, "512x512x512")
+def compared(change=0.0, noise=0.001, settled=True, disturbed=None):
+    """What the comparison of one kernel with itself returns."""
+    return series(change, noise), Settling(settled, 0.5, 10), "512x512x512", disturbed
+
+
+def noise_of(*made_up):
+    pair, *others = made_up
+    return statuses(noise_findings(compare_pairs(*pair), smallest_detectable_change(*pair), *others))
+
+
+def checkup(ceilings, **options):
+    args = argparse.Namespace(**{"format": "json", "output": None} | options)
+    return Checkup(args, cpu_device(), ceilings, {}, {}, Progress(quiet=True))
 
 
 def test_a_quiet_host_is_all_right():
@@ -75,14 +84,15 @@ def test_a_quiet_host_is_all_right():
     ],
 )
 def test_what_disturbs_a_host_is_noted_with_advice(change, name):
-    findings = host_findings(HOST | change, cpu_device())
-    assert statuses(findings)[name] == NOTE
-    assert next(finding for finding in findings if finding.name == name).advice
+    [found] = [one for one in host_findings(HOST | change, cpu_device()) if one.name == name]
+    assert found.status == NOTE
+    assert found.advice
 
 
-def test_what_a_host_does_not_tell_is_left_out():
+def test_unknown_facts_are_left_out():
     facts = dict.fromkeys(HOST) | {"cores_allowed": 2}
     assert [finding.name for finding in host_findings(facts, cpu_device())] == ["cores"]
+    assert list(gpu_findings(dict.fromkeys(GPU) | {"errors": {}})) == []
 
 
 def test_a_free_gpu_is_all_right():
@@ -101,9 +111,9 @@ def test_a_free_gpu_is_all_right():
     ],
 )
 def test_what_speaks_against_a_gpu_is_found_with_advice(change, name, status):
-    findings = gpu_findings(GPU | change)
-    assert statuses(findings)[name] == status
-    assert next(finding for finding in findings if finding.name == name).advice
+    [found] = [one for one in gpu_findings(GPU | change) if one.name == name]
+    assert found.status == status
+    assert found.advice
 
 
 @pytest.mark.parametrize(
@@ -115,10 +125,6 @@ def test_a_process_that_may_be_this_one_under_another_id_makes_no_gpu_unfit(pids
     assert statuses(found)["other processes"] == status
 
 
-def test_what_nvml_does_not_tell_is_left_out():
-    assert gpu_findings(dict.fromkeys(GPU) | {"errors": {}}) == []
-
-
 def test_a_coarse_tick_is_noted():
     assert tick_finding(5e-8, "cpu").status == OK
     assert tick_finding(1e-3, "cpu").status == NOTE
@@ -126,22 +132,17 @@ def test_a_coarse_tick_is_noted():
 
 
 def test_one_kernel_against_itself_must_come_out_the_same():
-    found = statuses(noise_findings(compared()))
+    found = noise_of(*compared())
     assert found["one kernel against itself"] == OK
     assert found["smallest change that would be seen"] == OK
-    biased = compared(change=0.05)
-    assert biased.comparison.verdict == SLOWER
-    assert statuses(noise_findings(biased))["one kernel against itself"] == BAD
-
-
-def test_a_machine_that_other_work_disturbs_is_not_fit():
-    assert "other work" not in statuses(noise_findings(compared()))
-    busy = replace(compared(), disturbed="300 times a second a thread lost its core")
-    assert statuses(noise_findings(busy))["other work"] == BAD
+    assert "other work" not in found
+    assert noise_of(*compared(change=0.05))["one kernel against itself"] == BAD
+    busy = compared(disturbed="300 times a second a thread lost its core")
+    assert noise_of(*busy)["other work"] == BAD
 
 
 def test_noise_and_an_unsettled_device_are_noted():
-    found = statuses(noise_findings(compared(noise=0.2, settled=False)))
+    found = noise_of(*compared(noise=0.2, settled=False))
     assert found["settled"] == NOTE
     assert found["one kernel against itself"] == BAD
     assert found["smallest change that would be seen"] == NOTE
@@ -259,11 +260,11 @@ def test_an_error_costs_its_own_check_and_each_line_is_printed_and_saved_at_once
     for name in ("device", "launch", "large", "family"):
         monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
     monkeypatch.setattr(doctor, "noise_check", two)
-    checkup = Checkup(cpu_device(), H100, {}, {}, output=saved, is_table=True)
-    doctor.check_all(checkup)
-    assert [one.name for one in checkup.findings][:3] == ["device", "launch", "first"]
-    assert [one.name for one in checkup.findings][4:] == ["large", "family"]
-    failed = checkup.findings[3]
+    checked = checkup(H100, output=saved, format="table")
+    doctor.check_all(checked)
+    assert [one.name for one in checked.findings][:3] == ["device", "launch", "first"]
+    assert [one.name for one in checked.findings][4:] == ["large", "family"]
+    failed = checked.findings[3]
     assert (failed.status, failed.value) == (BAD, "RuntimeError: no such kernel")
     ((text, findings),) = printed
     assert "first: 1" in text
@@ -276,9 +277,9 @@ def test_no_check_follows_where_the_gpu_keeps_an_error(monkeypatch):
     monkeypatch.setattr(runner, "release", lambda device: next(released))
     for name in ("device", "launch", "noise", "large", "family"):
         monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
-    checkup = Checkup(cpu_device(), H100, {}, {})
-    doctor.check_all(checkup)
-    assert [(one.name, one.status) for one in checkup.findings] == [
+    checked = checkup(H100)
+    doctor.check_all(checked)
+    assert [(one.name, one.status) for one in checked.findings] == [
         ("device", OK),
         ("launch", OK),
         ("the other checks", BAD),
@@ -314,8 +315,8 @@ def test_pairs_are_interleaved_in_an_order_that_the_seed_decides(monkeypatch):
             return SimpleNamespace(launches_per_sample=1, sample=lambda: made.append(("ran", name)) or 1e-3)
 
         monkeypatch.setattr("bench.harness.timing.samplers.make_sampler", sampler_of)
-        found = doctor.compare_with_itself(cpu_device(), command.families()["matmul"][0], 0.0, seed=3)
-        ran = [name for kind, name in made if kind == "ran"][found.settling.launches :]
+        _, settling, *_ = doctor.compare_with_itself(cpu_device(), command.families()["matmul"][0], 0.0, seed=3)
+        ran = [name for kind, name in made if kind == "ran"][settling.launches :]
         assert len(ran) == 2 * doctor.LEAST_PAIRS
         assert all({first, second} == {0, 1} for first, second in zip(ran[::2], ran[1::2], strict=True))
         assert {tuple(ran[i : i + 2]) for i in range(0, len(ran), 2)} == {(0, 1), (1, 0)}

@@ -7,7 +7,6 @@ from bench.__main__ import main
 from bench.harness.commands import doctor, findings
 from bench.harness.commands.doctor import rows_of
 from bench.harness.measure.cost import smaller_cases
-from bench.harness.providers import registry
 from bench.harness.timing import protocol
 
 FAMILIES = ("elementwise", "matmul", "norm")
@@ -25,7 +24,7 @@ def test_every_check_finds_something_and_nothing_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "LEAST_PAIRS", 5)
     monkeypatch.setitem(doctor.SIZES, "cuda", 64)
     monkeypatch.setattr(findings, "verdict", lambda share, kind: (findings.OK, ""))  # its times are made up
-    monkeypatch.setattr(registry, "default_providers", lambda family, device, dtype="": ["torch"])
+    monkeypatch.setattr(doctor, "default_providers", lambda family, device, dtype="": ["torch"])
     monkeypatch.setattr(protocol, "GPU_LIMITS", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
     saved = tmp_path / "doctor.json"
     main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "-o", str(saved)])
