@@ -212,11 +212,6 @@ def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 # ---- ops -----------------------------------------------------------------------------------------------------------
 
 
-def attention_eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the attention; torch's function cannot write into a given tensor."""
-    return library_attention(q, keys, values)
-
-
 decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what a function of a user's takes
     [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "rotation", *LAYER)]
 )
@@ -310,7 +305,7 @@ OPS = (
         make_inputs=attention_inputs,
         output_shape=lambda case: (case.shape["b"], config_of(case).heads, config_of(case).head_dim),
         reference=plain_attention,
-        eager=attention_eager,
+        eager=library_attention,
         expression=library_attention,
         writes_out_when_compiled=False,
         work=work_by(decode_attention_work),

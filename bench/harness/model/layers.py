@@ -84,8 +84,11 @@ def plain_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return weighted(scores_of(q, keys).softmax(-1), values)
 
 
-def library_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return `plain_attention` by torch's function; the query heads of a group are queries of one key head."""
+def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return `plain_attention` by torch's function, which cannot write into `out`.
+
+    The query heads of a group are queries of one key head.
+    """
     from torch.nn import functional
 
     grouped = q.unflatten(1, (keys.shape[1], -1))

@@ -89,11 +89,6 @@ def test_torch_is_right_in_every_family_dtype_and_fill(models, family, dtype, fi
             assert found.checked_elements == found.elements
 
 
-def test_a_step_of_a_real_slice_is_right():
-    case = case_of("decode-block", "qwen2.5-0.5b", 2, 64)
-    assert verdict(case, data_of(case)).is_right
-
-
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
 def test_inputs_are_left_as_they_were(models, family):
     for op in OP:

@@ -168,15 +168,3 @@ def test_what_is_built_otherwise_is_refused_by_name_and_still_counted(op, model,
         OP[op].check(case, "cpu")
     assert str(refused.value).startswith(f"{model}: ")
     assert OP[op].work(case).flops > 0
-
-
-def test_windows_and_positions_that_reach_are_measured():
-    for model, length in (("gpt2", 1024), ("mistral-7b", 4096)):
-        OP["decode-step"].check(case_of("decode-step", model, 1, length), "cpu")
-
-
-def test_a_case_is_of_the_small_model_that_the_page_names_unless_another_is_asked_for():
-    values = {option.name: option.default("bf16") for option in OPTIONS}
-    case = Case.of("decode-block", "bf16", {"b": 2, "s": 64}, OPTIONS, values)
-    assert case.name == "2x64:qwen2.5-0.5b"
-    assert OP["decode-block"].work(case) == OP["decode-block"].work(case_of("decode-block", "qwen2.5-0.5b", 2, 64))

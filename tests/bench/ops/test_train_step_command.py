@@ -199,22 +199,6 @@ def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
     assert set(record.verified) == {"before", "after"}
 
 
-def test_ctrl_c_keeps_the_finished_steps(capsys, monkeypatch, runs):
-    right = step.TrainingStep.__init__
-
-    def second_is_interrupted(self, plan, *rest):
-        if plan.recipe.name == "amp":
-            raise KeyboardInterrupt
-        right(self, plan, *rest)
-
-    monkeypatch.setattr(step.TrainingStep, "__init__", second_is_interrupted)
-    assert run(*SMALL, "--recipe", "fp32,amp,bf16") == 130
-    assert [record.options["recipe"] for record in load_run(commands.run_files(runs)[0]).records] == ["fp32"]
-    out, err = capsys.readouterr()
-    assert "interrupted: what was finished is kept" in err
-    assert "saved: " in out
-
-
 def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
     assert run(*SMALL, "--recipe", "fp32,bf16", "-q") == 0
     (path,) = commands.run_files(runs)
@@ -224,14 +208,6 @@ def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
         share, said = machine.mfu_of(record.dtype, None)
         assert share == pytest.approx(record.flops / record.median_s / commands.PEAKS_FLOPS_PER_S[record.dtype])
         assert "measured: train-step 2x32" in said
-
-
-def test_the_list_names_the_command():
-    returned, out, err = commands.finish(commands.start("bench", "list"))
-    assert (returned, err) == (0, "")
-    (line,) = [line for line in out.splitlines() if line.startswith("bench.train_step ")]
-    assert "train-step" in line
-    assert "fp32, amp, bf16" in line
 
 
 def test_help_needs_no_torch_and_says_how_steps_are_counted():
