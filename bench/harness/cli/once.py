@@ -32,11 +32,10 @@ def measure_once(
     rows: Sequence[tuple[Record, Measure]],
     defined_in: Sequence[str],
 ) -> Run:
-    """Measure all rows within the budget and return the run, concluded but not shown.
+    """Measure all rows within the budget and return the run, not shown yet.
 
     Args:
-        args: the options of the command.
-        argv: its arguments; None stands for those of the process.
+        args, argv: the options of the command, and its arguments if they are not those of the process.
         name: the middle of the run file's name: `train-step`; the command is `bench.train_step`.
         device: the device under test.
         rows: the blank record of each row, `skipped` and with a reason if it cannot be measured here.

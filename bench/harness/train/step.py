@@ -43,13 +43,9 @@ class PhaseClock:
 
     def __init__(self, device: Device) -> None:
         self._is_gpu = device.is_gpu
-        self._steps: list[list[tuple[str, Any]]] = []
+        self._marks: list[tuple[str, Any]] = []
         self.phase = ""
-        """The phase that runs now."""
-
-    def start(self) -> None:
-        """Start a step."""
-        self._steps.append([])
+        """The phase that runs now; empty between steps."""
 
     def enter(self, phase: str) -> None:
         """End the current phase and start another; an empty name ends the step."""
@@ -58,15 +54,16 @@ class PhaseClock:
             now = torch.cuda.Event(enable_timing=True)
             now.record()
         self.phase = phase
-        self._steps[-1].append((phase, now))
+        self._marks.append((phase, now))
 
     def phases_s(self, steps: int) -> list[dict[str, float]]:
         """Return the seconds of each phase of the last `steps` steps, micro-batches added up."""
+        ends = [at for at, (phase, _) in enumerate(self._marks) if not phase]
         found = []
-        for marks in self._steps[-steps:]:
+        for last, end in itertools.pairwise([-1, *ends][-steps - 1 :]):
             spent = dict.fromkeys(PHASES, 0.0)
-            for (phase, begin), (_, end) in itertools.pairwise(marks):
-                spent[phase] += begin.elapsed_time(end) / 1e3 if self._is_gpu else end - begin
+            for (phase, start), (_, stop) in itertools.pairwise(self._marks[last + 1 : end + 1]):
+                spent[phase] += start.elapsed_time(stop) / 1e3 if self._is_gpu else stop - start
             found.append(spent)
         return found
 
@@ -102,7 +99,6 @@ class TrainingStep:
 
     def __call__(self) -> None:
         """Run one step."""
-        self.clock.start()
         for ids, targets in self.micro_batches():
             self.clock.enter("forward")
             loss = self.loss(ids, targets)
