@@ -35,7 +35,8 @@ def measure_once(
     """Measure all rows within the budget and return the run, not shown yet.
 
     Args:
-        args, argv: the options of the command, and its arguments if they are not those of the process.
+        args: the options of the command.
+        argv: its arguments; None stands for those of the process.
         name: the middle of the run file's name: `train-step`; the command is `bench.train_step`.
         device: the device under test.
         rows: the blank record of each row, `skipped` and with a reason if it cannot be measured here.
