@@ -14,7 +14,7 @@ from bench.__main__ import families
 from bench.harness.data.inputs import Filler, InputSet, make_sets, torch_dtype
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import CPU_DTYPES
+from bench.harness.measure.rows import CPU_DTYPES
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
 

@@ -24,7 +24,7 @@ def test_the_python_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     keep_ceilings(tmp_path)
-    for place in ("api.function", "measure.meter"):  # no test believes what it measures here
+    for place in ("api.function", "loop"):  # no test believes what it measures here
         monkeypatch.setattr(f"bench.harness.{place}.limits_of", lambda device: QUICK)
     found, names = examples(page), {}
     assert found

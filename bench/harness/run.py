@@ -18,7 +18,7 @@ from bench.harness.cli.interrupt import INTERRUPTED, OK, USAGE, WRONG_RESULT
 from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run
 from bench.harness.device import stamp as machine
 from bench.harness.device.device import Device
-from bench.harness.measure.finish import judged_again
+from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record
@@ -173,12 +173,12 @@ class Run:
         if self.device.is_gpu or self.environment is None:
             return
         self.progress.expect(0)
-        device, known = self.device, Ceilings.from_dict(self.environment.hardware)
-        low = list(dict.fromkeys(entry for record in self.records for entry in judged_again(record, device, known)[1]))
+        known = Ceilings.from_dict(self.environment.hardware)
+        low = list(dict.fromkeys(entry for record in self.records for entry in too_low(record, self.device, known)))
         if low:
-            self.ceilings = calibrated(False, self._dtypes, device, self.ceilings, self.progress, too_low=low)
+            self.ceilings = calibrated(False, self._dtypes, self.device, self.ceilings, self.progress, low)
             self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
-            self.records[:] = [judged_again(record, device, self.ceilings)[0] for record in self.records]
+            self.records[:] = [judged(record, self.device, self.ceilings) for record in self.records]
             self.rewrite(self.environment)
 
     def conclude(self, render: Render | None = None, document: Document | None = None, draws: bool = False) -> int:

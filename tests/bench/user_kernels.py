@@ -3,7 +3,7 @@
 from bench.elementwise import OPS
 from bench.harness.device.device import Device
 from bench.harness.measure.isolated import measure_isolated
-from bench.harness.measure.plan import Row, Settings
+from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
 from bench.harness.timing.protocol import Limits
 

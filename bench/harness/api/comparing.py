@@ -301,17 +301,18 @@ class _Comparison:
     ) -> Record:
         """Return the record of one function, its result checked once more."""
         from bench.harness.compare.case import interleaving
-        from bench.harness.measure.finish import finished
-        from bench.harness.measure.runner import interpreted, one_line
+        from bench.harness.measure.errors import one_line
+        from bench.harness.measure.flags import recorded
+        from bench.harness.measure.measure_row import interpreted
 
         meter, ready, order, found, rule, names = turns
         blank = self._blank(name, known)
         try:
-            measured = meter.measurement(ready, order, found)
+            samples = meter.samples_of(ready, order, found)
         except Exception as error:
             return replace(blank, status="failed", reason=f"raised {one_line(error)}")
         also = interpreted(self._named[name])
-        record = finished(blank, measured, device, ceilings, self._cache, also, has_advice=False)
+        record = recorded(blank, samples, device, ceilings, self._cache, also, has_advice=False)
         note = interleaving(found.rounds, rule, order, names, list(range(len(names))))
         record = replace(record, interleaved=note, copies=len(ready.calls))
         reason = self._wrong(name)

@@ -21,11 +21,11 @@ from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as copies
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
-from bench.harness.measure.evidence import Flag
-from bench.harness.measure.finish import finished
-from bench.harness.measure.meter import Meter
-from bench.harness.measure.plan import Settings
-from bench.harness.measure.runner import interpreted, one_line
+from bench.harness.measure.errors import one_line
+from bench.harness.measure.flags import Flag, recorded
+from bench.harness.measure.measure_row import interpreted
+from bench.harness.measure.rows import Settings
+from bench.harness.measure.samples import take_samples
 from bench.harness.run import stamp
 from bench.harness.timing.protocol import limits_of
 from results.record import MAX_COUNT, Environment, Record
@@ -90,10 +90,10 @@ def measure_function(
             reason = "no tensor is among the arguments, so that there is nothing to go round: it is warm"
             cache, also = "warm", (Flag("not-cold", reason, ""), *also)
         calls = [functools.partial(fn, *one, **kwargs) for one in sets]
-        measured = Meter(under_test, limits_of(under_test)).measure(calls, reached, blank.flops or None, budget_s)
+        samples = take_samples(calls, reached, under_test, limits_of(under_test), blank.flops or None, budget_s)
     ceilings = known_ceilings(under_test)
     # The advice of a flag is about options of the commands, which a function has none of.
-    record = finished(blank, measured, under_test, ceilings, cache, also, has_advice=False)
+    record = recorded(blank, samples, under_test, ceilings, cache, also, has_advice=False)
     record = replace(record, copies=len(sets), first_call_s=first_call_s)
     return JudgedRecord.of(record, environment_of(under_test, "measure"), judged(record, ceilings), result)
 

@@ -30,8 +30,9 @@ from bench.harness.device import gpu_state
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
 from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.evidence import disturbance
-from bench.harness.measure.runner import one_line, release
+from bench.harness.measure.errors import one_line
+from bench.harness.measure.flags import disturbance
+from bench.harness.measure.measure_row import release
 from results.store.runs import lock_file
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import (

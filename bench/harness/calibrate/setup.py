@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, polled_row, row_telemetry, snapshot
-from bench.harness.measure.evidence import disturbance, power_limited, preempted, throttled
-from bench.harness.measure.runner import one_line
+from bench.harness.measure.errors import one_line
+from bench.harness.measure.flags import disturbance, power_limited, preempted, throttled
 from bench.harness.timing.protocol import Samples, collect, limits_of, settle
 from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record

@@ -27,7 +27,7 @@ from results.show.terminal import OutputError, prepare_streams, say
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.plan import Row
+    from bench.harness.measure.rows import Row
     from bench.harness.run import Run
 
 
@@ -120,7 +120,7 @@ def planned(
     Raises:
         UsageError, NoDeviceError, PlotError: it cannot be.
     """
-    from bench.harness.measure import plan
+    from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
     from bench.harness.run import Run
 
@@ -129,12 +129,12 @@ def planned(
     make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
     check_places(args)
     device = device_of(args)
-    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
+    settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
     for place, op, case in make_all_cases(args, chosen, device.type, own):
         stand_ins = {} if names[place] else registry.stand_ins(place, device)
         providers = names[place] or registry.default_providers(place, device, case.dtype)
-        rows += plan.plan([(op, case)], providers, device, settings, stand_ins, place)
+        rows += planning.plan([(op, case)], providers, device, settings, stand_ins, place)
     refuse_if_none_can_run(rows)
     return Run(args, stamp_of(family), Path(family).stem, device, settings.to_dict(), argv), rows
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bench.harness.cli.main import refuse_all
-from bench.harness.cli.pace import Pace
 from bench.harness.definition import modules_sha256
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import Settings, out_of_time
-from bench.harness.measure.runner import DEVICE_LOST, is_out_of_memory, one_line, release
+from bench.harness.measure.budget import Budget
+from bench.harness.measure.errors import DEVICE_LOST, is_out_of_memory, one_line
+from bench.harness.measure.measure_row import release
+from bench.harness.measure.rows import Settings, out_of_time
 from bench.harness.run import Run
 from results.record import Record
 from results.show.table import describe
@@ -51,17 +52,17 @@ def measure_once(
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, command, name, device, settings.to_dict(), argv) as run:
         run.start(tuple(dict.fromkeys(blank.dtype for blank, _ in rows if not blank.reason)))
-        pace = Pace(run.deadline, len(rows))
-        run.progress.expect(len(rows), pace.left_s)
+        budget = Budget(device, settings, run.deadline, len(rows))
+        run.progress.expect(len(rows), budget.left_s)
         for done, (row, measure) in enumerate(rows):
             blank = replace(row, op_sha256=sha256)
-            if not (blank.reason or pace.has_time()):
+            if not (blank.reason or budget.has_time()):
                 run.keep(replace(blank, reason=out_of_time(args.budget)))
                 continue
             run.progress.say(label_of(blank))
             began = time.perf_counter()
-            record = _measured(blank, measure, run, pace.together(done))
-            pace.took(record, began)
+            record = _measured(blank, measure, run, budget.sharing(done))
+            budget.took(record, began)
             run.keep(record)
             run.progress.advance()
             for line in describe(record) if args.verbose else ():

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
     """Return the parts to measure; a requested dtype that the device lacks is missing."""
     from bench.harness.calibrate import bandwidth, fma, parts
-    from bench.harness.measure.plan import has_dtype
+    from bench.harness.measure.rows import has_dtype
 
     device = setup.device
     wanted = args.dtype or parts.DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
@@ -120,7 +120,8 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
 
 def measure_all(parts: Sequence[tuple[str, Part]], setup: Setup, progress: Progress) -> Iterator[Measured]:
     """Yield what each part measures; if one fails, the others are still measured."""
-    from bench.harness.measure.runner import DEVICE_LOST, one_line, release
+    from bench.harness.measure.errors import DEVICE_LOST, one_line
+    from bench.harness.measure.measure_row import release
 
     progress.expect(len(parts))
     for name, part in parts:

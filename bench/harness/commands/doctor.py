@@ -199,7 +199,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 def check_all(checkup: Checkup) -> None:
     """Run every check; an error in one adds a bad finding, and the next one runs."""
-    from bench.harness.measure.runner import DEVICE_LOST, one_line, release
+    from bench.harness.measure.errors import DEVICE_LOST, one_line
+    from bench.harness.measure.measure_row import release
 
     checks: tuple[tuple[str, Callable[[Checkup], Iterator[Finding]]], ...] = (
         ("the device", device_check),
@@ -275,7 +276,7 @@ def compare_with_itself(
         The times of both, the warm-up, the name of the case, and what disturbed the measurement.
     """
     from bench.harness.device.telemetry import row_telemetry, snapshot
-    from bench.harness.measure.evidence import disturbance
+    from bench.harness.measure.flags import disturbance
 
     size = SIZES[device.type]
     case = Case(matmul.name, "fp32", {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
@@ -313,14 +314,13 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
 
 def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False) -> Iterator[Finding]:
     """Measure a case by the default providers of its family, and yield a finding for each."""
-    from bench.harness.measure.plan import Settings, plan
-    from bench.harness.measure.runner import Runner
+    from bench.harness.measure.measure_row import measure_row
+    from bench.harness.measure.rows import Settings, plan
 
     device, settings = checkup.device, Settings(cache="cold" if is_large else "warm")
     limits = replace(limits_of(device), cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
-    runner = Runner(family, device, settings, limits=limits, ceilings=checkup.ceilings)
     providers = default_providers(family, device, case.dtype)
-    for row in plan([(op, case)], providers, device, settings, stand_ins(family, device)):
+    for row in plan([(op, case)], providers, device, settings, stand_ins(family, device), family):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
-        checkup.records.append(runner.measure(row))
+        checkup.records.append(measure_row(row, device, checkup.ceilings, limits))
         yield row_finding(checkup.records[-1], checkup.ceilings, is_large)

@@ -89,7 +89,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Profile what the arguments name and return the exit code."""
     from bench.harness.cli.main import check_places, device_of
-    from bench.harness.measure.plan import Settings
+    from bench.harness.measure.rows import Settings
     from bench.harness.run import Run
 
     if args.signature:

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.cli import main
     from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run
-    from bench.harness.measure import plan
+    from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
     from bench.harness.run import Run
 
@@ -69,13 +69,13 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     asked, named = chosen("dtype", args.dtype, dtypes, ["bf16"]), chosen("provider", args.provider, providers, ())
     main.check_places(args)
     under_test = main.device_of(args)
-    settings = plan.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
+    settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
     for family, op, case in by_information(planned(asked, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
         stand_ins = {} if named else registry.stand_ins(family, under_test)
         names = names if named else registry.default_providers(family, under_test, case.dtype)
-        rows += plan.plan([(op, case)], names, under_test, settings, stand_ins, family)
+        rows += planning.plan([(op, case)], names, under_test, settings, stand_ins, family)
     main.refuse_if_none_can_run(rows)
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)

@@ -12,37 +12,39 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bench.harness import worker
-from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, least_s
+from bench.harness.compare.meter import Interleaved, InterleavingMeter, Ready, Turns, least_s
 from bench.harness.compare.rounds import Rounds, Rule
 from bench.harness.data.inputs import InputSet
 from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
-from bench.harness.measure.cost import CALLS_PER_CASE, CostEstimator
-from bench.harness.measure.plan import Row, Settings
-from bench.harness.measure.runner import Prepared, Runner, release
-from bench.harness.op import Case, Op
+from bench.harness.measure.budget import CALLS_PER_CASE, Budget
+from bench.harness.measure.errors import failed
+from bench.harness.measure.measure_row import Ready as Prepared
+from bench.harness.measure.measure_row import finish, make_copies, prepare, release
+from bench.harness.measure.rows import Row
+from bench.harness.measure.samples import take_samples
 from bench.harness.providers.registry import ProviderUnavailableError, numerics
+from bench.harness.timing.protocol import limits_of
 from results.record import Record
 from roofline.ceilings import Ceilings
 
 T = TypeVar("T")
 
 
-class InterleavingRunner(Runner):
+class InterleavingRunner:
     """Measures all providers of one case together; verifies and records each as in any other run."""
 
-    def __init__(
-        self,
-        family: str,
-        device: Device,
-        settings: Settings,
-        estimator: CostEstimator,
-        deadline: float | None,
-        ceilings: Ceilings,
-    ) -> None:
-        """Prepare; as of `Runner`."""
-        self._turns = InterleavingMeter(device)
-        super().__init__(family, device, settings, estimator, None, deadline, ceilings, self._turns)
+    def __init__(self, device: Device, budget: Budget, deadline: float | None, ceilings: Ceilings) -> None:
+        """Prepare.
+
+        Args:
+            device: the device under test.
+            budget: rejects a case that would take too long.
+            deadline: reading of `time.perf_counter` when the budget is spent.
+            ceilings: what records are evaluated against.
+        """
+        self._device, self._budget, self._deadline, self._ceilings = device, budget, deadline, ceilings
+        self._turns, self._cache = InterleavingMeter(device), ""
         self._views: list[list[InputSet]] = []
 
     def measure_case(self, rows: Sequence[Row], names: Sequence[str], rule: Rule) -> list[Record]:
@@ -60,7 +62,7 @@ class InterleavingRunner(Runner):
         waiting: dict[int, tuple[Prepared, Ready]] = {}
         for place, row in enumerate(rows):
             if place and not waiting:
-                records[place] = without_baseline(self.blank(row), records[0])
+                records[place] = without_baseline(row.blank(), records[0])
                 continue
             others_s = sum(ready.least_s for _, ready in waiting.values())
             found = self._step(place, row, partial(self._make_ready, row, place, len(rows) - place, others_s))
@@ -85,10 +87,14 @@ class InterleavingRunner(Runner):
             ProviderUnavailableError: its calls are so slow that the fewest, beside those of the others before it, which
                 take `others_s`, do not fit the time that is left.
         """
-        prepared = self.prepare(row, together)
+        if row.refused is not None:
+            return row.refused
+        if (reason := self._budget.refusal(row, together)) is not None:
+            return replace(row.blank(), reason=reason)
+        prepared = prepare(row, self._device, self._deadline, self._copies(row))
         if isinstance(prepared, Record):
             return prepared
-        left_s = self.left_s()
+        left_s = self._budget.left_s()
         with numerics(row.case.dtype):
             slow_s = least_s(prepared.calls[0], self._device.synchronize)
         provider, sets = prepared.provider, prepared.sets
@@ -118,20 +124,22 @@ class InterleavingRunner(Runner):
         found = self._step(0, rows[0], partial(self._turns.interleave, all_ready, rule))
         if isinstance(found, Record):
             records[0] = found
-            records |= {place: without_baseline(self.blank(rows[place]), found) for place in waiting if place}
+            records |= {place: without_baseline(rows[place].blank(), found) for place in waiting if place}
             return None
         for order, place in enumerate(waiting):
             records[place] = self._step(place, rows[place], partial(self._finish_turns, *waiting[place], order, found))
         return found.rounds
 
     def _measure_alone(self, prepared: Prepared, ready: Ready, rule: Rule) -> Record:
-        left_s = self.left_s() if rule.deadline is None else max(0.0, rule.deadline - time.perf_counter())
-        flops, prepared_s = prepared.blank.flops, prepared.prepared_s
-        replay = ready.replay(0) if ready.replay else None
-        return self.finish(prepared, self._meter.measure(ready.calls, ready.cache, flops, left_s, prepared_s, replay))
+        left_s = self._budget.left_s() if rule.deadline is None else max(0.0, rule.deadline - time.perf_counter())
+        flops, device = prepared.row.op.work(prepared.row.case).flops, self._device
+        how = limits_of(device), flops, left_s, prepared.prepared_s, prepared.replay
+        return finish(prepared, take_samples(ready.calls, ready.cache, device, *how), device, self._ceilings)
 
     def _finish_turns(self, prepared: Prepared, ready: Ready, order: int, found: Interleaved) -> Record:
-        return self.finish(prepared, self._turns.measurement(ready, order, found))
+        samples, turns = self._turns.samples_of(ready, order, found), found.turns[order]
+        assert isinstance(turns, Turns)
+        return finish(replace(prepared, replay=turns.replay), samples, self._device, self._ceilings)
 
     def _step(self, place: int, row: Row, step: Callable[[], T]) -> T | Record:
         """Return the result of a step, or the record of a row that ended in it; an error that should end the process
@@ -143,13 +151,13 @@ class InterleavingRunner(Runner):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            found = self.ended(row, error)
+            found = failed(row, error)
         worker.rest()
         if isinstance(found, Record):
             release(self._device)
         return found
 
-    def _input_sets(self, op: Op, case: Case, copies: int) -> list[InputSet]:
+    def _copies(self, row: Row) -> tuple[list[InputSet], str]:
         """Return the same copies for every provider of the case, each time in tensors of their own.
 
         Where in memory the copies are makes up to 5 % of the time of a short launch, so providers with separate copies
@@ -157,10 +165,12 @@ class InterleavingRunner(Runner):
         after the other for all providers.
         """
         if not any(self._views):
-            for data in super()._input_sets(op, case, copies):
+            with numerics(row.case.dtype):
+                copies, self._cache = make_copies(row, self._device)
+            for data in copies:
                 for views in self._views:
                     views.append(InputSet(tuple(x.detach() for x in data.inputs), data.out.detach()))
-        return self._views.pop()
+        return self._views.pop(), self._cache
 
 
 def refuse_if_too_slow(least_s: float, others_s: float, left_s: float | None) -> None:

@@ -182,7 +182,7 @@ def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Se
     from bench.harness.cli import main
     from bench.harness.cli.terminal import Progress
     from bench.harness.compare.plan import ComparePlan
-    from bench.harness.measure.plan import Settings
+    from bench.harness.measure.rows import Settings
 
     with Progress(args.quiet or "torch" in sys.modules) as progress:
         progress.say("loading torch")
@@ -277,7 +277,7 @@ def refuse_if_none_can_run(plan: ComparePlan) -> None:
         UsageError: with the reason of the first case.
     """
     from bench.harness.cli.main import refuse_if_none_can_run as refuse
-    from bench.harness.measure.plan import plan as planned_rows
+    from bench.harness.measure.rows import plan as planned_rows
 
     cases = [(one.op, one.case) for one in plan.cases]
     refuse(planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings))
@@ -289,7 +289,7 @@ def measure(plan: ComparePlan, argv: Sequence[str] | None) -> Run:
     Raises:
         UsageError: the GPU named does not fit the device.
     """
-    from bench.harness.measure.plan import plan as planned_rows
+    from bench.harness.measure.rows import plan as planned_rows
     from bench.harness.run import Run
 
     settings = plan.settings.to_dict() | {"baseline": plan.names[0], "margin": plan.margin}
@@ -311,14 +311,14 @@ def measure_cases(plan: ComparePlan, run: Run) -> None:
     """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
     from bench.harness.compare.case import InterleavingRunner, all_without
     from bench.harness.compare.isolated import records_of_case
-    from bench.harness.measure.cost import CostEstimator
-    from bench.harness.measure.plan import Row, refusal
-    from bench.harness.measure.plan import plan as planned_rows
-    from bench.harness.measure.runner import release
+    from bench.harness.measure.budget import Budget
+    from bench.harness.measure.measure_row import release
+    from bench.harness.measure.rows import Row, refusal
+    from bench.harness.measure.rows import plan as planned_rows
     from results.show.table import describe
 
     settings, progress, deadline, ceilings = plan.settings, run.progress, run.deadline, run.ceilings
-    estimator = CostEstimator(plan.device, settings.fill, settings.seed)
+    budget = Budget(plan.device, settings, deadline)
     progress.expect(len(plan.cases))
     for place, one in enumerate(plan.cases):
         progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
@@ -333,8 +333,8 @@ def measure_cases(plan: ComparePlan, run: Run) -> None:
             how = plan.device, ceilings, rule, deadline, plan.timeout_s, progress.note
             records = records_of_case(rows, blanks, *how)
         else:
-            runner = InterleavingRunner(one.family, plan.device, settings, estimator, deadline, ceilings)
-            rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings)
+            runner = InterleavingRunner(plan.device, budget, deadline, ceilings)
+            rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings, family=one.family)
             records = runner.measure_case(rows, plan.names, rule)
         for record in records:
             run.keep(record)

@@ -14,8 +14,8 @@ from bench.harness import worker
 from bench.harness.compare.case import InterleavingRunner, all_without, without_baseline
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import Device
-from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.plan import Row, plan
+from bench.harness.measure.budget import Budget
+from bench.harness.measure.rows import Row, plan
 from results.record import Record
 from roofline.ceilings import Ceilings
 
@@ -73,7 +73,6 @@ def _measure_case(
 ) -> list[Record]:
     device.use()
     op, case, family, settings = rows[0].op, rows[0].case, rows[0].family, rows[0].settings
-    estimator = CostEstimator(device, settings.fill, settings.seed)
+    budget = Budget(device, settings, deadline)
     planned = plan([(op, case)], [row.provider for row in rows], device, settings, family=family)
-    runner = InterleavingRunner(family, device, settings, estimator, deadline, ceilings)
-    return runner.measure_case(planned, names, rule)
+    return InterleavingRunner(device, budget, deadline, ceilings).measure_case(planned, names, rule)

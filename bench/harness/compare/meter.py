@@ -11,19 +11,20 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness import worker
 from bench.harness.compare.rounds import Rounds, Rule, run_rounds
 from bench.harness.data.replay import ReplayCheck
-from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.cost import CALLS_PER_CASE
-from bench.harness.measure.evidence import disturbance
-from bench.harness.measure.meter import Measurement, Meter
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
+from bench.harness.measure.budget import CALLS_PER_CASE
+from bench.harness.measure.flags import disturbance
+from bench.harness.measure.samples import make_sampler, warm_median_s
 from bench.harness.providers.registry import ProviderUnavailableError
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Sampler, Samples, Settling, settle
+from bench.harness.timing.protocol import Sampler, Samples, Settling, limits_of, settle
 from results.stats.samples import half_width, median, median_ci95
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
@@ -104,8 +105,12 @@ class Interleaved:
     telemetry: dict[str, Any]
 
 
-class InterleavingMeter(Meter):
+class InterleavingMeter:
     """Measures several providers of a case at once, in turns."""
+
+    def __init__(self, device: Device) -> None:
+        """Prepare for a device."""
+        self._device, self._limits, self._poller = device, limits_of(device), Poller(device)
 
     def interleave(self, ready: Sequence[Ready], rule: Rule) -> Interleaved:
         """Settle, run the rounds, and see what the machine did meanwhile; the baseline comes first."""
@@ -154,7 +159,8 @@ class InterleavingMeter(Meter):
         first = place * len(one.calls) // len(ready)
         try:
             replay = one.replay(first) if one.replay else None
-            sampler = self.sampler([*one.calls[first:], *one.calls[:first]], self._limits, replay)
+            calls = [*one.calls[first:], *one.calls[:first]]
+            sampler = make_sampler(calls, self._device, self._limits, self._poller, replay)
             call_s = sampler.sample() / sampler.launches_per_sample
             return Turns(sampler, self._lead_in(one), one.index, call_s, first=first, replay=replay)
         except KeyboardInterrupt:
@@ -180,7 +186,7 @@ class InterleavingMeter(Meter):
         self._poller.begin()
         return seen[-1].sm_clock_hz if seen else None
 
-    def measurement(self, ready: Ready, place: int, found: Interleaved) -> Measurement:
+    def samples_of(self, ready: Ready, place: int, found: Interleaved) -> Samples:
         """Return what the rounds tell of one provider, with what is measured beside them.
 
         Raises:
@@ -207,8 +213,18 @@ class InterleavingMeter(Meter):
         # One window for all of them, but each ran at a clock of its own.
         clocks_hz = [clock for clock in found.rounds.clocks_hz[place] if clock is not None]
         telemetry = found.telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {})
-        host_s = self.host_s(ready.calls)
-        return self.measured(ready.calls, host_s, turns.sampler, samples, found.settling, telemetry, turns.replay)
+        calls, device = ready.calls, self._device
+        return replace(
+            samples,
+            settled=found.settling.settled,
+            host_launch_s=samplers.host_launch_s(calls, device.synchronize),
+            host_latency_s=samplers.host_latency_s(calls, device.synchronize),
+            warm_median_s=warm_median_s(calls, samples, device),
+            tick_s=samplers.tick_s(device),
+            target_half_width=self._limits.target_half_width,
+            telemetry=telemetry,
+            why_no_graph=turns.sampler.why_no_graph,
+        )
 
 
 def share_launches(turns: Sequence[Turns | Broken]) -> None:

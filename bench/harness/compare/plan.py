@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import Settings, blank_record
+from bench.harness.measure.rows import Settings, blank_record
 from bench.harness.op import Case, Op
 from results.record import Record
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import torch_dtype
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import Row
+from bench.harness.measure.rows import Row
 from bench.harness.providers.registry import AUTOTUNE, has_triton, kernel_versions, numerics
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ FEWEST = 8
 """Kernels that are worth processes of their own: each of these takes some seconds to load torch and Triton."""
 
 
-def compile_rows(rows: Iterable[tuple[str, Row]], device: Device) -> dict[str, str]:
-    """Compile what the rows of some families launch, where they are many; time nothing meanwhile.
+def compile_rows(rows: Iterable[Row], device: Device) -> dict[str, str]:
+    """Compile what the rows launch, if that is many kernels; time nothing meanwhile.
 
     Returns:
         What does not compile, by row, with the reason in a line. The row itself will say so too.
@@ -33,13 +33,13 @@ def compile_rows(rows: Iterable[tuple[str, Row]], device: Device) -> dict[str, s
     return {} if INTERPRETED or len(launches) < FEWEST else precompile(launches)
 
 
-def launches_of(rows: Iterable[tuple[str, Row]]) -> dict[str, Callable[[], object]]:
+def launches_of(rows: Iterable[Row]) -> dict[str, Callable[[], object]]:
     """Return the launches of those rows that a Triton version computes, on tensors without memory, by their names."""
     import torch
 
     found: dict[str, Callable[[], object]] = {}
-    for family, row in rows:
-        op, case, version = row.op, row.case, kernel_versions(family).get(row.provider)
+    for row in rows:
+        op, case, version = row.op, row.case, kernel_versions(row.family).get(row.provider)
         if version is None or row.refused or row.provider.endswith(AUTOTUNE):
             continue
 

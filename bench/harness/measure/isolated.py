@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.harness import worker
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import Row, blank_record
-from bench.harness.measure.runner import Prepared, Runner
+from bench.harness.measure.measure_row import Ready, measure_row, prepare
+from bench.harness.measure.rows import Row
 from bench.harness.providers.registry import load, numerics
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
 from bench.harness.timing.launched import launched
@@ -38,7 +38,7 @@ def measure_isolated(
         deadline: reading of `time.perf_counter`, which all processes of a machine share.
         rows_left: rows that the time until the deadline is for, this one among them.
     """
-    blank = blank_record(row.op, row.case, row.provider, row.settings)
+    blank = row.blank()
     what = row, device, limits, ceilings, deadline, rows_left
     try:
         record, output = worker.call(_measure, *what, timeout_s=timeout_s, deadline=deadline)
@@ -61,7 +61,7 @@ def _measure(
     rows_left: int,
 ) -> Record:
     device.use()
-    return Runner(row.family, device, row.settings, None, limits, deadline, ceilings).measure(row, rows_left)
+    return measure_row(row, device, ceilings, limits, deadline, rows_left)
 
 
 def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
@@ -102,9 +102,9 @@ def launched_fields(
 def _launched(row: Row, device: Device, launch_s: float) -> dict[str, Any]:
     with suppress(Exception), numerics(row.case.dtype):
         device.use()
-        prepared = Runner(row.family, device, row.settings).prepare(row)
-        if isinstance(prepared, Prepared):
+        ready = prepare(row, device)
+        if isinstance(ready, Ready):
             worker.announce()
-            if seen := launched(prepared.calls, launch_s, device.synchronize):
+            if seen := launched(ready.calls, launch_s, device.synchronize):
                 return {"launched_kernels": seen.kernels, "kernel_s": seen.kernel_s, "eager_s": seen.eager_s}
     return {}

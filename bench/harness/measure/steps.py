@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.meter import Measurement
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import collect, limits_of, settle
+from bench.harness.timing.protocol import Samples, collect, limits_of, settle
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
 
 
-def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float | None = None) -> Measurement:
+def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float | None = None) -> Samples:
     """Return what was measured of a step, one step a sample.
 
     Args:
@@ -34,12 +33,11 @@ def measure_steps(step: samplers.Call, device: Device, cache: str, left_s: float
     elapsed_s = time.perf_counter() - began
     telemetry = row_telemetry(before, snapshot(device), launches=len(samples.samples_s), flops=None)
     step_s = elapsed_s / len(samples.samples_s)
-    return Measurement(
-        samples=samples,
-        warm_s=None,
+    return replace(
+        samples,
+        settled=settling.settled,
         host_launch_s=step_s,
         host_latency_s=samples.median_s,
-        settling=settling,
         telemetry=telemetry,
         tick_s=samplers.tick_s(device),
         target_half_width=limits.target_half_width,

@@ -106,7 +106,7 @@ def profile(
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli.terminal import Progress
     from bench.harness.device.device import detect
-    from bench.harness.measure.plan import Settings
+    from bench.harness.measure.rows import Settings
     from bench.harness.run import calibrated, stamp
 
     if compile and replay:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import plan_rotation
-from bench.harness.measure.meter import Meter
+from bench.harness.measure.samples import take_samples
 from bench.harness.profile.step import Breakdown, ProfiledStep, state_kept
 from bench.harness.timing.protocol import Limits, limits_of
 
@@ -87,10 +87,10 @@ def _measured(call: tuple[Any, Any, Any], device: Device) -> tuple[float | None,
         # What an operation calls inside may not be allowed in a capture, and a failed one leaves the stream unusable.
         usual = limits_of(device)
         limits = replace(LIMITS, warm_up_s=usual.warm_up_s, warm_up_cap_s=usual.warm_up_cap_s)
-        measured = Meter(device, limits, is_capturable=False).measure(calls, "cold" if is_cold else "warm")
-    if is_cold and measured.warm_s is not None:
-        return measured.samples.median_s, measured.warm_s
-    return None, measured.samples.median_s
+        samples = take_samples(calls, "cold" if is_cold else "warm", device, limits, is_capturable=False)
+    if is_cold and samples.warm_median_s is not None:
+        return samples.median_s, samples.warm_median_s
+    return None, samples.median_s
 
 
 def copied(args: Any, kwargs: Any) -> Any:

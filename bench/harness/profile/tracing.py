@@ -53,7 +53,7 @@ def time_step(
     Raises:
         UsageError: the trace cannot be written there.
     """
-    breakdown.samples_s = list(measure_steps(step, device, "warm", left_s).samples.samples_s)
+    breakdown.samples_s = list(measure_steps(step, device, "warm", left_s).samples_s)
     typical_s = median(breakdown.samples_s)
     divide(breakdown, recorded(step, steps_worth(typical_s, len(breakdown.operations)), keep))
 

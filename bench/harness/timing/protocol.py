@@ -11,11 +11,12 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
+from bench.harness import worker
 from results.stats.samples import half_width, median, median_ci95
 
 if TYPE_CHECKING:
@@ -114,6 +115,22 @@ class Samples:
     median_s: float
     ci95_s: tuple[float, float]
     converged: bool
+    settled: bool | None = None
+    """False: the warm-up reached its cap while the time still moved."""
+    warm_median_s: float | None = None
+    """Median seconds of a launch that finds its inputs in the cache; None if not measured."""
+    host_launch_s: float | None = None
+    """Seconds that one call keeps the host; on a CPU the launch itself. None if nobody waits for the host."""
+    host_latency_s: float | None = None
+    """Seconds from a call to its finished result."""
+    tick_s: float | None = None
+    """Smallest step of the clock that the samples were read from."""
+    target_half_width: float | None = None
+    """Half width of the interval, as a fraction of the median, at which sampling was to stop."""
+    telemetry: Mapping[str, Any] = field(default_factory=dict)
+    """What `device.telemetry.row_telemetry` returned."""
+    why_no_graph: str | None = None
+    """Why the launches were not timed by replaying a graph, if that was tried."""
 
 
 def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter) -> Settling:
@@ -126,6 +143,7 @@ def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] =
     """
     start, times_s = now(), list[float]()
     while True:
+        worker.announce()
         times_s.append(work())
         elapsed_s, block_s = now() - start, limits.warm_up_s / BLOCKS
         has_converged = elapsed_s >= limits.warm_up_s and (not block_s or _blocks_agree(times_s, block_s))
@@ -165,6 +183,7 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
     start = now()
     with no_garbage_collection():
         while not converged:
+            worker.announce()
             samples.append(sampler.sample() / sampler.launches_per_sample)
             elapsed = now() - start
             if elapsed >= limits.cap_s and len(samples) >= limits.fewest_samples:

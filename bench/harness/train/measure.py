@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bench.harness.cli.once import share_s
-from bench.harness.measure.evidence import launch_limited
-from bench.harness.measure.finish import finished
-from bench.harness.measure.meter import Measurement, Meter
+from bench.harness.measure.flags import launch_limited, recorded
+from bench.harness.measure.samples import take_samples
 from bench.harness.measure.steps import measure_steps
 from bench.harness.run import Run
+from bench.harness.timing.protocol import Samples, limits_of
 from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
 from bench.harness.train.check import check_step
 from bench.harness.train.plan import countable_flops
@@ -77,26 +77,25 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     host and waited for, as in training, it gives the row's time.
     """
     device, left_s = run.device, share_s(run, rows)
-    meter = Meter(device, is_capturable=False)
+    if device.is_gpu and left_s is not None:
+        left_s /= 2
+    how = [step], "warm", device, limits_of(device), blank.flops, left_s
+    queued = take_samples(*how, is_capturable=False)
     if not device.is_gpu:
-        measured = meter.measure([step], "warm", blank.flops, left_s)
-        record = finished(blank, measured, device, run.ceilings)
-        return replace(record, phases_s=_phases(step, measured))
-    queued = meter.measure([step], "warm", blank.flops, None if left_s is None else left_s / 2)
+        return replace(recorded(blank, queued, device, run.ceilings), phases_s=_phases(step, queued))
 
     def waited() -> None:
         step()
         device.synchronize()
 
-    measured = measure_steps(waited, device, "warm", share_s(run, rows))
-    limited = launch_limited(queued.samples, queued.host_launch_s)
+    samples = measure_steps(waited, device, "warm", share_s(run, rows))
+    limited = launch_limited(queued)
     also = () if limited is None else (limited,)
-    record = finished(blank, replace(measured, host_launch_s=None), device, run.ceilings, also=also)
-    return replace(record, phases_s=_phases(step, measured), device_s=queued.samples.median_s)
+    record = recorded(blank, replace(samples, host_launch_s=None), device, run.ceilings, also=also)
+    return replace(record, phases_s=_phases(step, samples), device_s=queued.median_s)
 
 
-def _phases(step: TrainingStep, measured: Measurement) -> dict[str, float]:
+def _phases(step: TrainingStep, samples: Samples) -> dict[str, float]:
     """Return the median seconds of each phase of the sampled steps."""
-    samples = measured.samples
     phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
     return {name: median([phase[name] for phase in phases]) for name in phases[0]}

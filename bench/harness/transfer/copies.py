@@ -15,10 +15,10 @@ from torch import Tensor
 from bench.harness.cli.once import share_s
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.device.device import Device
-from bench.harness.measure.finish import finished
-from bench.harness.measure.meter import Measurement, Meter
+from bench.harness.measure.flags import recorded
+from bench.harness.measure.samples import take_samples
 from bench.harness.run import Run
-from bench.harness.timing.protocol import no_garbage_collection
+from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collection
 from bench.harness.timing.samplers import Call
 from results.record import Record
 from results.stats.samples import median, median_ci95
@@ -55,8 +55,8 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     if blank.op == "overlap":
         record = _overlapped(blank, *measure_overlap(calls, device, seed, share_s(run, rows)), cache)
     else:
-        measured = Meter(device).measure(calls, cache, left_s=share_s(run, rows))
-        record = replace(finished_row(blank, measured, run), host_launch_s=measured.host_launch_s)
+        samples = take_samples(calls, cache, device, limits_of(device), left_s=share_s(run, rows))
+        record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
         record = replace(record, link_bytes_per_s=link_of(device))
     for call in calls:
         call()
@@ -95,16 +95,16 @@ def is_copied(pair: Pair) -> bool:
     return torch.equal(source.cpu(), destination.cpu())
 
 
-def finished_row(blank: Record, measured: Measurement, run: Run) -> Record:
+def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
     """Return the finished record of a row.
 
     On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does. A
     copy over the link takes as long wherever in the device the data is.
     """
     if not run.device.is_gpu:
-        return finished(blank, measured, run.device, run.ceilings if blank.bytes_read else None)
-    record = finished(blank, replace(measured, warm_s=None, host_launch_s=None), run.device, None)
-    return replace(record, warm_median_s=measured.warm_s)
+        return recorded(blank, samples, run.device, run.ceilings if blank.bytes_read else None)
+    record = recorded(blank, replace(samples, warm_median_s=None, host_launch_s=None), run.device, None)
+    return replace(record, warm_median_s=samples.warm_median_s)
 
 
 def link_of(device: Device) -> float | None:

@@ -52,11 +52,11 @@ def measure_load(work: Callable[[Device, int], Matmuls], blank: Record, run: Run
         alone_s, waits_s = tuple(finished_s(matmuls, device) for _ in range(ROUNDS_ALONE)), list[float]()
         with prefetched(batches) if blank.options["prefetch"] else nullcontext(batches) as loaded:
             step = loop_step(loaded, matmuls, device, waits_s)
-            measured = measure_steps(step, device, "warm", share_s(run, rows))
+            samples = measure_steps(step, device, "warm", share_s(run, rows))
     return replace(
-        finished_row(replace(blank, flops=matmuls.flops), measured, run),
+        finished_row(replace(blank, flops=matmuls.flops), samples, run),
         compute_s=alone_s,
-        waits_s=tuple(waits_s[-len(measured.samples.samples_s) :]),
+        waits_s=tuple(waits_s[-len(samples.samples_s) :]),
         file_bytes=ids.nbytes,
     )
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import bench
-from bench.harness.measure import runner
+from bench.harness import loop
+from bench.harness.measure import measure_row as row_protocol
 from results.store.runs import load_run
 from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
 
@@ -16,7 +17,7 @@ from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
 def quick(runs, monkeypatch):
     """Ceilings that are known, and samplings as short as they can be."""
     keep_ceilings(runs)
-    monkeypatch.setattr("bench.harness.measure.meter.limits_of", lambda device: QUICK)
+    monkeypatch.setattr(loop, "limits_of", lambda device: QUICK)
 
 
 def test_every_family_can_be_called():
@@ -76,7 +77,7 @@ def test_a_measurement_that_fails_is_a_record(monkeypatch):
     def fails(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(runner, "load", fails)
+    monkeypatch.setattr(row_protocol, "load", fails)
     (record,) = bench.matmul.run(dtype="fp32", shape=8, device="cpu")
     assert (record.status, record.reason) == ("failed", "RuntimeError: broken")
     assert "failed" in repr(record)
@@ -113,6 +114,6 @@ def test_an_interrupted_call_raises_as_any_other(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner.Runner, "measure", interrupted)
+    monkeypatch.setattr(loop, "measure_row", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench.matmul.run(dtype="fp32", shape=8, device="cpu")

@@ -18,7 +18,8 @@ from bench.harness.calibrate import parts as calibrate_parts
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB
-from bench.harness.measure import runner
+from bench.harness.measure import measure_row
+from bench.harness.measure.errors import DEVICE_LOST
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, StoreError
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
@@ -76,11 +77,11 @@ def kept(runs):
 
 def test_no_part_is_measured_where_the_gpu_keeps_an_error(capsys, given_parts, monkeypatch):
     usable = [True, False]
-    monkeypatch.setattr(runner, "release", lambda device: usable.pop(0))
+    monkeypatch.setattr(measure_row, "release", lambda device: usable.pop(0))
     given_parts(a_part(a_ceiling()), a_part(a_ceiling(name="read"), name="the second"))
     code, out, _ = run(capsys, "--format", "json", "-q")
     assert code == 0
-    assert json.loads(out)["not_measured"] == [f"the second: {runner.DEVICE_LOST}"]
+    assert json.loads(out)["not_measured"] == [f"the second: {DEVICE_LOST}"]
 
 
 # ---- the command, end to end ---------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from bench import __main__ as bench
+from bench.harness import run
 from bench.harness.calibrate.calibration import MeasuredCeilings
-from bench.harness.measure import finish
-from bench.harness.measure.evidence import ABOVE_ROOF
+from bench.harness.measure.flags import ABOVE_ROOF
 from bench.harness.timing import protocol
 from results.store.runfile import load_run
 from roofline.ceilings import Ceilings
@@ -37,7 +37,7 @@ def calibrated(capsys, *words):
 
 def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, monkeypatch):
     monkeypatch.setattr(MeasuredCeilings, "_is_quiet", lambda ceilings: False)  # what was disturbed is kept then
-    monkeypatch.setattr(finish, "too_low", lambda samples, context: [])
+    monkeypatch.setattr(run, "too_low", lambda *_: [])
     done, first, _ = calibrated(capsys, "--dtype", "fp32")
     assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"]
     assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32"}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.harness import loop
 from bench.harness.calibrate import calibration
 from bench.harness.device import device
-from bench.harness.measure import runner
 from tests.bench import commands
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -25,7 +25,7 @@ def measures_nothing(monkeypatch):
         raise AssertionError("something was measured")
 
     monkeypatch.setattr(calibration.MeasuredCeilings, "complete", measured)
-    monkeypatch.setattr(runner.Runner, "measure", measured)
+    monkeypatch.setattr(loop, "measure_row", measured)
 
 
 def refused(capsys, runs, *words, code=2):

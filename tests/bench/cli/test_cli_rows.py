@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench import matmul
-from bench.harness.measure import runner
+from bench.harness.measure import measure_row
 from bench.harness.providers import registry
 from results.store.runs import load_run
 from tests.bench import commands
@@ -190,14 +190,14 @@ def test_fp16_on_this_cpu_is_measured_or_skipped_but_never_hangs(capsys, runs):
 
 
 def test_what_comes_after_the_budget_is_skipped(capsys, runs, monkeypatch):
-    measured, clock, ahead_s = runner.Runner.time, time.perf_counter, [0.0]
+    measured, clock, ahead_s = measure_row.take_samples, time.perf_counter, [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + ahead_s[0])
 
-    def slowly(self, *arguments):
+    def slowly(*arguments):
         ahead_s[0] += 100
-        return measured(self, *arguments)
+        return measured(*arguments)
 
-    monkeypatch.setattr(runner.Runner, "time", slowly)
+    monkeypatch.setattr(measure_row, "take_samples", slowly)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48", "--budget", "60") == 0
     assert [row[3:] for row in statuses(runs)] == [
         ("ok", None),

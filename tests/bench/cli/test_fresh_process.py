@@ -9,10 +9,10 @@ from bench.elementwise import OPS
 from bench.harness import loop
 from bench.harness.compare import case, command, isolated
 from bench.harness.compare.plan import ComparePlan, Planned
-from bench.harness.measure import plan
+from bench.harness.loop import VISITS
+from bench.harness.measure import rows
 from bench.harness.measure.isolated import measure_isolated
-from bench.harness.measure.plan import Row, Settings, blank_record
-from bench.harness.measure.visits import VISITS
+from bench.harness.measure.rows import Row, Settings, blank_record
 from bench.harness.op import Case
 from tests.bench.commands import QUICK, StubRun
 
@@ -46,11 +46,10 @@ class Machine:
     def timed(self, blank):
         return replace(blank, status="ok", median_s=1e-5, samples_s=(1e-5,) * 5, launches_per_sample=1, method="graph")
 
-    def refused(self, row):
+    def refusal(self, row):
         self.synchronize()
-        return row.refused
 
-    def here(self, row, share):
+    def measure_row(self, row, *how):
         self.synchronize()
         self.log.append(("here", row.case.shape["n"]))
         self.is_dead = row.case.shape["n"] == self.breaks_at
@@ -73,12 +72,10 @@ def measured(monkeypatch):
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
     def run(machine, deadline=None, **settings):
-        runner = SimpleNamespace(
-            blank=machine.blank, expected_s=machine.expected_s, refused=machine.refused, measure=machine.here
-        )
-        monkeypatch.setattr(loop, "Runner", lambda *arguments: runner)
-        for name in ("measure_isolated", "launched_fields"):
+        for name in ("measure_row", "measure_isolated", "launched_fields"):
             monkeypatch.setattr(loop, name, getattr(machine, name))
+        for name in ("expected_s", "refusal"):
+            monkeypatch.setattr(loop.Budget, name, lambda budget, row, name=name: getattr(machine, name)(row))
         stub = StubRun(machine, deadline)
         rows = [replace(row, settings=Settings(**settings)) for row in ROWS]
         loop.measure_rows(stub, rows)
@@ -131,8 +128,8 @@ def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gp
         machine.log.append(("worker", rows[0].case.shape["n"]))
         return blanks
 
-    monkeypatch.setattr(plan, "refusal", refusal)
-    monkeypatch.setattr(plan, "plan", lambda cases, providers, device, settings: [Row(*cases[0], providers[0])])
+    monkeypatch.setattr(rows, "refusal", refusal)
+    monkeypatch.setattr(rows, "plan", lambda cases, providers, *_, **__: [Row(*cases[0], providers[0])])
     monkeypatch.setattr(case, "InterleavingRunner", lambda *arguments: SimpleNamespace(measure_case=here))
     monkeypatch.setattr(isolated, "records_of_case", in_worker)
     planned = ComparePlan(

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
+from bench.harness import loop
 from bench.harness.calibrate import bandwidth, calibration, matmul_peak
 from bench.harness.cli import interrupt
-from bench.harness.measure import plan, runner
+from bench.harness.measure import measure_row as row_protocol
 from results.store.runs import load_run
 from tests.bench import commands
 from tests.child_signals import usual_signals
@@ -73,14 +74,14 @@ def test_a_killed_run_keeps_every_finished_record_and_can_be_shown(runs):
 @pytest.mark.exhaustive
 def test_each_record_is_on_the_disk_before_the_next_row_starts(runs, monkeypatch):
     on_disk = []
-    measure = runner.Runner.measure
+    measure = loop.measure_row
 
-    def counting(self, row, rows_left):
+    def counting(*arguments):
         (saved,) = commands.run_files(runs)
         on_disk.append(len(load_run(saved).records))
-        return measure(self, row, rows_left)
+        return measure(*arguments)
 
-    monkeypatch.setattr(runner.Runner, "measure", counting)
+    monkeypatch.setattr(loop, "measure_row", counting)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64") == 0
     assert on_disk == [0, 1, 2, 3] + [4] * 8  # each row is visited twice more
 
@@ -109,15 +110,15 @@ def test_ctrl_c_and_sigterm_print_and_keep_what_was_finished(runs, number):
 
 def interrupt_in_row(monkeypatch, number):
     """Let the row of this number, counted from 0, be interrupted while it is measured."""
-    measure, seen = runner.Runner.prepare, []
+    prepare, seen = row_protocol.prepare, []
 
-    def interrupted(self, *arguments):
+    def interrupted(*arguments):
         seen.append(None)
         if len(seen) > number:
             raise KeyboardInterrupt
-        return measure(self, *arguments)
+        return prepare(*arguments)
 
-    monkeypatch.setattr(runner.Runner, "prepare", interrupted)
+    monkeypatch.setattr(row_protocol, "prepare", interrupted)
 
 
 @pytest.mark.exhaustive
@@ -147,12 +148,12 @@ def test_an_interruption_in_the_first_row_is_no_error(capsys, runs, tmp_path, mo
 
 
 def test_a_wrong_result_before_the_interruption_does_not_hide_it(capsys, monkeypatch):
-    def measure(self, row, rows_left):
+    def measure(row, *_):
         if row.case.name == "32x32":
             raise KeyboardInterrupt
-        return plan.blank_record(row.op, row.case, row.provider, self._settings)
+        return row.blank()
 
-    monkeypatch.setattr(runner.Runner, "measure", measure)
+    monkeypatch.setattr(loop, "measure_row", measure)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--no-save") == 130
 
 

@@ -26,7 +26,7 @@ from bench.harness.commands.findings import (
     verdict,
 )
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import runner
+from bench.harness.measure import measure_row
 from bench.harness.timing.protocol import Settling
 from results.record import Record
 from results.stats.verdict import compare_pairs, smallest_detectable_change
@@ -274,7 +274,7 @@ def test_an_error_costs_its_own_check_and_each_line_is_printed_and_saved_at_once
 
 def test_no_check_follows_where_the_gpu_keeps_an_error(monkeypatch):
     released = iter([True, False])
-    monkeypatch.setattr(runner, "release", lambda device: next(released))
+    monkeypatch.setattr(measure_row, "release", lambda device: next(released))
     for name in ("device", "launch", "noise", "large", "family"):
         monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
     checked = checkup(H100)

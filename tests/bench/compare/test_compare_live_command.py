@@ -11,7 +11,8 @@ import torch
 
 from bench import __main__ as command
 from bench.harness.compare import case, meter
-from bench.harness.measure import plan, runner
+from bench.harness.measure import measure_row as row_protocol
+from bench.harness.measure import rows
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing import protocol
 from results import __main__ as results
@@ -77,8 +78,8 @@ def provide(monkeypatch):
             function = functions[name.replace("-", "_")]
             return Provider(name, function, takes_out=True, refuses_with=(ProviderUnavailableError,))
 
-        monkeypatch.setattr(runner, "load", load)
-        monkeypatch.setattr(plan, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
+        monkeypatch.setattr(row_protocol, "load", load)
+        monkeypatch.setattr(rows, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
 
     return use
 

@@ -10,7 +10,7 @@ from bench.harness import worker
 from bench.harness.compare.isolated import records_of_case
 from bench.harness.compare.rounds import Rule
 from bench.harness.device.device import cpu_device
-from bench.harness.measure.plan import Row
+from bench.harness.measure.rows import Row
 from bench.harness.op import Case
 from bench.matmul import OPTIONS
 from results.record import Record

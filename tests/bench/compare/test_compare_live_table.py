@@ -19,8 +19,8 @@ from bench.harness.compare import command as compare
 from bench.harness.compare import plan as compare_plan
 from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import runner
-from bench.harness.measure.plan import blank_record
+from bench.harness.measure import measure_row as row_protocol
+from bench.harness.measure.rows import blank_record
 from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
 from results.stats.samples import median, median_ci95
@@ -41,10 +41,10 @@ class World:
     def now(self):
         return self.seconds
 
-    def runner(self, family, device, settings, estimator, deadline, ceilings):
-        return SimpleNamespace(measure_case=lambda rows, names, rule: self.measure_case(settings, rows, names, rule))
+    def runner(self, device, budget, deadline, ceilings):
+        return SimpleNamespace(measure_case=self.measure_case)
 
-    def measure_case(self, settings, rows, names, rule):
+    def measure_case(self, rows, names, rule):
         """Take the time of preparing, let the providers take turns, the second one 3 % slower, and verify again."""
         begun = self.seconds
         self.seconds += self.prepare_s
@@ -53,12 +53,12 @@ class World:
         found = run_rounds([device.load(one) for one in times], rule, device.now)
         self.seconds = device.seconds + self.after_s
         self.shares.append(self.seconds - begun)
-        return [self.record(settings, row, names, place, found, rule) for place, row in enumerate(rows)]
+        return [self.record(row, names, place, found, rule) for place, row in enumerate(rows)]
 
-    def record(self, settings, row, names, place, found, rule):
+    def record(self, row, names, place, found, rule):
         samples_s = tuple(slot[0] for slot in found.slots[place])
         return replace(
-            blank_record(row.op, row.case, names[place], settings),
+            blank_record(row.op, row.case, names[place], row.settings),
             status="ok",
             samples_s=samples_s,
             launches_per_sample=10,
@@ -119,8 +119,8 @@ def test_what_a_case_leaves_is_for_the_others(capsys, world, monkeypatch):
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES[:3]), "--budget", "6", "--provider", "torch,torch")
     measure_case = world.measure_case
 
-    def first_at_once(settings, rows, names, rule):
-        return measure_case(settings, rows, names, replace(rule, rounds=None if world.shares else 6))
+    def first_at_once(rows, names, rule):
+        return measure_case(rows, names, replace(rule, rounds=None if world.shares else 6))
 
     monkeypatch.setattr(world, "measure_case", first_at_once)
     compare_all(capsys, *words, "--margin", "3%")
@@ -178,7 +178,7 @@ def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
     def call_s(self, op, case):
         return 1e6 if case.shape["n"] == 2048 else None
 
-    monkeypatch.setattr("bench.harness.measure.cost.CostEstimator.call_s", call_s)
+    monkeypatch.setattr("bench.harness.measure.budget.Budget.call_s", call_s)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
     text = "estimated 1,000,000 s a launch and 15,000,000 s for the case, more than the 10 s that a case may take"
@@ -186,12 +186,12 @@ def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
 
 
 def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, monkeypatch):
-    make_sets = runner.inputs.make_sets
+    make_sets = row_protocol.make_sets
 
     def limited(op, case, *others):
         return full() if case.shape["n"] == 2048 else make_sets(op, case, *others)
 
-    monkeypatch.setattr(runner.inputs, "make_sets", limited)
+    monkeypatch.setattr(row_protocol, "make_sets", limited)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
     assert left == expected("fp32", "2048", "out of memory")
@@ -203,14 +203,14 @@ def test_memory_that_runs_out_as_a_provider_is_loaded_is_a_row(capsys, quick, mo
             raise torch.OutOfMemoryError("CUDA out of memory")
         return Provider(name, lambda x, out: torch.clamp_min(x, 0, out=out), takes_out=True)
 
-    monkeypatch.setattr(runner, "load", load)
+    monkeypatch.setattr(row_protocol, "load", load)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "1024", "--provider", "torch-compile")
     assert compared == [("fp32", "1024")]
     assert left == [("candidate", "fp32", "1024", "skipped", "skipped: out of memory")]
 
 
 def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch):
-    monkeypatch.setattr("bench.harness.measure.cost.CostEstimator.call_s", lambda self, op, case: 1e6)
+    monkeypatch.setattr("bench.harness.measure.budget.Budget.call_s", lambda self, op, case: 1e6)
     words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", "2048,1024"]
     assert command.main([*words, "--provider", "torch,torch"]) == 2
     out, err = capsys.readouterr()

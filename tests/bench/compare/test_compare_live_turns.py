@@ -13,10 +13,11 @@ from bench.harness.compare import meter as compare_meter
 from bench.harness.compare.case import InterleavingRunner, refuse_if_too_slow
 from bench.harness.compare.meter import Broken, InterleavingMeter, Ready, Turns, exchange, least_s, share_launches
 from bench.harness.compare.rounds import Rule
+from bench.harness.data.inputs import Rotation
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import runner
-from bench.harness.measure.cost import CostEstimator
-from bench.harness.measure.plan import Settings
+from bench.harness.measure import measure_row as row_protocol
+from bench.harness.measure.budget import Budget
+from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
 from bench.harness.providers.registry import ProviderUnavailableError
 from bench.harness.timing import samplers
@@ -24,17 +25,23 @@ from bench.harness.timing.protocol import Limits
 from roofline.ceilings import Ceilings
 
 RELU = next(op for op in OPS if op.name == "relu")
+RELU_ROW = Row(RELU, Case("relu", "fp32", {"n": 64}), "torch", family="elementwise")
 LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-6)
 
 
-def test_every_provider_is_given_the_same_memory_in_tensors_of_its_own():
+def meter_of(limits):
+    meter = InterleavingMeter(cpu_device())
+    meter._limits = limits
+    return meter
+
+
+def test_every_provider_is_given_the_same_memory_in_tensors_of_its_own(monkeypatch):
     device = cpu_device()
-    runner = InterleavingRunner(
-        "elementwise", device, Settings(), CostEstimator(device, "uniform", 0), None, Ceilings("x", "X")
-    )
+    runner = InterleavingRunner(device, Budget(device, Settings()), None, Ceilings("x", "X"))
     runner._views = [[], []]
-    case = Case("relu", "fp32", {"n": 64})
-    first, second = (runner._input_sets(RELU, case, 3) for _ in range(2))
+    monkeypatch.setattr(row_protocol, "rotation_of", lambda row, device: Rotation(3, "cold"))
+    (first, cache), (second, _) = (runner._copies(RELU_ROW) for _ in range(2))
+    assert cache == "cold"
     places = [[(data.inputs[0].data_ptr(), data.out.data_ptr()) for data in sets] for sets in (first, second)]
     assert places[0] == places[1]
     assert len(set(places[0])) == 3
@@ -43,7 +50,7 @@ def test_every_provider_is_given_the_same_memory_in_tensors_of_its_own():
 
 @pytest.mark.parametrize(("copies", "providers", "starts"), [(8, 2, [0, 4]), (9, 3, [0, 3, 6]), (1, 2, [0, 0])])
 def test_turns_begin_as_far_apart_as_the_copies_allow(monkeypatch, copies, providers, starts):
-    meter = InterleavingMeter(cpu_device(), LIMITS)
+    meter = meter_of(LIMITS)
     began = []
     make_sampler = samplers.make_sampler
 
@@ -81,36 +88,14 @@ def test_the_fewest_calls_of_a_slow_provider_are_fifteen():
 def test_a_baseline_that_is_left_alone_has_the_time_of_its_case_and_its_graph_is_verified(
     monkeypatch, deadline, left_s
 ):
-    for module in (runner, compare_case):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-    made = InterleavingRunner("elementwise", cpu_device(), Settings(), None, 100.0, Ceilings("x", "X"))
-    monkeypatch.setattr(made._meter, "measure", lambda *given: given)
-    monkeypatch.setattr(made, "finish", lambda prepared, measured: measured)
-    prepared = SimpleNamespace(blank=SimpleNamespace(flops=1), prepared_s=0.0)
-    ready = Ready([lambda: None], "cold", replay=lambda first: ("check", first))
-    given = made._measure_alone(prepared, ready, Rule(0.01, deadline=deadline))
-    assert given[3:] == (left_s, 0.0, ("check", 0))  # its graph is verified as that of any other row
-
-
-def test_the_estimate_of_a_case_is_for_all_providers_that_are_still_to_be_prepared(monkeypatch):
-    """With a budget: 15 calls of 1 s by each of three fit 50 s, but not 40 s; without, a case is judged by itself."""
+    monkeypatch.setattr(compare_case, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(compare_case, "take_samples", lambda *given: given)
+    monkeypatch.setattr(compare_case, "finish", lambda prepared, samples, *_: samples)
     device = cpu_device()
-    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: 0.0))
-    estimator = SimpleNamespace(call_s=lambda op, case: 1.0)
-
-    def too_long(deadline, together, call_s=1.0):
-        estimator.call_s = lambda op, case: call_s
-        made = InterleavingRunner(
-            "elementwise", device, Settings(budget_s=deadline), estimator, deadline, Ceilings("x", "X")
-        )
-        return made._too_long(RELU, Case("relu", "fp32", {"n": 64}), together)
-
-    assert too_long(50.0, 3) is None
-    assert too_long(40.0, 3).startswith(
-        "estimated 1 s a launch and 45 s for the case, more than the 40 s that are left"
-    )
-    assert too_long(40.0, 1) is None
-    assert too_long(None, 3, 0.5) is None
+    made = InterleavingRunner(device, Budget(device, Settings(), 100.0, clock=lambda: 0.0), 100.0, Ceilings("x", "X"))
+    prepared = SimpleNamespace(row=RELU_ROW, prepared_s=0.0, replay="check")
+    given = made._measure_alone(prepared, Ready([lambda: None], "cold"), Rule(0.01, deadline=deadline))
+    assert given[5:] == (left_s, 0.0, "check")  # its graph is verified as that of any other row
 
 
 def turns(launches, call_s):
@@ -125,7 +110,7 @@ def test_equal_providers_have_samples_of_as_many_launches_and_a_much_slower_one_
 
 def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
     """Who follows closer behind another finds more in the cache."""
-    meter, seen = InterleavingMeter(cpu_device(), LIMITS), {}
+    meter, seen = meter_of(LIMITS), {}
     made = []
 
     def ready_of(name):
@@ -156,15 +141,15 @@ def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
 def test_calls_that_are_announced_one_by_one_are_not_made_anew():
     calls = [lambda: None] * 3
     ready = [Ready(calls, "warm") for _ in range(2)]
-    found = [InterleavingMeter(cpu_device(), LIMITS)._turns(ready, at) for at in range(2)]
+    found = [meter_of(LIMITS)._turns(ready, at) for at in range(2)]
     exchange(ready, [*found[:1], Broken(ValueError())], random.Random(0))
     assert next(found[0].sampler._calls) is calls[0]
 
 
 def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins(monkeypatch):
-    made = InterleavingMeter(cpu_device(), LIMITS)
+    made = meter_of(LIMITS)
     asked, calls = [], [lambda: None] * 4
     sampler = samplers.HostSampler(calls, 1)
-    monkeypatch.setattr(made, "sampler", lambda calls, limits, replay=None: asked.append(replay) or sampler)
+    monkeypatch.setattr(compare_meter, "make_sampler", lambda *how: asked.append(how[4]) or sampler)
     ready = [Ready(calls, "cold", replay=lambda first: f"from {first}") for _ in range(2)]
     assert [made._turns(ready, place).replay for place in range(2)] == asked == ["from 0", "from 2"]

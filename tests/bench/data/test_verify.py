@@ -13,8 +13,8 @@ from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.measure import runner
-from bench.harness.measure.plan import Settings, blank_record, plan
+from bench.harness.measure.measure_row import beyond_rounding
+from bench.harness.measure.rows import Settings, blank_record, plan
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
@@ -395,8 +395,8 @@ def test_a_tolerance_allows_so_many_times_the_error_that_rounding_explains(error
 
 
 def test_what_a_tolerance_allowed_is_flagged():
-    assert runner.beyond_rounding(1.0) == runner.beyond_rounding(float("nan")) == ()
-    (flag,) = runner.beyond_rounding(12.34)
+    assert beyond_rounding(1.0) == beyond_rounding(float("nan")) == ()
+    (flag,) = beyond_rounding(12.34)
     assert flag.name == "beyond-rounding"
     assert flag.reason == "the result is 12.3 times further off than rounding explains; --tolerance allowed it"
 

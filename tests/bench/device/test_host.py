@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.harness.device import host
-from bench.harness.measure.evidence import preempted
+from bench.harness.measure.flags import preempted
 
 MIB, GIB = 2**20, 2**30
 CORES = frozenset({0, 1})

@@ -12,7 +12,7 @@ from bench.harness.cli.arguments import CaseWords, make_cases
 from bench.harness.commands import suite
 from bench.harness.device.device import Device
 from bench.harness.measure import compile as beforehand
-from bench.harness.measure.plan import Settings, plan
+from bench.harness.measure.rows import Settings, plan
 from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers, kernel_versions
 from kernels import precompile
@@ -29,10 +29,8 @@ def rows(monkeypatch):
     for family, dtypes in (("softmax", ["bf16"]), ("matmul", ["tf32", "fp32"])):
         (op,) = families()[family]
         cases = make_cases([op], options_of(family), CaseWords(dtypes, ["64"]), "cuda")
-        found += [
-            (family, row)
-            for row in plan(cases, [*default_providers(family, H100), "triton-v5-autotune"], H100, Settings())
-        ]
+        names = [*default_providers(family, H100), "triton-v5-autotune"]
+        found += plan(cases, names, H100, Settings(), family=family)
     return found
 
 
@@ -65,7 +63,7 @@ def test_few_kernels_a_cpu_and_refused_rows_start_no_process(rows, monkeypatch):
     assert asked == []
     assert beforehand.compile_rows(rows, H100) == {"a row": "why"}
     assert len(asked[0]) == 3
-    refused = [(family, replace(row, refused="a record")) for family, row in rows]
+    refused = [replace(row, refused="a record") for row in rows]
     assert beforehand.compile_rows(refused, H100) == {}
 
 
@@ -73,8 +71,9 @@ def test_a_default_case_of_every_op_can_be_made_without_memory(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 2**30)
     cases = suite.planned(["bf16", "fp8e4m3"], families(), "cuda")
     each = {(op.name, case.dtype): (family, op, case) for family, op, case in cases}.values()
-    found = [(family, row) for family, op, case in each for row in plan([(op, case)], ["triton-v2"], H100, Settings())]
-    wanted = {row.op.name for family, row in found if not row.refused and "triton-v2" in kernel_versions(family)}
+    version = ["triton-v2"]
+    found = [plan([(op, case)], version, H100, Settings(), family=family)[0] for family, op, case in each]
+    wanted = {row.op.name for row in found if not row.refused and "triton-v2" in kernel_versions(row.family)}
     assert (
         {name.partition(" ")[0] for name in beforehand.launches_of(found)} == wanted >= {"gelu", "rmsnorm", "dropout"}
     )

@@ -17,7 +17,7 @@ from bench.harness.commands import catalog
 from bench.harness.definition import modules_sha256, op_sha256
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.isolated import measure_isolated
-from bench.harness.measure.plan import Row, Settings, blank_record
+from bench.harness.measure.rows import Row, Settings, blank_record
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from results.store.runs import load_run

@@ -11,9 +11,8 @@ from bench.elementwise import check_dropout, is_unlikely
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check
 from bench.harness.device.device import Device
-from bench.harness.measure import runner
-from bench.harness.measure.plan import Row, Settings
-from bench.harness.measure.runner import Runner
+from bench.harness.measure import measure_row as row_protocol
+from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
 from bench.harness.providers.registry import Provider
 from bench.harness.timing.protocol import Limits
@@ -180,9 +179,9 @@ def test_five_sigma():
 
 
 def measured(monkeypatch, run, fill="uniform"):
-    monkeypatch.setattr(runner, "load", lambda name, op, family, device: Provider(name, run, takes_out=True))
-    made = Runner("elementwise", CPU, Settings(fill=fill), None, LIMITS)
-    return made.measure(Row(DROPOUT, case_of(4096), "ours"))
+    monkeypatch.setattr(row_protocol, "load", lambda name, op, family, device: Provider(name, run, takes_out=True))
+    row = Row(DROPOUT, case_of(4096), "ours", settings=Settings(fill=fill))
+    return row_protocol.measure_row(row, CPU, None, LIMITS)
 
 
 @pytest.mark.parametrize("fill", ["uniform", "zeros"])

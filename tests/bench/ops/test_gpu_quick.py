@@ -13,8 +13,8 @@ import pytest
 
 from bench.harness.device import device
 from bench.harness.measure.compile import compile_rows
-from bench.harness.measure.plan import Settings, plan
-from bench.harness.measure.runner import Runner
+from bench.harness.measure.measure_row import measure_row
+from bench.harness.measure.rows import Settings, plan
 from bench.harness.op import Case
 from bench.harness.providers.registry import AUTOTUNE, kernel_versions, stand_ins
 from tests.bench.commands import QUICK
@@ -60,19 +60,19 @@ def row_of(family, dtype, provider):
     op = op_of(family)
     layout = {"layout": "nt" if dtype.startswith("fp8") else "nn", "batch": 1} if family == "matmul" else {}
     case = Case(op.name, dtype, dict(zip(op.axes, SHAPES[family].values(), strict=True)), layout)
-    [row] = plan([(op, case)], [provider], gpu(), SETTINGS)
+    [row] = plan([(op, case)], [provider], gpu(), SETTINGS, family=family)
     return row
 
 
 def measured(family, dtype, provider):
     """Return the record of one row, of a run as short as can be."""
-    return Runner(family, gpu(), SETTINGS, None, QUICK).measure(row_of(family, dtype, provider))
+    return measure_row(row_of(family, dtype, provider), gpu(), None, QUICK)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_beforehand():
     """Compile all kernels at once, on all cores: one after the other they take minutes."""
-    compile_rows([(family, row_of(family, *rest)) for family, *rest in (one.values for one in cases())], gpu())
+    compile_rows([row_of(*one.values) for one in cases()], gpu())
 
 
 @pytest.mark.parametrize(("family", "dtype", "provider"), cases())

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from bench.harness.device.device import Device
-from bench.harness.measure.meter import Measurement
 from bench.harness.timing import protocol
-from bench.harness.timing.protocol import Samples, Settling
+from bench.harness.timing.protocol import Samples
 from bench.harness.transfer import copies, loading
 from bench.harness.transfer.copies import (
     UNLIKE,
@@ -186,11 +185,10 @@ def test_a_copy_that_does_not_fit_is_skipped(monkeypatch):
 
 
 def test_a_copy_over_the_link_is_no_suspect_because_it_is_as_fast_from_the_cache():
-    samples = Samples((3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5), converged=True)
-    settling = Settling(True, 0.5, 40)
-    measured = Measurement(samples, 3e-5, 2e-6, 3e-5, settling, {}, tick_s=5e-7)
+    timed = (3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5)
+    samples = Samples(*timed, converged=True, warm_median_s=3e-5, host_launch_s=2e-6, host_latency_s=3e-5, tick_s=5e-7)
     blank = copy_record("h2d", GPU_THAT_IS_FREE, 2**18, "pinned", "non-blocking")
-    record = finished_row(blank, measured, SimpleNamespace(device=GPU_THAT_IS_FREE))
+    record = finished_row(blank, samples, SimpleNamespace(device=GPU_THAT_IS_FREE))
     assert record.flags == ()
     assert record.warm_median_s == 3e-5
 

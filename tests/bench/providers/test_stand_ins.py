@@ -10,7 +10,8 @@ from bench.__main__ import main as bench_main
 from bench.harness.cli.main import main
 from bench.harness.device import device
 from bench.harness.loop import passed_over
-from bench.harness.measure import plan, runner
+from bench.harness.measure import measure_row as row_protocol
+from bench.harness.measure import rows
 from bench.harness.op import Case
 from bench.harness.providers.registry import load, stand_ins
 from bench.harness.timing.protocol import Limits
@@ -45,15 +46,15 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     """A newest version that takes even sizes alone, and a machine that says it has a GPU, but computes on its CPU."""
     (versions / "v11_even.py").write_text(ONLY_EVEN)
     as_gpu = load
-    monkeypatch.setattr(runner, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
-    monkeypatch.setattr(plan, "unavailable", lambda name, device: None)
+    monkeypatch.setattr(row_protocol, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
+    monkeypatch.setattr(rows, "unavailable", lambda name, device: None)
 
     def measure(n, names=("triton-v11",), older=None):
         older = stand_ins("elementwise", H100) if older is None else older
         cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
         limits = Limits(min_samples=3, target_half_width=1.0, min_time_s=0, cap_s=0.1, warm_up_s=0, min_sample_s=1e-6)
-        measured = runner.Runner("elementwise", CPU, plan.Settings(), None, limits)
-        return [measured.measure(row) for row in plan.plan(cases, names, CPU, plan.Settings(), older)]
+        planned = rows.plan(cases, names, CPU, rows.Settings(), older, "elementwise")
+        return [row_protocol.measure_row(row, CPU, None, limits) for row in planned]
 
     return measure
 
@@ -143,7 +144,7 @@ def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
         raise PlannedError(dict(older))
 
     monkeypatch.setattr(device, "detect", lambda word: H100)
-    monkeypatch.setattr(plan, "plan", planned)
+    monkeypatch.setattr(rows, "plan", planned)
     commands = {
         "suite": lambda: bench_main(["suite", "--no-save", *words]),
         "matmul": lambda: main(

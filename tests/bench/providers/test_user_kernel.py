@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.harness.measure.isolated import load_problem
-from bench.harness.measure.plan import Row
+from bench.harness.measure.rows import Row
 from bench.harness.op import Case
 from bench.harness.providers.registry import load
 from bench.harness.providers.user_kernel import UserKernelError, find

@@ -5,7 +5,7 @@ All of it in workers, as a user's function runs.
 
 import pytest
 
-from bench.harness.measure.plan import Settings
+from bench.harness.measure.rows import Settings
 from tests.bench import user_kernels
 from tests.bench.user_kernels import measure
 

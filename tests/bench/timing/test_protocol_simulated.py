@@ -2,19 +2,23 @@
 truth as often as it says, and does each bad device get its flag and a good one none?"""
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
-from bench.harness.measure.evidence import Context, flags_of
+from bench.harness.device.device import Device
+from bench.harness.measure.flags import recorded
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect
-from roofline.ceilings import Ceiling
+from results.record import Record
+from roofline.ceilings import Ceiling, Ceilings
 from tests.simulated_device import SimulatedDevice
 
 TRIALS = 200
 
 CACHE_BYTES = 50_000_000
 MEMORY_ROOF = Ceiling("bandwidth", "copy", 500e9, "measured", "simulated")
-PEAK = Ceiling("flops", "bf16", 1e15, "clock-limited", "simulated")
+PEAK = Ceiling("flops", "bf16", 1e15, "datasheet", "simulated")
+GPU = Device("cuda", "cuda:0", "gpu", "a GPU", CACHE_BYTES, 2**30)
 
 
 def measure(device, limits=GPU_LIMITS):
@@ -26,21 +30,17 @@ def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
     device = SimulatedDevice(**parameters)
     warm = measure(SimulatedDevice(**parameters | {"cache": "warm", "seed": parameters["seed"] + 10**6}), CPU_LIMITS)
     samples = measure(device, limits)
-    context = Context(
-        is_gpu=True,
+    seen = replace(
+        samples,
         tick_s=device.tick_s or 5e-7,
         host_launch_s=5e-6,
         target_half_width=limits.target_half_width,
-        flops=10**10,
-        bytes_moved=bytes_moved,
-        cache_bytes=CACHE_BYTES,
-        warm_s=warm.median_s,
-        memory_roof_bytes_per_s=MEMORY_ROOF.value,
-        peak=PEAK,
-        bandwidth=MEMORY_ROOF,
+        warm_median_s=warm.median_s,
         telemetry=device.telemetry(),
     )
-    return {flag.name for flag in flags_of(samples, context)}
+    what = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
+    blank = Record(**what, flops=10**10, bytes_read=bytes_moved // 2, bytes_written=bytes_moved // 2)
+    return set(recorded(blank, seen, GPU, Ceilings("x", "X", (MEMORY_ROOF, PEAK)), "cold").flags)
 
 
 @pytest.mark.exhaustive

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.harness.measure.evidence import Context, flags_of
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect, settle
+from results.stats.samples import drift
 from tests.simulated_device import SimulatedDevice
 
 ENDLESS_S = 70.0
@@ -55,7 +55,7 @@ def test_a_device_that_speeds_up_or_slows_down_is_waited_for(start_clock, seed):
 def test_without_settling_the_samples_drift_and_after_it_they_do_not():
     def flags(device):
         samples = collect(device, GPU_LIMITS, "cold", now=device.now)
-        return {flag.name for flag in flags_of(samples, Context(is_gpu=True))}
+        return {"drifting"} if drift(samples.samples_s) is not None else set()
 
     pairs = [[SimulatedDevice(seed=seed, noise=0.01, start_clock=0.8) for _ in range(2)] for seed in range(20)]
     assert all(settled(patient).settled for _, patient in pairs)

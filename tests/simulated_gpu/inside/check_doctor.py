@@ -6,7 +6,7 @@ from dataclasses import replace
 from bench.__main__ import main
 from bench.harness.commands import doctor, findings
 from bench.harness.commands.doctor import rows_of
-from bench.harness.measure.cost import smaller_cases
+from bench.harness.measure.budget import smaller_cases
 from bench.harness.timing import protocol
 
 FAMILIES = ("elementwise", "matmul", "norm")

@@ -8,8 +8,8 @@ import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.device.device import detect
-from bench.harness.measure.plan import Row, Settings
-from bench.harness.measure.runner import Runner
+from bench.harness.measure.measure_row import measure_row
+from bench.harness.measure.rows import Row
 from bench.harness.op import Case
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import GPU_LIMITS, Limits
@@ -122,8 +122,7 @@ def measured(function):
     op = next(op for op in ELEMENTWISE if op.name == "gelu")
     case = Case("gelu", "fp32", {"n": 2**16}, {})
     device, limits = detect("cuda"), Limits(5, 1.0, 0.0, 0.5, 0.0, 1e-4)
-    runner = Runner("elementwise", device, Settings(cache="cold"), limits=limits)
-    return runner.measure(Row(replace(op, eager=function), case, "torch"))
+    return measure_row(Row(replace(op, eager=function), case, "torch", family="elementwise"), device, None, limits)
 
 
 def written(x, out):

@@ -71,6 +71,10 @@ class Row:
         op = next(op for op in module_of(state["family"]).OPS if op.name == name)
         self.__dict__.update(state, op=replace(op, tolerance=tolerance))
 
+    def blank(self) -> Record:
+        """Return the record of the row with nothing measured."""
+        return blank_record(self.op, self.case, self.provider, self.settings)
+
 
 def plan(
     cases: Iterable[tuple[Op, Case]],
@@ -163,3 +167,9 @@ def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Recor
         units=op.units_of(case),
         op_sha256=op_sha256(op),
     )
+
+
+def rotation_of(row: Row, device: Device) -> inputs.Rotation:
+    """Return how many copies of its inputs the launches of a row rotate through."""
+    size_bytes = row.op.work(row.case).bytes
+    return inputs.plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, row.settings.cache)

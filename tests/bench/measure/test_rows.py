@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from test_runner import ADD, CASE, CPU, GPU, MATMUL_OP, matmul_case
+from test_measure_row import ADD, CASE, CPU, GPU, MATMUL_OP, matmul_case
 
 from bench.harness.device.device import Device
-from bench.harness.measure.plan import CPU_DTYPES, Settings, has_dtype, in_gb, plan
+from bench.harness.measure.rows import CPU_DTYPES, Settings, has_dtype, in_gb, plan
 from results.record import Record
 from results.store.runfile import encode_line
 

@@ -1,7 +1,6 @@
 """The loop of a run: what goes wrong with one row stays with that row, and a wrong result is never timed."""
 
 import itertools
-import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,19 +9,18 @@ import pytest
 import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness.commands.suite import planned
 from bench.harness.device.device import Device
-from bench.harness.measure import meter, runner
-from bench.harness.measure.cost import CALLS_PER_CASE
-from bench.harness.measure.plan import Row, Settings, blank_record, plan
-from bench.harness.measure.runner import CASE_ALLOWANCE_S, Runner, is_out_of_memory, one_line
+from bench.harness.measure import measure_row as runner
+from bench.harness.measure import samples as meter
+from bench.harness.measure.errors import is_out_of_memory, one_line
+from bench.harness.measure.measure_row import measure_row
+from bench.harness.measure.rows import Row, Settings, blank_record, plan
 from bench.harness.op import Case
 from bench.harness.providers import registry
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing.protocol import Limits
 from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
-from bench.norm import OPS as NORM
 from results.record import Record
 from results.store.runfile import encode_line
 from roofline.ceilings import Ceiling, Ceilings
@@ -48,19 +46,6 @@ def matmul_case(m, n, k, dtype="bf16", layout="nn", batch=1):
     return Case.of("matmul", dtype, {"m": m, "n": n, "k": k}, OPTIONS, {"layout": layout, "batch": batch})
 
 
-class NoEstimate:
-    """An estimator that finds every case small, and remembers what it was taught."""
-
-    def __init__(self, seconds=None):
-        self.seconds, self.learned = seconds, []
-
-    def call_s(self, op, case):
-        return self.seconds
-
-    def learn(self, op, case, seconds):
-        self.learned.append((op.name, case.name, seconds))
-
-
 @pytest.fixture
 def providers(monkeypatch):
     """Providers by name; each is `function(x, y, out)`, or an error that loading raises."""
@@ -83,12 +68,12 @@ def never_timed(monkeypatch):
     def timed(*arguments):
         raise AssertionError("a wrong result was timed")
 
-    monkeypatch.setattr(runner.Meter, "measure", timed)
+    monkeypatch.setattr(runner, "take_samples", timed)
 
 
-def measure(name, settings=None, estimator=None, deadline=None, device=CPU, case=CASE):
-    made = Runner("elementwise", device, settings or Settings(), estimator or NoEstimate(), LIMITS, deadline)
-    return made.measure(Row(ADD, case, name))
+def measure(name, settings=None, deadline=None, device=CPU, ceilings=None):
+    row = Row(ADD, CASE, name, family="elementwise", settings=settings or Settings())
+    return measure_row(row, device, ceilings, LIMITS, deadline)
 
 
 # ---- a right one ---------------------------------------------------------------------------------------------------
@@ -149,15 +134,6 @@ def test_every_copy_is_gone_round(providers):
     assert record.cache == "cold"
     timed = seen[1:-1]
     assert all(one != other for one, other in itertools.pairwise(timed[:10]))
-
-
-def test_only_eager_torch_teaches_the_estimator(providers):
-    providers["torch"] = providers["right"]
-    estimator = NoEstimate()
-    measure("right", estimator=estimator)
-    assert estimator.learned == []
-    record = measure("torch", estimator=estimator)
-    assert estimator.learned == [("add", "4096", record.median_s)]
 
 
 # ---- wrong ones ----------------------------------------------------------------------------------------------------
@@ -231,13 +207,6 @@ def test_a_provider_that_remembers_its_first_inputs_is_found_out(providers, seed
     assert measure("right", Settings(seed=seed), device=device).copies == copies
 
 
-def test_a_wrong_provider_teaches_the_estimator_nothing(providers):
-    providers["torch"] = lambda x, y, out: torch.sub(x, y, out=out)
-    estimator = NoEstimate()
-    measure("torch", estimator=estimator)
-    assert estimator.learned == []
-
-
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
@@ -250,8 +219,7 @@ def raising(error):
 
 def test_an_error_fails_its_row_and_the_run_goes_on(providers):
     providers["raises"] = raising(RuntimeError("CUDA error: an illegal memory access\nCompile with DEBUG=1"))
-    made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS)
-    records = [made.measure(Row(ADD, CASE, name)) for name in ("raises", "right")]
+    records = [measure(name) for name in ("raises", "right")]
     assert [record.status for record in records] == ["failed", "ok"]
     assert records[0].reason == "RuntimeError: CUDA error: an illegal memory access"
 
@@ -335,60 +303,14 @@ def test_an_error_is_told_in_one_short_line(error, line):
 # ---- time ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_case_that_would_take_too_long_is_skipped_with_its_estimate(providers, never_timed):
-    record = measure("right", estimator=NoEstimate(seconds=CASE_ALLOWANCE_S / CALLS_PER_CASE * 25))
-    assert record.status == "skipped"
-    assert re.match(r"estimated 1[67] s a launch and 250 s for the case", record.reason)
-    assert "--budget 376 would allow it" in record.reason
-
-
-def test_a_case_that_just_fits_is_measured(providers):
-    assert measure("right", estimator=NoEstimate(seconds=0.99 * CASE_ALLOWANCE_S / CALLS_PER_CASE)).status == "ok"
-
-
-def test_no_default_case_is_too_large_for_a_large_gpu_to_prepare(monkeypatch):
-    monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 10**9)
-    made = Runner("family", GPU, Settings(), NoEstimate(), LIMITS)
-    families = {"elementwise": ELEMENTWISE, "matmul": MATMUL, "norm": NORM}
-    cases = planned(["fp32", "fp64"], families, "cuda")
-    assert max(op.work(case).bytes for _, op, case in cases) > 4e9
-    assert {made._too_long(op, case) for _, op, case in cases} == {None}
-
-
-def test_a_larger_budget_allows_a_longer_case(providers, monkeypatch):
-    estimator = NoEstimate(seconds=250.0 / CALLS_PER_CASE)
-    monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
-    made = Runner("elementwise", CPU, Settings(budget_s=300.0), estimator, LIMITS, deadline=1300.0)
-    assert made._too_long(ADD, CASE) is None
-    late = Runner("elementwise", CPU, Settings(budget_s=300.0), estimator, LIMITS, deadline=1240.0)
-    assert " s a launch and 250 s for the case" in late._too_long(ADD, CASE)
-
-
-def test_the_budget_that_would_do_is_larger_than_the_one_that_did_not(providers, monkeypatch):
-    monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
-    estimator = NoEstimate(seconds=0.2 / CALLS_PER_CASE)
-    made = Runner("elementwise", CPU, Settings(budget_s=6.0), estimator, LIMITS, deadline=1000.1)
-    assert made._too_long(ADD, CASE).endswith("--budget 7 would allow it")
-
-
-def test_a_launch_that_was_not_estimated_is_not_said_to_take_no_time(providers, monkeypatch):
-    monkeypatch.setattr(runner.time, "perf_counter", lambda: 1000.0)
-    made = Runner("elementwise", CPU, Settings(budget_s=6.0), NoEstimate(), LIMITS, deadline=1000.0 + 1e-9)
-    reason = made._too_long(ADD, CASE)
-    assert re.match(r"estimated [0-9.e-]+ s for the case, more than the [0-9.e-]+ s that are left", reason)
-
-
-def test_once_the_budget_is_spent_nothing_is_started(providers, never_timed):
-    called = []
-    providers["counting"] = lambda x, y, out: called.append(1)
-    record = measure("counting", Settings(budget_s=2.5), deadline=0.0)
+def test_once_the_budget_is_spent_nothing_is_timed(providers, never_timed):
+    record = measure("right", Settings(budget_s=2.5), deadline=0.0)
     assert (record.status, record.reason) == ("skipped", "the budget of 2.5 s is spent")
-    assert called == []
 
 
 def test_a_refused_row_is_not_run(providers, never_timed):
     row = plan([(MATMUL_OP, matmul_case(64, 64, 64, "tf32"))], ["right"], CPU, Settings())[0]
-    assert Runner("matmul", CPU, Settings()).measure(row) is row.refused
+    assert measure_row(row, CPU) is row.refused
 
 
 # ---- flags ---------------------------------------------------------------------------------------------------------
@@ -421,8 +343,7 @@ def test_a_blank_record_says_what_the_row_is_and_measures_nothing():
 
 def test_a_time_that_cannot_be_is_invalid_and_says_why(providers):
     slow = Ceilings("cpu", "a slow machine", (Ceiling("flops", "fp32", 1.0, "datasheet", "made up"),))
-    made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS, None, slow)
-    record = made.measure(Row(ADD, CASE, "right"))
+    record = measure("right", ceilings=slow)
     assert record.status == "invalid"
     assert record.reason.startswith("faster than physics")
     assert "faster-than-physics" in record.flags
@@ -443,13 +364,12 @@ def test_every_flag_has_its_reason_and_the_warm_time_is_kept(providers):
 def test_each_row_samples_for_its_share_of_the_time_that_is_left(providers, monkeypatch, rows_left):
     left = []
 
-    def take_notice(calls, cache, flops, left_s, *_):
+    def take_notice(calls, cache, device, limits, flops, left_s, *_):
         left.append(left_s)
         raise ValueError
 
-    made = Runner("elementwise", CPU, Settings(), NoEstimate(), LIMITS, time.perf_counter() + 1000.0)
-    monkeypatch.setattr(made._meter, "measure", take_notice)
-    made.measure(Row(ADD, CASE, "right"), rows_left)
+    monkeypatch.setattr(runner, "take_samples", take_notice)
+    measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, time.perf_counter() + 1000.0, rows_left)
     assert left == [pytest.approx(1000 / rows_left, rel=0.05)]
 
 
@@ -475,9 +395,7 @@ def test_the_time_of_the_host_is_that_of_the_whole_launcher_of_a_built_in_kernel
         return found
 
     monkeypatch.setattr(meter.samplers, "host_launch_s", watched)
-    record = Runner("elementwise", CPU, Settings(cache="warm"), NoEstimate(), LIMITS).measure(
-        Row(ADD, CASE, "triton-v1")
-    )
+    record = measure("triton-v1", Settings(cache="warm"))
     assert record.status == "ok"
     assert launches == [meter.samplers.ESTIMATE_LAUNCHES]
 

@@ -1,21 +1,23 @@
-"""What speaks against a measurement: from its samples and what was seen meanwhile to flags, each with its reason.
+"""Data-quality flags of a measurement, each with its reason: from samples and ceilings to a record.
 
-Nothing here measures and nothing is dropped: every function takes numbers and says what they mean. `flags_of` asks all
-of them about one row.
+Nothing here measures and nothing is dropped: every function takes numbers and says what they mean. `recorded` asks all
+of them about one row, `judged` those that depend on the ceilings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.harness.device.device import Device
 from bench.harness.device.telemetry import slowdowns
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import LONGEST_SPIN_S, wanted_spin_s
-from results.stats.samples import Modes, drift, half_width, two_modes
-from roofline.ceilings import Ceiling
-from roofline.model import rate
+from results.record import Record
+from results.stats.samples import Modes, drift, half_width, outlier_count, two_modes
+from roofline.ceilings import Ceiling, Ceilings
+from roofline.hardware.gpu import PEAKS_OF_DTYPE, clock_limited_peak_flops_per_s, load_gpus
 
 LEAST_TICKS = 50
 """Ticks of the clock that one sample must last: half a tick is then 1 % of it."""
@@ -64,7 +66,7 @@ CACHED_RESULT = 20.0
 count."""
 
 
-ROOF_FLAGS = ("above-roof", "l2-suspect", "doubtful-roof")
+ROOF_FLAGS = ("faster-than-physics", "above-roof", "l2-suspect", "doubtful-roof")
 """Decided by the ceilings."""
 
 
@@ -79,90 +81,162 @@ class Flag:
     advice: str
     """What to do about it."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """What is known of a row beside its samples; None where it is not known."""
-
-    is_gpu: bool
-    """Whether CUDA events or graphs timed the row; otherwise the host's clock did, and disturbances of the host are in
-    the time."""
-    asked_cache: str = "cold"
-    tick_s: float | None = None
-    """Smallest step of the clock that timed the samples."""
-    host_launch_s: float | None = None
-    """Seconds that the host takes to launch once."""
-    target_half_width: float | None = None
-    flops: int | None = None
-    bytes_moved: int | None = None
-    """Compulsory bytes of one launch."""
-    cache_bytes: int | None = None
-    warm_s: float | None = None
-    """Median of the same launches with their data in the cache."""
-    memory_roof_bytes_per_s: float | None = None
-    """The most that the memory does with any mix of reads and writes: by datasheet, or the fastest mix measured."""
-    peak: Ceiling | None = None
-    """The most FLOP/s of the row's dtype, as MFU is taken over."""
-    highest_peak: Ceiling | None = None
-    """The most FLOP/s that the device could do at its highest clock; where it is not known, `peak` has to do."""
-    bandwidth: Ceiling | None = None
-    """The memory bandwidth that the row is judged by: published, or measured with the mix nearest to its own."""
-    measured_peak: Ceiling | None = None
-    """The fastest matmul measured of the row's dtype, also where `peak` is a published one."""
-    mix: Ceiling | None = None
-    """The bandwidth measured with the mix nearest to the row's own, also where `bandwidth` is a published one."""
-    telemetry: Mapping[str, Any] = field(default_factory=dict)
-    """What `telemetry.row_telemetry` returned."""
-    launch_floor_s: float | None = None
-    """The shortest time of a launch: that of an empty kernel in a graph."""
-    why_no_graph: str | None = None
-    """Why a graph of the launches was not timed, where one was tried."""
+    def text(self, has_advice: bool = True) -> str:
+        """Return the reason, with the advice."""
+        return f"{self.reason}; {self.advice}" if has_advice else self.reason
 
 
-def flags_of(samples: Samples, context: Context) -> tuple[Flag, ...]:
-    """Return everything that speaks against a row, the most serious first; empty for a clean one."""
-    time_s, launches = samples.median_s, samples.launches_per_sample
-    found = (
-        physics_gate(samples, context),
-        above_roof(samples, context),
-        l2_suspect(samples, context),
-        doubtful_roof(context),
-        not_cold(samples.cache, context.asked_cache),
-        tick_limited(time_s, launches, context.tick_s),
-        throttled(context.telemetry, context.is_gpu),
-        power_limited(context.telemetry),
-        preempted(context.telemetry) if not context.is_gpu else None,
-        bimodal(two_modes(samples.samples_s, (context.tick_s or 0.0) / launches)),
-        not_captured(context.why_no_graph),
-        drifting(drift(samples.samples_s)),
-        not_converged(samples, context.target_half_width),
-        launch_limited(samples, context.host_launch_s) if context.is_gpu else None,
-        near_floor(time_s, context.launch_floor_s) if context.is_gpu else None,
+# ---- one record ---------------------------------------------------------------------------------------------------
+
+
+def recorded(
+    blank: Record,
+    samples: Samples,
+    device: Device,
+    ceilings: Ceilings | None,
+    asked_cache: str | None = None,
+    also: Sequence[Flag] = (),
+    has_advice: bool = True,
+) -> Record:
+    """Return the record of what was measured, with its flags; a time that cannot be true is `invalid`.
+
+    Args:
+        blank: what the row is, with its work; a count of None is not known.
+        samples: what was measured of it.
+        device: where.
+        ceilings: what the row is evaluated against; None: nothing.
+        asked_cache: `cold` or `warm`, as requested; None: as measured.
+        also: flags of what happened beside the measurement.
+        has_advice: whether the reason of a flag ends in its advice, which is about the options of the commands.
+    """
+    record = replace(
+        blank,
+        status="ok",
+        reason=None,
+        samples_s=samples.samples_s,
+        launches_per_sample=samples.launches_per_sample,
+        method=samples.method,
+        cache=samples.cache,
+        median_s=samples.median_s,
+        ci95_s=samples.ci95_s,
+        converged=samples.converged,
+        warm_median_s=samples.warm_median_s,
+        outliers=outlier_count(samples.samples_s),
+        settled=samples.settled,
+        host_latency_s=samples.host_latency_s,
+        telemetry=dict(samples.telemetry),
     )
-    return tuple(flag for flag in found if flag is not None)
+    floor = ceilings.launch_floor() if ceilings and device.is_gpu else None
+    found = (
+        not_cold(samples.cache, asked_cache or samples.cache),
+        tick_limited(samples),
+        throttled(samples.telemetry, device.is_gpu),
+        power_limited(samples.telemetry),
+        None if device.is_gpu else preempted(samples.telemetry),
+        bimodal(two_modes(samples.samples_s, (samples.tick_s or 0.0) / samples.launches_per_sample)),
+        not_captured(samples.why_no_graph),
+        drifting(drift(samples.samples_s)),
+        not_converged(samples, samples.target_half_width),
+        launch_limited(samples) if device.is_gpu else None,
+        near_floor(samples.median_s, floor.value) if floor else None,
+        *also,
+    )
+    reasons = {flag.name: flag.text(has_advice) for flag in found if flag is not None}
+    return judged(replace(record, flag_reasons=reasons), device, ceilings, has_advice)
+
+
+def judged(record: Record, device: Device, ceilings: Ceilings | None, has_advice: bool = True) -> Record:
+    """Return a measured record with the flags that these ceilings give it, in place of those of other ceilings."""
+    if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
+        return record
+    roofs = Roofs.of(record, device, ceilings)
+    found = (physics_gate(record, roofs), above_roof(record, roofs), l2_suspect(record, roofs), doubtful_roof(roofs))
+    reasons = {flag.name: flag.text(has_advice) for flag in found if flag is not None}
+    reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
+    status = "invalid" if found[0] else "ok"
+    why = found[0].reason if found[0] else None
+    return replace(record, status=status, reason=why, flags=tuple(reasons), flag_reasons=reasons)
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """The ceilings of one row, by which the model judges its record, and the counts of a launch; None if unknown."""
+
+    flops: int | None
+    bytes_moved: int | None
+    """Compulsory bytes."""
+    cache_bytes: int
+    peak: Ceiling | None
+    """Maximum FLOP/s of the row's dtype, as MFU is taken over."""
+    highest_peak: Ceiling | None
+    """Maximum FLOP/s at the highest clock of the device; `peak` if that is not known."""
+    measured_peak: Ceiling | None
+    """The fastest matmul measured of the row's dtype, also if `peak` is a published one."""
+    memory: Ceiling | None
+    """The bandwidth with any mix of reads and writes: published, or of the fastest mix measured."""
+    bandwidth: Ceiling | None
+    """The bandwidth that judges the row: published, or measured with the mix nearest to its own."""
+    mix: Ceiling | None
+    """The bandwidth measured with the mix nearest to the row's own, also if `bandwidth` is a published one."""
+
+    @classmethod
+    def of(cls, record: Record, device: Device, ceilings: Ceilings | None) -> Roofs:
+        """Find the ceilings of a record."""
+        known, read, written = ceilings or Ceilings("", ""), record.bytes_read or 0, record.bytes_written or 0
+        peak = known.peak(record.dtype)
+        return cls(
+            flops=record.flops or None,
+            bytes_moved=read + written or None,
+            cache_bytes=device.cache_bytes,
+            peak=peak,
+            highest_peak=(highest_peak(known, record.dtype) if device.is_gpu else None) or peak,
+            measured_peak=known.measured_peak(record.dtype),
+            memory=known.bandwidth(),
+            bandwidth=known.bandwidth_for(read, written),
+            mix=known.mix(read, written),
+        )
+
+    def exceeds_cache(self) -> bool:
+        """Return whether the data of a launch does not fit in the cache."""
+        return self.bytes_moved is not None and self.bytes_moved > self.cache_bytes
+
+
+def highest_peak(ceilings: Ceilings, dtype: str) -> Ceiling | None:
+    """Return the peak at the highest clock that the driver allows.
+
+    None for a device that is not in the table, and for a function of which no dtype was told.
+    """
+    gpu = load_gpus().get(ceilings.slug) if dtype in PEAKS_OF_DTYPE else None
+    value = clock_limited_peak_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
+    if gpu is None or value is None:
+        return None
+    # Some products are sold with a peak above their own clock times their rate: then that one is the limit.
+    value = max(value, gpu.peaks_flops_per_s.get(dtype, 0.0))
+    source = f"roofline/gpus/{gpu.slug}.toml at its highest clock"
+    return Ceiling("flops", dtype, value, "clock-limited", source, sm_clock_hz=gpu.max_clock_hz)
 
 
 # ---- faster than possible -----------------------------------------------------------------------------------------
 
 
-def physics_gate(samples: Samples, context: Context) -> Flag | None:
+def physics_gate(record: Record, roofs: Roofs) -> Flag | None:
     """Flag a row that is faster than its machine can be; such a row is `invalid`.
 
     The memory counts only where the data must come from it: in a cold row whose bytes exceed the cache.
     """
-    bytes_moved = context.bytes_moved if samples.cache == "cold" and _exceeds_cache(context) else None
-    highest = context.highest_peak or context.peak
+    assert record.median_s is not None
+    bytes_moved = roofs.bytes_moved if record.cache == "cold" and roofs.exceeds_cache() else None
     floors = (
-        (_floor_s(context.flops, highest), "FLOPs", highest),
-        (_floor_s(bytes_moved, context.bandwidth), "bytes", context.bandwidth),
+        (_floor_s(roofs.flops, roofs.highest_peak), "FLOPs", roofs.highest_peak),
+        (_floor_s(bytes_moved, roofs.bandwidth), "bytes", roofs.bandwidth),
     )
     least_s, counted, ceiling = max(floors, key=lambda floor: floor[0])
-    if ceiling is None or samples.median_s >= least_s:
+    if ceiling is None or record.median_s >= least_s:
         return None
-    times = least_s / samples.median_s
+    times = least_s / record.median_s
     return Flag(
         "faster-than-physics",
-        f"faster than physics: {samples.median_s:.3g} s, but its {counted} take {least_s:.3g} s or more by the "
+        f"faster than physics: {record.median_s:.3g} s, but its {counted} take {least_s:.3g} s or more by the "
         f"{ceiling.kind} {ceiling.quantity} ceiling; {_likely_cause(times, counted)}",
         "check what the provider really does, and the work that the op counts",
     )
@@ -170,9 +244,7 @@ def physics_gate(samples: Samples, context: Context) -> Flag | None:
 
 def _floor_s(count: int | None, ceiling: Ceiling | None) -> float:
     """Return the seconds below which `count` FLOPs or bytes cannot be done, 0 where one of the two is not known."""
-    if count is None or ceiling is None:
-        return 0.0
-    if ceiling.kind == "measured":
+    if count is None or ceiling is None or ceiling.kind == "measured":
         return 0.0
     margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
     return count / (margin * ceiling.value)
@@ -186,32 +258,37 @@ def _likely_cause(times: float, counted: str) -> str:
     return "likely part of the work is left out, or the FLOPs or the peak are those of another dtype"
 
 
-def too_low(samples: Samples, context: Context) -> list[Ceiling]:
-    """Return the measured ceilings that a row is above; data that may come from a cache tells nothing of the memory."""
-    judges = [(context.flops, context.peak)]
-    if samples.cache == "cold" and _exceeds_cache(context):
-        judges.append((context.bytes_moved, context.bandwidth))
+def too_low(record: Record, device: Device, ceilings: Ceilings) -> list[Ceiling]:
+    """Return the measured ceilings that a record is above; data that may come from a cache tells nothing of the
+    memory.
+    """
+    if record.status != "ok" or not record.samples_s or not record.median_s:
+        return []
+    roofs = Roofs.of(record, device, ceilings)
+    judges = [(roofs.flops, roofs.peak)]
+    if record.cache == "cold" and roofs.exceeds_cache():
+        judges.append((roofs.bytes_moved, roofs.bandwidth))
     return [
         ceiling
         for count, ceiling in judges
-        if count and ceiling and ceiling.kind == "measured"
-        if rate(count, samples.median_s) > ABOVE_ROOF * ceiling.value
+        if count and ceiling and ceiling.kind == "measured" and count / record.median_s > ABOVE_ROOF * ceiling.value
     ]
 
 
-def above_roof(samples: Samples, context: Context) -> Flag | None:
+def above_roof(record: Record, roofs: Roofs) -> Flag | None:
     """Flag more than a ceiling that the row is judged by, where it is not impossible.
 
     The memory's ceiling counts unless `l2_suspect` explains the excess: data from the cache exceeds it too.
     """
-    if physics_gate(samples, context) is not None:
+    assert record.median_s is not None
+    if physics_gate(record, roofs) is not None:
         return None
-    ceilings = [(context.flops, context.peak), (context.flops, context.measured_peak)]
-    if l2_suspect(samples, context) is None:
-        ceilings += [(context.bytes_moved, context.bandwidth), (context.bytes_moved, context.mix)]
+    ceilings = [(roofs.flops, roofs.peak), (roofs.flops, roofs.measured_peak)]
+    if l2_suspect(record, roofs) is None:
+        ceilings += [(roofs.bytes_moved, roofs.bandwidth), (roofs.bytes_moved, roofs.mix)]
     for count, ceiling in ceilings:
-        if count and ceiling and (reached := rate(count, samples.median_s) / ceiling.value) > ABOVE_ROOF:
-            return _above(reached, ceiling, samples.cache)
+        if count and ceiling and (reached := count / record.median_s / ceiling.value) > ABOVE_ROOF:
+            return _above(reached, ceiling, record.cache or "")
     return None
 
 
@@ -233,9 +310,9 @@ def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
     return Flag("above-roof", f"{reason}, the mix nearest to its own", advice)
 
 
-def doubtful_roof(context: Context) -> Flag | None:
+def doubtful_roof(roofs: Roofs) -> Flag | None:
     """Flag a row that is judged by a ceiling that was measured while something else held the device back."""
-    judges = ((context.flops, context.peak), (context.bytes_moved, context.bandwidth))
+    judges = ((roofs.flops, roofs.peak), (roofs.bytes_moved, roofs.bandwidth))
     found = [ceiling for count, ceiling in judges if count and ceiling and ceiling.disturbed]
     if not found:
         return None
@@ -250,36 +327,29 @@ def doubtful_roof(context: Context) -> Flag | None:
 # ---- was it cold --------------------------------------------------------------------------------------------------
 
 
-def _exceeds_cache(context: Context) -> bool:
-    return None not in (context.bytes_moved, context.cache_bytes) and context.bytes_moved > context.cache_bytes  # type: ignore[operator]
-
-
-def l2_suspect(samples: Samples, context: Context) -> Flag | None:
+def l2_suspect(record: Record, roofs: Roofs) -> Flag | None:
     """Flag a cold time that may have found its data in the cache.
 
     Either it moves bytes faster than the memory does, or its data fits in the cache and being cold made no
     difference, although the bytes take a good part of the time. Where no ceiling is known, every row is suspect.
     """
-    bytes_moved, ceiling = context.bytes_moved, context.memory_roof_bytes_per_s
-    if samples.cache != "cold" or not bytes_moved:
+    assert record.median_s is not None
+    bytes_moved, ceiling = roofs.bytes_moved, roofs.memory.value if roofs.memory else None
+    if record.cache != "cold" or not bytes_moved:
         return None
     advice = "more or larger copies; a kernel that keeps its data, or hides its tensors from the rotation, stays warm"
-    rate = bytes_moved / samples.median_s
+    rate = bytes_moved / record.median_s
     if ceiling and rate > ROOF_MARGIN * ceiling:
         of_memory = f"{100 * rate / ceiling:.0f} % of what the memory does ({ceiling / 1e9:.4g} GB/s)"
-        reason = f"{rate / 1e9:.4g} GB/s cold, {of_memory}"
-        return Flag("l2-suspect", reason, advice)
+        return Flag("l2-suspect", f"{rate / 1e9:.4g} GB/s cold, {of_memory}", advice)
     is_by_memory = ceiling is None or rate >= MEMORY_SHARE * ceiling
-    if context.warm_s is None or context.cache_bytes is None or _exceeds_cache(context) or not is_by_memory:
+    if record.warm_median_s is None or roofs.exceeds_cache() or not is_by_memory:
         return None
-    ratio = samples.median_s / context.warm_s
+    ratio = record.median_s / record.warm_median_s
     if ratio >= COLD_RATIO:
         return None
-    return Flag(
-        "l2-suspect",
-        f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been there",
-        advice,
-    )
+    reason = f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been there"
+    return Flag("l2-suspect", reason, advice)
 
 
 def not_cold(cache: str, asked_cache: str) -> Flag | None:
@@ -297,17 +367,12 @@ def not_cold(cache: str, asked_cache: str) -> Flag | None:
 # ---- the clock ----------------------------------------------------------------------------------------------------
 
 
-def tick_limited(time_s: float, launches_per_sample: int, tick_s: float | None) -> Flag | None:
-    """Flag samples of so few ticks of the clock that the tick shows in them.
-
-    Args:
-        time_s: median time of one launch.
-        launches_per_sample: launches between two readings of the clock.
-        tick_s: smallest step of the clock, None where it is not known.
-    """
-    if not tick_s or time_s * launches_per_sample >= LEAST_TICKS * tick_s:
+def tick_limited(samples: Samples) -> Flag | None:
+    """Flag samples of so few ticks of the clock that the tick shows in them."""
+    sample_s, tick_s = samples.median_s * samples.launches_per_sample, samples.tick_s
+    if not tick_s or sample_s >= LEAST_TICKS * tick_s:
         return None
-    ticks = time_s * launches_per_sample / tick_s
+    ticks = sample_s / tick_s
     return Flag(
         "tick-limited",
         f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it",
@@ -315,9 +380,9 @@ def tick_limited(time_s: float, launches_per_sample: int, tick_s: float | None) 
     )
 
 
-def near_floor(time_s: float, launch_floor_s: float | None) -> Flag | None:
+def near_floor(time_s: float, launch_floor_s: float) -> Flag | None:
     """Flag a launch that takes little longer than an empty kernel does in the same kind of graph."""
-    if launch_floor_s is None or time_s >= FLOORS * launch_floor_s:
+    if time_s >= FLOORS * launch_floor_s:
         return None
     return Flag(
         "near-floor",
@@ -338,14 +403,14 @@ def not_captured(why_no_graph: str | None) -> Flag | None:
     )
 
 
-def launch_limited(samples: Samples, host_launch_s: float | None) -> Flag | None:
+def launch_limited(samples: Samples) -> Flag | None:
     """Flag a launch that costs the host more than the device: outside of a graph, users wait for the host.
 
     Also one that takes the host longer to queue than the spin before a sample may last.
     """
+    host_launch_s, launches = samples.host_launch_s, samples.launches_per_sample
     if host_launch_s is None:
         return None
-    launches = samples.launches_per_sample
     is_cut = samples.method == "events" and wanted_spin_s(host_launch_s, launches) > LONGEST_SPIN_S
     if host_launch_s <= samples.median_s and not is_cut:
         return None

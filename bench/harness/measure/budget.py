@@ -1,0 +1,256 @@
+"""The time of a run: what rows are expected to take, and how a budget is shared among them.
+
+The time of a case is estimated before it is run, from smaller cases, so that no command hangs: on one machine a dtype
+may be a thousand times slower than another (fp16 matmul on a CPU without fp16 arithmetic).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.device.device import Device
+from bench.harness.measure.rows import Row, Settings, out_of_time, plain, rotation_of
+from bench.harness.op import Case, Op, UnsupportedCaseError
+from bench.harness.providers.registry import load, numerics
+from results.record import Record
+from roofline.work import Work
+
+MIN_SHARE_S = 1.0
+"""Seconds that a row gets as long as the budget lasts: in less time few intervals become narrow."""
+
+MAX_SHARES = 3.0
+"""A row may take this many times its share of the time, because most rows take less than theirs."""
+
+CASE_ALLOWANCE_S = 10.0
+"""Time that one case may take without a budget; a larger budget allows more."""
+
+PREPARE_S_PER_BYTE = {"cpu": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
+"""Seconds to fill, copy and check the inputs of a case, per byte of all copies. A CPU: as measured on two cores. A GPU:
+at 1 TB/s, with a hundred bytes moved for each, most of them for the fp64 reference."""
+
+MIN_ROW_S = 0.7
+"""Seconds that the smallest row takes outside of its samples: settling, warm launches, latency, loading the kernel."""
+
+CHECK_S_PER_BYTE = 3e-8
+"""Time to check the result twice on a processor, per byte of one set of inputs and outputs, as two cores take it."""
+
+SMALL_WORK = 2**22
+"""FLOPs plus bytes below which a case needs no estimate: at the slowest rate seen, 1 GFLOP/s, it takes 4 ms."""
+
+LONG_ENOUGH_S = 0.05
+"""A pilot that takes this long can be scaled up: launches, caches and the 4 to 16 ms that a busy machine's scheduler
+adds to a call of several threads are small beside it."""
+
+PILOT_CALLS = 5
+LEAST_PILOT_CALLS = 3
+PILOT_CAP_S = 0.05
+"""A pilot is called `PILOT_CALLS` times, or fewer where the calls together take this long, but three times in any case:
+a busy machine may delay a single call of a small pilot by 50 ms, and the estimate of a large case multiplies that."""
+
+LEAST_BUSY = 0.1
+"""A pilot on a CPU that computes for less than this share of its time is waiting, and not held up by other
+processes."""
+
+CALLS_PER_CASE = 15
+"""Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check),
+times 1.5, because a case that is larger than its pilot no longer fits into the caches that the pilot fitted into."""
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """A smaller case of the same op and dtype, and what a call of it took."""
+
+    size: int
+    seconds: float
+
+
+def total(work: Work) -> int:
+    """Return FLOPs plus bytes: grows as fast as the time does, whichever of the two binds."""
+    return work.flops + work.bytes
+
+
+class Budget:
+    """The time that is left for the rows of a run, what rows are expected to take, and what they have taken."""
+
+    def __init__(
+        self,
+        device: Device,
+        settings: Settings,
+        deadline: float | None = None,
+        rows: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Begin with all rows to come.
+
+        Args:
+            device: the device under test.
+            settings: fill and seed of the pilots' inputs, and the budget for messages.
+            deadline: reading of the clock; None without a budget.
+            rows: how many there are.
+            clock: seconds, only runs forward.
+        """
+        self._device, self._settings, self._deadline, self._rows = device, settings, deadline, rows
+        self._clock, self._began = clock, clock()
+        self._overheads_s: list[float] = []
+        self._expected_s = 0.0
+        self._pilots: dict[tuple[str, str], Pilot] = {}
+
+    # ---- shares -----------------------------------------------------------------------------------------------------
+
+    def left_s(self) -> float | None:
+        """Return the seconds that are left; None without a budget."""
+        return None if self._deadline is None else self._deadline - self._clock()
+
+    def sharing(self, done: int) -> int:
+        """Return how many rows share the time that is left when `done` are done: fewer than all if it is short."""
+        left_s = self.left_s()
+        to_come = self._rows - done
+        return to_come if left_s is None else max(1, min(to_come, int(left_s / MIN_SHARE_S)))
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long as expected the rows so far took beside their samples; 1 before the first."""
+        return sum(self._overheads_s) / self._expected_s if self._expected_s else 1.0
+
+    def has_time(self, expected_s: float = 0.0) -> bool:
+        """Return whether another row could end in time.
+
+        Args:
+            expected_s: what it is expected to take beside its samples. It takes at least the least that any row took,
+                and if rows take longer than expected, it is taken to do so too. The first row is tried in any case.
+        """
+        left_s = self.left_s()
+        if left_s is None or not self._overheads_s:
+            return left_s is None or left_s > 0
+        return left_s > max(min(self._overheads_s), self.slowdown * expected_s)
+
+    def is_too_long(self, expected_s: float, done: int) -> bool:
+        """Return whether a row that is expected to take so long would take several times its share of what is left."""
+        left_s = self.left_s()
+        return left_s is not None and self.slowdown * expected_s > MAX_SHARES * left_s / self.sharing(done)
+
+    def took(self, record: Record, began: float, expected_s: float = 0.0) -> None:
+        """Note what a row has taken that began at a reading of the clock; one that was not measured took no samples."""
+        timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
+        if record.status == "ok":
+            self._overheads_s.append(max(0.0, self._clock() - began - timed_s))
+            self._expected_s += expected_s
+
+    def enough_s(self, done: int) -> int:
+        """Return a budget in whole seconds that would do for about all rows, going by those that are done."""
+        return round((self._clock() - self._began) / max(1, done) * self._rows) + 1
+
+    # ---- estimates --------------------------------------------------------------------------------------------------
+
+    def refusal(self, row: Row, together: int = 1) -> str | None:
+        """Return why a row is not to be started, or None: it would take more than the time that is left.
+
+        Args:
+            row: the row.
+            together: providers whose calls the estimate is for, if several are measured at once.
+        """
+        allowance_s, limit = CASE_ALLOWANCE_S, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
+        left_s = self.left_s()
+        if left_s is not None:
+            if left_s <= 0:
+                return out_of_time(self._settings.budget_s)
+            allowance_s, limit = left_s, f"the {plain(left_s, 2)} s that are left"
+        spent_s = (self._settings.budget_s or allowance_s) - allowance_s
+        call_s = self.call_s(row.op, row.case)
+        case_s = (call_s or 0.0) * CALLS_PER_CASE * (1 if left_s is None else together)
+        case_s += PREPARE_S_PER_BYTE[self._device.type] * rotation_of(row, self._device).copies * _bytes(row)
+        if case_s <= allowance_s:
+            return None
+        estimated = (f"{plain(call_s, 2)} s a launch and " if call_s else "") + f"{plain(case_s, 2)} s for the case"
+        enough = math.ceil(spent_s + case_s * 1.5)  # rounded down it could be less than the budget that did not do
+        return f"estimated {estimated}, more than {limit}; --budget {enough} would allow it"
+
+    def expected_s(self, row: Row) -> float:
+        """Return what a row that can run is expected to take beside its samples, seconds; roughly."""
+        calls_s = 0.0
+        with suppress(Exception):  # the row itself will say why
+            calls_s = (self.call_s(row.op, row.case) or 0.0) * CALLS_PER_CASE
+        check_s_per_byte = 0.0 if self._device.is_gpu else CHECK_S_PER_BYTE
+        copies = rotation_of(row, self._device).copies
+        return MIN_ROW_S + calls_s + (copies * PREPARE_S_PER_BYTE[self._device.type] + check_s_per_byte) * _bytes(row)
+
+    def call_s(self, op: Op, case: Case) -> float | None:
+        """Return the seconds of one call by eager torch, estimated by the largest smaller case; None if short."""
+        size = total(op.work(case))
+        if size <= SMALL_WORK:
+            return None
+        key = (op.name, case.dtype)
+        pilot = self._pilots.get(key) or Pilot(0, 0.0)
+        for smaller in smaller_cases(op, case):
+            if pilot.seconds >= LONG_ENOUGH_S:
+                break
+            if total(op.work(smaller)) > pilot.size and self._can_run(op, smaller):
+                pilot = Pilot(total(op.work(smaller)), self._time(op, smaller))
+        self._pilots[key] = pilot
+        return pilot.seconds * size / pilot.size if pilot.size else None
+
+    def learn(self, row: Row, seconds: float) -> None:
+        """Take the measured time of a call by eager torch as the pilot of larger cases."""
+        size, key = total(row.op.work(row.case)), (row.op.name, row.case.dtype)
+        if key not in self._pilots or size > self._pilots[key].size:
+            self._pilots[key] = Pilot(size, seconds)
+
+    def _can_run(self, op: Op, case: Case) -> bool:
+        """Return whether the op has this case: some dtypes have a least extent, and halving may fall below it."""
+        try:
+            op.check(case, self._device.type)
+        except UnsupportedCaseError:
+            return False
+        return True
+
+    def _time(self, op: Op, case: Case) -> float:
+        """Return the seconds of a call of a small case: the fastest of a few after the first, which loads libraries.
+
+        The fastest, because on a busy machine a short call that is interrupted takes a hundred times as long, and
+        the estimate is scaled up from it.
+        """
+        filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
+        call = load("torch", op, "", self._device).call(make_sets(op, case, filler, self._device, 1)[0])
+        seconds: list[float] = []
+        with numerics(case.dtype):
+            call()
+            while len(seconds) < LEAST_PILOT_CALLS or (len(seconds) < PILOT_CALLS and sum(seconds) < PILOT_CAP_S):
+                self._device.synchronize()
+                start, cpu_start = time.perf_counter(), time.process_time()
+                call()
+                self._device.synchronize()
+                took_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
+                # Elapsed time exceeds CPU time where others hold the cores; a call that sleeps uses hardly any.
+                is_held_up = not self._device.is_gpu and took_s * LEAST_BUSY < cpu_s < took_s
+                seconds.append(cpu_s if is_held_up else took_s)
+        return max(min(seconds), 1e-9)
+
+
+def _bytes(row: Row) -> int:
+    return row.op.work(row.case).bytes
+
+
+def smaller_cases(op: Op, case: Case) -> list[Case]:
+    """Return the same case with all axes and the batch halved again and again, smallest first, without itself.
+
+    Extents stay multiples of 16, which every dtype's instructions take, and the largest is far smaller than the
+    case, so that the pilots together cost little of what they save.
+    """
+    cases: list[Case] = []
+    larger = case
+    while True:
+        shape = {axis: max(1, extent // 2) // 16 * 16 or min(extent, 16) for axis, extent in larger.shape.items()}
+        batch = {"batch": max(1, larger.options["batch"] // 2)} if "batch" in larger.options else {}
+        smaller = replace(case, shape=shape, options={**larger.options, **batch})
+        if smaller == larger:
+            break
+        cases.append(smaller)
+        larger = smaller
+        if total(op.work(smaller)) < SMALL_WORK // 16:
+            break
+    return cases[::-1]

@@ -1,0 +1,342 @@
+"""How a budget is shared among rows, and the estimate of a case from smaller ones, without running what is slow."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.commands.suite import planned
+from bench.harness.device.device import Device
+from bench.harness.measure import budget
+from bench.harness.measure.budget import (
+    CALLS_PER_CASE,
+    CASE_ALLOWANCE_S,
+    LONG_ENOUGH_S,
+    SMALL_WORK,
+    Budget,
+    smaller_cases,
+    total,
+)
+from bench.harness.measure.rows import Row, Settings, out_of_time
+from bench.harness.op import Case
+from bench.matmul import OPS as MATMUL
+from bench.matvec import OPS as MATVEC
+from bench.norm import OPS as NORM
+from bench.reduction import OPS as REDUCTION
+from results.record import Record
+from roofline.work import Work
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
+OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION)}
+
+
+def case_of(name, *extents, dtype="bf16", **options):
+    options = {"layout": "nn", "batch": 1} | options if name == "matmul" else {}
+    return Case(name, dtype, dict(zip(OPS[name].axes, extents, strict=True)), options)
+
+
+CASES = [
+    case_of("matmul", 16384, 16384, 16384, layout="nt"),
+    case_of("matmul", 20, 8192, 8192, dtype="int8"),
+    case_of("matmul", 1, 1, 10**9),
+    case_of("matmul", 16, 16, 16, batch=10**6),
+    case_of("matmul", 17, 1, 3, batch=7),
+    case_of("matmul", 10**17, 10**17, 10**17),
+    case_of("matvec", 1, 10**8),
+    case_of("matvec", 14336, 4096),
+    case_of("relu", 10**18 - 1),
+    case_of("bias-gelu", 3, 10**8),
+    case_of("dot", 2**28, dtype="fp64"),
+    case_of("sum", 1),
+    case_of("sum", 16),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.name}")
+def test_smaller_cases_grow_towards_the_case_and_end_below_it(case):
+    op = OPS[case.op]
+    sizes = [total(op.work(smaller)) for smaller in smaller_cases(op, case)]
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) < 100
+    assert all(size < total(op.work(case)) for size in sizes)
+    if total(op.work(case)) > SMALL_WORK:
+        assert sizes[0] < SMALL_WORK  # there is one that certainly runs at once
+        assert sizes[-1] <= 0.6 * total(op.work(case))  # and the largest costs less than the case
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.name}")
+def test_smaller_cases_keep_dtype_and_layout(case):
+    for smaller in smaller_cases(OPS[case.op], case):
+        assert (smaller.op, smaller.dtype) == (case.op, case.dtype)
+        assert smaller.options.get("layout") == case.options.get("layout")
+        assert smaller.options.keys() == case.options.keys()
+        assert smaller.shape.keys() == case.shape.keys()
+        for axis, extent in smaller.shape.items():
+            assert 1 <= extent <= case.shape[axis]
+            assert extent % 16 == 0 or extent == case.shape[axis] < 16
+
+
+def test_halving_by_hand():
+    found = [case.name for case in smaller_cases(OPS["matmul"], case_of("matmul", 1024, 1000, 100))]
+    assert found == ["64x48x16", "128x112x16", "256x240x16", "512x496x48"]
+    assert smaller_cases(OPS["sum"], case_of("sum", 16)) == []
+
+
+class Machine:
+    """A machine that does `rate` FLOPs and bytes per second, and what it was asked to run."""
+
+    def __init__(self, monkeypatch, rate):
+        self.rate, self.ran = rate, []
+        monkeypatch.setattr(Budget, "_time", self.time)
+
+    def time(self, op, case):
+        self.ran.append(case)
+        return total(op.work(case)) / self.rate
+
+
+@pytest.mark.parametrize("rate", [1e9, 1e12])
+@pytest.mark.parametrize("n", [1024, 4096, 16384])
+def test_the_estimate_is_the_time_of_a_machine_with_a_constant_rate(monkeypatch, rate, n):
+    Machine(monkeypatch, rate)
+    case = case_of("matmul", n, n, n)
+    seconds = Budget(CPU, Settings()).call_s(OPS["matmul"], case)
+    assert seconds == pytest.approx(total(OPS["matmul"].work(case)) / rate)
+
+
+def test_twice_the_work_takes_twice_the_time(monkeypatch):
+    Machine(monkeypatch, 1e10)
+    estimator = Budget(CPU, Settings())
+    one, two = (estimator.call_s(OPS["relu"], case_of("relu", elements)) for elements in (10**9, 2 * 10**9))
+    assert two == pytest.approx(2 * one)
+
+
+def test_a_slow_dtype_is_found_out_with_little_work(monkeypatch):
+    machine = Machine(monkeypatch, 1e9)  # fp16 on a CPU without fp16 arithmetic
+    seconds = Budget(CPU, Settings()).call_s(OPS["matmul"], case_of("matmul", 8192, 8192, 8192, dtype="fp16"))
+    assert seconds > 1000
+    spent = sum(total(OPS["matmul"].work(case)) / machine.rate for case in machine.ran)
+    assert spent < 10 * LONG_ENOUGH_S
+
+
+def test_a_fast_machine_is_asked_only_once(monkeypatch):
+    machine = Machine(monkeypatch, 1e12)
+    estimator = Budget(CPU, Settings())
+    for _ in range(3):
+        estimator.call_s(OPS["matmul"], case_of("matmul", 4096, 4096, 4096))
+    names = [case.name for case in machine.ran]
+    assert names
+    assert len(names) == len(set(names))
+
+
+def test_a_small_case_needs_no_estimate(monkeypatch):
+    machine = Machine(monkeypatch, 1e9)
+    assert Budget(CPU, Settings()).call_s(OPS["matmul"], case_of("matmul", 64, 64, 64)) is None
+    assert machine.ran == []
+
+
+def test_what_was_measured_replaces_the_pilots(monkeypatch):
+    machine = Machine(monkeypatch, 1e9)
+    estimator = Budget(CPU, Settings())
+    small, large = case_of("matmul", 1024, 1024, 1024), case_of("matmul", 2048, 2048, 2048)
+    estimator.learn(Row(OPS["matmul"], small, "torch"), 0.5)
+    work = [total(OPS["matmul"].work(case)) for case in (small, large)]
+    assert estimator.call_s(OPS["matmul"], large) == pytest.approx(0.5 * work[1] / work[0])
+    assert machine.ran == []
+
+    estimator.learn(
+        Row(OPS["matmul"], case_of("matmul", 512, 512, 512), "torch"), 99.0
+    )  # a smaller one teaches nothing new
+    assert estimator.call_s(OPS["matmul"], large) == pytest.approx(0.5 * work[1] / work[0])
+    estimator.learn(Row(OPS["matmul"], large, "torch"), 3.0)
+    assert estimator.call_s(OPS["matmul"], large) == pytest.approx(3.0)
+
+
+def test_ops_and_dtypes_are_told_apart(monkeypatch):
+    Machine(monkeypatch, 1e12)
+    estimator = Budget(CPU, Settings())
+    estimator.learn(Row(OPS["matmul"], case_of("matmul", 1024, 1024, 1024, dtype="fp16"), "torch"), 5.0)
+    fast = estimator.call_s(OPS["matmul"], case_of("matmul", 2048, 2048, 2048))
+    slow = estimator.call_s(OPS["matmul"], case_of("matmul", 2048, 2048, 2048, dtype="fp16"))
+    assert slow > 100 * fast
+
+
+def test_a_short_measurement_is_no_reason_to_skip_pilots_that_take_longer(monkeypatch):
+    machine = Machine(monkeypatch, 1e9)
+    estimator = Budget(CPU, Settings())
+    estimator.learn(Row(OPS["relu"], case_of("relu", 100), "torch"), 1e-2)  # nothing but launch: 100 times its share
+    case = case_of("relu", 10**9)
+    assert estimator.call_s(OPS["relu"], case) == pytest.approx(total(OPS["relu"].work(case)) / 1e9)
+    assert machine.ran
+
+
+def test_pilots_that_the_op_refuses_are_left_out(monkeypatch):
+    machine = Machine(monkeypatch, 1e9)
+    case = case_of("matmul", 40, 8192, 8192, dtype="int8")
+    assert Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None  # 16 rows are too few on a GPU
+    assert machine.ran == []
+    assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) > 0
+
+
+def test_a_batch_of_many_small_products_is_estimated(monkeypatch):
+    Machine(monkeypatch, 1e9)
+    case = case_of("matmul", 16, 16, 16, batch=10**6)
+    seconds = Budget(CPU, Settings()).call_s(OPS["matmul"], case)
+    assert seconds == pytest.approx(total(OPS["matmul"].work(case)) / 1e9)
+
+
+@pytest.mark.parametrize("case", [case_of("relu", 4096), case_of("matmul", 32, 32, 32, dtype="int8")])
+def test_a_pilot_really_runs(case):
+    seconds = Budget(CPU, Settings(fill="normal"))._time(OPS[case.op], case)
+    assert seconds > 0
+
+
+def timed(monkeypatch, durations_s):
+    """Return what the estimator makes of calls that last so long, the first of them not among its pilots."""
+    durations, seconds = iter(durations_s), 0.0
+
+    def call():
+        nonlocal seconds
+        seconds += next(durations)
+
+    monkeypatch.setattr(budget, "load", lambda *_: SimpleNamespace(call=lambda data: call))
+    monkeypatch.setattr(budget.time, "perf_counter", lambda: seconds)
+    return Budget(CPU, Settings())._time(OPS["relu"], case_of("relu", 64))
+
+
+def test_a_pilot_is_the_fastest_of_a_few_calls_after_the_first(monkeypatch):
+    # A library loads, then the machine is busy now and then.
+    assert timed(monkeypatch, [9.0, 0.03, 0.01, 0.02, 0.5]) == pytest.approx(0.01)
+
+
+def test_one_call_that_is_held_up_is_not_the_pilot(monkeypatch):
+    assert timed(monkeypatch, [1.0, 0.06, 0.001, 0.001, 0.001]) == pytest.approx(0.001)
+
+
+def test_total_is_flops_and_bytes():
+    assert total(Work(flops=3, bytes_read=5, bytes_written=7)) == 15
+
+
+# ---- shares of a budget ---------------------------------------------------------------------------------------------
+
+RECORD = Record(op="a", provider="torch", dtype="fp32", shape={}, case="", status="ok")
+RECORD = replace(RECORD, samples_s=(0.5, 0.5), launches_per_sample=1)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def budget_of(clock, deadline, rows):
+    return Budget(CPU, Settings(), deadline, rows, clock)
+
+
+def test_without_a_budget_all_rows_have_time(clock):
+    made = budget_of(clock, None, 5)
+    assert (made.left_s(), made.sharing(2), made.has_time(), made.is_too_long(1e9, 0)) == (None, 3, True, False)
+
+
+def test_time_is_shared_by_all_rows_while_each_gets_a_second_and_by_fewer_where_not(clock):
+    assert [budget_of(clock, 100 + left, 10).sharing(4) for left in (60, 6, 3.5, 0.2, -1)] == [6, 6, 3, 1, 1]
+
+
+def test_no_row_begins_where_what_it_takes_beside_its_samples_does_not_fit(clock):
+    made = budget_of(clock, 110.0, 5)
+    assert made.has_time()
+    for seconds in (4.0, 3.0):  # of which one is timed
+        began = clock.now
+        clock.now += seconds
+        made.took(RECORD, began)
+    assert (made.left_s(), made.has_time()) == (3.0, True)
+    clock.now += 1.5
+    assert (made.left_s(), made.has_time()) == (1.5, False)
+
+
+def test_rows_that_were_not_measured_say_nothing_of_the_time_that_others_take(clock):
+    made = budget_of(clock, 110.0, 5)
+    clock.now += 9
+    made.took(replace(RECORD, status="skipped", samples_s=()), 100.0)
+    assert made.has_time()
+
+
+def test_where_rows_take_longer_than_expected_the_next_one_is_expected_to(clock):
+    made = budget_of(clock, 120.0, 5)
+    assert (made.slowdown, made.has_time(1e9)) == (1.0, True)  # the first row is tried
+    clock.now += 7.0
+    made.took(RECORD, 100.0, 2.0)  # 6 s beside its samples
+    assert made.slowdown == 3.0
+    assert (made.has_time(4.3), made.has_time(4.4), made.left_s()) == (True, False, 13.0)
+    assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (False, True)  # three shares of 13 s for four rows
+
+
+def test_a_budget_that_would_do_goes_by_the_rows_that_are_done(clock):
+    made = budget_of(clock, 105.0, 10)
+    clock.now += 5
+    assert made.enough_s(2) == 26
+    assert out_of_time(5.0) == "the budget of 5 s is spent"
+
+
+# ---- what does not fit ----------------------------------------------------------------------------------------------
+
+ADD = Row(OPS["add"], Case("add", "fp32", {"n": 4096}), "torch")
+
+
+def refusal_of(monkeypatch, call_s=None, budget_s=None, left_s=None, row=ADD, device=CPU, together=1):
+    monkeypatch.setattr(Budget, "call_s", lambda self, op, case: call_s)
+    deadline = None if left_s is None else 1000.0 + left_s
+    return Budget(device, Settings(budget_s=budget_s), deadline, clock=lambda: 1000.0).refusal(row, together)
+
+
+def test_a_case_that_would_take_too_long_is_refused_with_its_estimate(monkeypatch):
+    reason = refusal_of(monkeypatch, call_s=CASE_ALLOWANCE_S / CALLS_PER_CASE * 25)
+    assert re.match(r"estimated 1[67] s a launch and 250 s for the case", reason)
+    assert "--budget 376 would allow it" in reason
+    assert refusal_of(monkeypatch, call_s=0.99 * CASE_ALLOWANCE_S / CALLS_PER_CASE) is None
+
+
+def test_no_default_case_is_too_large_for_a_large_gpu_to_prepare(monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 10**9)
+    cases = planned(["fp32", "fp64"], {"elementwise": ELEMENTWISE, "matmul": MATMUL, "norm": NORM}, "cuda")
+    assert max(op.work(case).bytes for _, op, case in cases) > 4e9
+    rows = [Row(op, case, "torch") for _, op, case in cases]
+    assert {refusal_of(monkeypatch, row=row, device=GPU) for row in rows} == {None}
+
+
+def test_a_larger_budget_allows_a_longer_case(monkeypatch):
+    call_s = 250.0 / CALLS_PER_CASE
+    assert refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=300.0) is None
+    assert " s a launch and 250 s for the case" in refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=240.0)
+
+
+def test_the_budget_that_would_do_is_larger_than_the_one_that_did_not(monkeypatch):
+    reason = refusal_of(monkeypatch, 0.2 / CALLS_PER_CASE, budget_s=6.0, left_s=0.1)
+    assert reason.endswith("--budget 7 would allow it")
+
+
+def test_a_launch_that_was_not_estimated_is_not_said_to_take_no_time(monkeypatch):
+    reason = refusal_of(monkeypatch, budget_s=6.0, left_s=1e-9)
+    assert re.match(r"estimated [0-9.e-]+ s for the case, more than the [0-9.e-]+ s that are left", reason)
+
+
+def test_once_the_budget_is_spent_nothing_is_started(monkeypatch):
+    assert refusal_of(monkeypatch, budget_s=2.5, left_s=0.0) == "the budget of 2.5 s is spent"
+
+
+def test_the_estimate_of_a_case_is_for_all_providers_that_are_measured_together(monkeypatch):
+    """With a budget: 15 calls of 1 s by each of three fit 50 s, but not 40 s; without, a case is judged by itself."""
+    assert refusal_of(monkeypatch, 1.0, 50.0, 50.0, together=3) is None
+    text = "estimated 1 s a launch and 45 s for the case, more than the 40 s that are left"
+    assert refusal_of(monkeypatch, 1.0, 40.0, 40.0, together=3).startswith(text)
+    assert refusal_of(monkeypatch, 1.0, 40.0, 40.0) is None
+    assert refusal_of(monkeypatch, 0.5, together=3) is None
