@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.harness.model.transformer import Transformer
-from bench.harness.train.step import TrainingStep
+from bench.harness.train.step import PhaseClock, TrainingStep
 from roofline.accounting.step_memory import StepMemory, StepPlan
 
 NOT_COUNTED = "norms, activations, softmax, rotations, the loss, the optimizer; embedding rows are looked up"
@@ -58,19 +58,18 @@ def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts every storage that operations return within this context, until nothing refers to it any more.
+    """Counts the bytes of the storages that operations return within this context, until nothing refers to them.
 
     What a kernel allocates for itself while it runs is not seen. `resident` are tensors that exist before and do not
-    count. `at_peak` is called with the bytes at each new maximum; it must not refer to this object: the two would keep
-    each other, and with them all tensors, until the garbage is collected.
+    count. `peak` is the maximum and `phase` the step's phase when it was reached.
     """
 
-    def __init__(self, resident: Iterable[Tensor], at_peak: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, resident: Iterable[Tensor], clock: PhaseClock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seen: dict[Any, int] = {}
-        self._resident = set(_storages(resident))
-        self._at_peak = at_peak
+        self._resident, self._clock = set(_storages(resident)), clock
         self.total = self.peak = 0
+        self.phase = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count what it returns."""
@@ -90,8 +89,7 @@ class LiveBytes(TorchDispatchMode):
         self._seen[reference] = storage.nbytes()
         self.total += storage.nbytes()
         if self.total > self.peak:
-            self.peak = self.total
-            self._at_peak(self.total)
+            self.peak, self.phase = self.total, self._clock.phase
 
     def _forget(self, reference: Any) -> None:
         self.total -= self._seen.pop(reference, 0)
@@ -115,9 +113,9 @@ def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, 
         step()
         peak["allocator_peak"] = int(torch.cuda.max_memory_allocated(device.torch_name))
     if not is_compiled:
-        held, clock = sum(sizes.values()), step.clock
-        with LiveBytes(resident, lambda live_bytes: peak.update(total=held + live_bytes, phase=clock.phase)):
+        with LiveBytes(resident, step.clock) as live:
             step()
+        peak |= {"total": sum(sizes.values()) + live.peak, "phase": live.phase}
     return sizes | peak
 
 

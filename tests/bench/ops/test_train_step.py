@@ -236,8 +236,7 @@ def test_the_allocator_is_asked_about_a_step_that_is_not_watched(monkeypatch):
 
 
 def test_the_state_of_random_numbers_that_attention_returns_does_not_count():
-    live = LiveBytes([])
-    with live:
+    with LiveBytes([], PhaseClock(cpu_device())) as live:
         state = [torch.zeros((), dtype=torch.int64), torch.zeros(2, dtype=torch.uint64)]
         loss = torch.zeros(())
     assert all(is_random_state(tensor) for tensor in state)
