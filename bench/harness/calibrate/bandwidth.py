@@ -27,23 +27,13 @@ if TYPE_CHECKING:
 MIXES = ("copy", "triad", "read", "write")
 """Mixes of reads and writes, 1:1, 2:1, 1:0, 0:1; those of STREAM come first."""
 
-CACHES = 4
-"""Each array is at least this many times the last-level cache.
-
-Source: the rule of STREAM, McCalpin, IEEE TCCA Newsletter, December 1995."""
-
-CPU_OPERAND_BYTES = 64 * MIB
-"""Least size of an array on a CPU, so that a launch lasts a millisecond or more."""
-
+CACHES = 4  # minimum size of an array in last-level caches, the rule of STREAM
+CPU_OPERAND_BYTES = 64 * MIB  # minimum size of an array, so that a launch lasts a millisecond or more
 GPU_OPERAND_BYTES, GPU_CACHES = 4096 * MIB, 20
-"""Least size of an array on a GPU, and least multiple of its L2: a launch lasts a millisecond or more, and what the
-L2 may keep from the launch before is a twentieth of the bytes at most."""
+"""The same on a GPU; the L2 keeps at most a twentieth of the bytes from the previous launch."""
 
-MEMORY_SHARE = 8
-"""One array takes at most this fraction of the free memory, `1 / MEMORY_SHARE`."""
-
-FACTOR = 0.5
-"""The number in torch's launches, as in the triad x + factor y."""
+MEMORY_SHARE = 8  # one array takes at most 1 / MEMORY_SHARE of the free memory
+FACTOR = 0.5  # in torch's launches, as in the triad x + factor y
 
 
 def measure(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
@@ -53,7 +43,7 @@ def measure(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
     found = []
     for mix in mixes:
         try:
-            rate, _ = setup.fastest_of(mix, candidates(mix, setup.device, arrays))
+            rate, _ = setup.fastest_of(candidates(mix, setup.device, arrays))
         except NotMeasuredError as error:
             setup.missing.append(f"{mix}: {error}")
         else:
@@ -90,9 +80,9 @@ def operand_bytes(device: Device) -> int:
 def filled(device: Device, size_bytes: int) -> Arrays:
     """Return three arrays on the device, every page of them written with random bits.
 
-    Pages that were never written all read from one page of zeros, which stays in the cache. On a CPU all threads write
-    first, each its part, because a page lies on the NUMA node of the thread that writes it first; the numbers are in
-    [0, 1), because sums of denormal numbers are slow.
+    Pages that were never written are all read from one page of zeros, which stays in the cache. On a CPU all threads
+    write first, each its part, because a page is on the NUMA node of the thread that writes it first; the numbers are
+    in [0, 1), because sums of denormal numbers are slow.
     """
     import torch
 

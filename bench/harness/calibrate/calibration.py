@@ -45,12 +45,8 @@ from roofline.hardware.gpu import (
     match_driver_name,
 )
 
-QUIET_LOOK_S = 0.3
-"""Seconds of work whose disturbances show whether the machine is quiet: longer than the shortest window of each
-counter."""
-
-POLL_S = 0.2
-"""Time between two attempts to lock the file."""
+QUIET_LOOK_S = 0.3  # of work that shows whether the machine is quiet: longer than the shortest window of each counter
+POLL_S = 0.2  # between two attempts to lock the file
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
@@ -69,8 +65,7 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
             raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
         return Ceilings(device.slug, device.name)
     gpu, note = (find_gpu(gpu_slug), None) if gpu_slug else identify(device)
-    known = gpu_ceilings(gpu)
-    return Ceilings(known.slug, known.name, known.entries, note)
+    return replace(gpu_ceilings(gpu), note=note)
 
 
 def identify(device: Device) -> tuple[Gpu, str | None]:
@@ -149,13 +144,13 @@ def explaining(ceilings: Ceilings) -> list[Ceiling]:
     peaks = []
     for entry in ceilings.entries:
         limited, clock_hz = _at_clock(ceilings, entry), entry.sm_clock_hz
-        if limited and clock_hz and entry.quantity == "flops":
-            source = f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x {clock_hz / 1e6:.0f} MHz"
+        clock = f"{clock_hz / 1e6:.0f} MHz" if clock_hz else None
+        if limited and entry.quantity == "flops":
+            source = f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x {clock}"
             peaks.append(Ceiling("flops", entry.name, limited, "clock-limited", source, sm_clock_hz=clock_hz))
         elif entry.kind == "measured" and entry.quantity == "sustained" and entry.at_power_limit:
-            power = f", {entry.power_w:.0f} W" if entry.power_w else ""
-            clock = f", {clock_hz / 1e6:.0f} MHz" if clock_hz else ""
-            source = f"{entry.source}, sustained at the power limit{power}{clock}"
+            power = f"{entry.power_w:.0f} W" if entry.power_w else None
+            source = ", ".join(filter(None, (entry.source, "sustained at the power limit", power, clock)))
             peaks.append(replace(entry, quantity="flops", kind="power-limited", source=source))
     return peaks
 
@@ -266,8 +261,7 @@ class MeasuredCeilings:
                 f"Perhaps too low, because something else held the device back meanwhile: {', '.join(disturbed)}; "
                 "when the machine is quiet: `python -m bench calibrate`"
             )
-        shown = found.with_entries(explaining(found))
-        return Ceilings(shown.slug, shown.name, shown.entries, "; ".join(note for note in notes if note) or None)
+        return replace(found.with_entries(explaining(found)), note="; ".join(filter(None, notes)) or None)
 
     def _due(self, known: Ceilings, dtypes: Iterable[str], too_low: Collection[Ceiling]) -> list[tuple[str, Part]]:
         """Return the parts that any command needs and that are not known.
@@ -313,23 +307,23 @@ class MeasuredCeilings:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o666)
+            file = self.path.with_suffix(".lock").open("a+", encoding="utf-8", errors="replace")
         except OSError:  # nothing can be kept there, so nothing can be overwritten
             yield False
             return
-        try:
+        with file:
             has_waited = False
-            while not _is_locked(descriptor):
+            while not _is_locked(file.fileno()):
                 if not has_waited:
-                    holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "of another command"
+                    file.seek(0)
+                    holder = file.read(20) or "of another command"
                     self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
                 has_waited = True
                 time.sleep(POLL_S)
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
             yield has_waited
-        finally:
-            os.close(descriptor)
 
 
 def _undisturbed(ceilings: Ceilings) -> Ceilings:
@@ -337,7 +331,6 @@ def _undisturbed(ceilings: Ceilings) -> Ceilings:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Return whether this process has the lock of a file now."""
     try:
         lock_file(descriptor)
     except BlockingIOError:

@@ -25,30 +25,23 @@ from bench.harness.providers.registry import has_triton
 
 GPU_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 
-ISSUE_SLOTS = 2**22
-"""Warp instructions that one launch of the FMA kernel gives to each scheduler: 2 ms at 2 GHz and one a clock."""
-
+ISSUE_SLOTS = 2**22  # warp instructions of a launch for each scheduler: 2 ms at 2 GHz and one a clock
 LANES_A_CLOCK = 128
 """Threads that the four schedulers of a multiprocessor serve in one clock.
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities: four warp schedulers an SM from 7.0 to 10.0."""
 
 CPU_TYPES = {"fp64": "double", "fp32": "float"}
-"""Dtypes that a CPU has vector arithmetic of everywhere, and C's name of each; torch computes narrower floats in
-fp32."""
+"""C's names of the dtypes of a CPU's vector arithmetic; torch computes narrower floats in fp32."""
 
 COMPILERS = ("cc", "gcc", "clang")
-COMPILE_LIMIT_S = 30.0
 
 WIDTHS = ((16, 12), (32, 12), (64, 12), (64, 24))
 """Bytes of a vector and chains a thread: 12 chains and two factors fit into 16 registers, 24 into the 32 of AVX-512.
 Two units of a latency of four cycles need 8. A width that the processor lacks is computed in parts, and is slower."""
 
-STEPS = 12 * 2**20
-"""Multiply-adds of a vector in one launch of a thread: two milliseconds at 3 GHz and two a cycle."""
-
-FACTOR, SUMMAND = 0.75, 0.25
-"""Every chain goes to 1, so that no number overflows or becomes subnormal, and the result can be checked."""
+STEPS = 12 * 2**20  # multiply-adds of a vector in one launch of a thread: 2 ms at 3 GHz and two a cycle
+FACTOR, SUMMAND = 0.75, 0.25  # every chain goes to 1: no number overflows, and the result can be checked
 
 SOURCE = """
 typedef {real} vector __attribute__((vector_size({size_bytes})));
@@ -63,7 +56,7 @@ double chains(long steps, double factor, double summand) {{
     return sum;
 }}
 """
-"""Each chain is a variable, which a compiler keeps in a register, as it keeps no array."""
+"""Each chain is a variable, because a compiler keeps no array in registers."""
 
 
 def dtypes_of(device: Device) -> tuple[str, ...]:
@@ -74,15 +67,15 @@ def dtypes_of(device: Device) -> tuple[str, ...]:
 def measure(setup: Setup, dtype: str) -> list[Measured]:
     """Return the rate of fused multiply-adds of a dtype; each counts as 2 FLOPs."""
     with ThreadPoolExecutor(setup.device.threads or 1) as pool:
-        rate, _ = setup.fastest_of(f"{dtype} FMA", candidates(dtype, setup.device, pool))
+        rate, _ = setup.fastest_of(candidates(dtype, setup.device, pool))
     return [setup.measured("fma", dtype, rate, "fma", dtype, {"n": max(1, rate.work // 2)}, flops=rate.work)]
 
 
 def candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:
-    """Return what may reach the rate of fused multiply-adds of a dtype; on a CPU they run on the threads of `pool`.
+    """Return the configurations to try for a dtype; on a CPU they run on the threads of `pool`.
 
     Raises:
-        NotMeasuredError: there is no such rate here that could be measured; the message says why.
+        NotMeasuredError: the rate cannot be measured here; the message says why.
     """
     return gpu_candidates(dtype, device) if device.is_gpu else cpu_candidates(dtype, device, pool)
 
@@ -150,9 +143,7 @@ def _compiled(compiler: str, real: str, size_bytes: int, chains: int) -> Callabl
         source.write_text(text)
         options = ("-O3", "-ffp-contract=fast", "-march=native", "-shared", "-fPIC", "-w")
         command = [compiler, *options, "-o", str(library), str(source)]
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMPILE_LIMIT_S, check=False
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
         if done.returncode:
             raise NotMeasuredError(f"{compiler} cannot compile the chains: {done.stderr.strip()[:100]}")
         function: Any = ctypes.CDLL(str(library)).chains

@@ -26,7 +26,7 @@ GPU_EXTENTS = (
     *((1024, 9216, 14336), (1280, 4096, 12032), (1024, 14336, 14336), (15360, 4096, 3072)),
     *((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
 )
-"""(m, n, k) of the matmuls among which the fastest of a GPU is looked for.
+"""(m, n, k) of the matmuls to try on a GPU.
 
 Source: the table "Maximum Achievable Matmul FLOPS" of stas00/ml-engineering, compute/accelerator/README.md, where a
 search over thousands of shapes found them; and four squares."""
@@ -35,23 +35,18 @@ CPU_EXTENTS = (
     *((size, size, size) for size in (192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)),
     *((2048, 2048, 512), (4096, 1024, 1024), (512, 2048, 4096), (2048, 4096, 2048)),
 )
-"""(m, n, k) of the matmuls among which the fastest of a CPU is looked for.
+"""(m, n, k) of the matmuls to try on a CPU.
 
 Source: measured on two cores of an AMD EPYC with torch 2.13: 256 and 512 were the fastest in fp32, 512 and 768 in bf16;
 the larger ones are for more cores."""
 
-MEMORY_SHARE = 8
-"""The three matrices take at most this fraction of the free memory, `1 / MEMORY_SHARE`."""
-
-IDLE_S = 3.0
-"""The device does nothing for this long before a long run, so that its burst is that of an idle, cool device."""
-
+MEMORY_SHARE = 8  # the three matrices take at most 1 / MEMORY_SHARE of the free memory
+IDLE_S = 3.0  # rest before a long run, so that its burst is that of an idle, cool device
 BURST_S = 0.1
-"""A burst lasts this long, by its samples: a GPU that was idle draws more power than its limit allows it for longer.
+"""Duration of a burst, by its samples: a GPU that was idle draws more power than its limit allows it for longer.
 Reading its clock adds 0.05 s of work that is not timed."""
 
-SUSTAINED_SHARE = 0.5
-"""The last part of a run, by time, that counts as sustained."""
+SUSTAINED_SHARE = 0.5  # the last part of a run, by time, that counts as sustained
 
 
 def measure(setup: Setup, dtype: str) -> list[Measured]:
@@ -64,7 +59,6 @@ def measure(setup: Setup, dtype: str) -> list[Measured]:
             case, rate = wide_case, replace(wide, config=f"{wide.config}, widened to fp32")
     rates = {"flops": rate}
     if setup.device.is_gpu and setup.effort.long_run_s:
-        setup.note(f"{dtype}: {rate.config}, a long run")
         with numerics(dtype):
             long = setup.timed(rate.config, launch, setup.effort.long_run_s, IDLE_S)
         try:
@@ -95,7 +89,7 @@ def _fastest(setup: Setup, dtype: str) -> tuple[Case, Rate, Launch]:
         Candidate(name, partial(_launch, setup.device, case), matmul().work(case).flops) for name, case in cases.items()
     ]
     with numerics(dtype):
-        rate, launch = setup.fastest_of(dtype, candidates)
+        rate, launch = setup.fastest_of(candidates)
     return cases[rate.config], rate, launch
 
 
@@ -125,12 +119,10 @@ def _launch(device: Device, case: Case) -> Launch:
 
 
 def burst_and_sustained(long: Rate) -> dict[str, Rate]:
-    """Return the rates of the first moments and of the later half of a long run.
-
-    Time is that of the samples; gaps between them count for nothing.
+    """Return the rates of the first moments and of the later half of a long run, by the time of the samples.
 
     Raises:
-        NotMeasuredError: the run is too short to have a later part, or its first sample is no burst any more.
+        NotMeasuredError: the run is too short to have a later part, or its first sample is longer than a burst.
     """
     samples = long.samples
     ended_s = list(accumulate(seconds * samples.launches_per_sample for seconds in samples.samples_s))

@@ -23,12 +23,8 @@ from results.record import Record
 from results.stats.samples import half_width, median, median_ci95, quantile
 from roofline.ceilings import Ceiling
 
-SLOWEST_CALL_S = 0.15
-"""Skip candidates whose launch would take longer: each is called a dozen times."""
-
-WARM_UP_SHARE = 0.2
-"""Maximum fraction of the seconds of a measurement that its warm-up takes."""
-
+SLOWEST_CALL_S = 0.15  # candidates whose launch would take longer are skipped: each is called a dozen times
+WARM_UP_SHARE = 0.2  # of the seconds of a measurement, at most
 PROVIDERS = {"triton v1": "triton-v1", "C": "c"}
 """Providers by the first words of a configuration; all others are torch's."""
 
@@ -42,11 +38,11 @@ class Effort:
     """Seconds that the measurements of a calibration take."""
 
     screening_s: float
-    """For each configuration, while the fastest is looked for."""
+    """Of each configuration."""
     confirming_s: float
-    """For the fastest, which is measured again: the maximum of noisy readings is too high."""
+    """Of the fastest, which is measured again: the maximum of noisy readings is too high."""
     long_run_s: float
-    """For the run of a GPU's fastest matmul that separates burst from sustained; 0: no such run."""
+    """Of the run of a GPU's fastest matmul that separates burst from sustained; 0: no such run."""
 
 
 FULL = Effort(screening_s=0.4, confirming_s=4.0, long_run_s=3.5)
@@ -119,8 +115,6 @@ class Setup:
 
     device: Device
     effort: Effort
-    note: Callable[[str], object] = lambda line: None
-    """Takes a line that says what is being measured."""
     missing: list[str] = field(default_factory=list)
     """Reasons why a ceiling or a configuration was not measured."""
 
@@ -148,7 +142,7 @@ class Setup:
         telemetry = row_telemetry(before, snapshot(self.device), polled=poller.seen)
         return Rate(config, launch.work, samples, telemetry, poller, self.device.is_gpu)
 
-    def fastest_of(self, what: str, candidates: Sequence[Candidate]) -> tuple[Rate, Launch]:
+    def fastest_of(self, candidates: Sequence[Candidate]) -> tuple[Rate, Launch]:
         """Time every candidate for a short time, and the fastest once more; return it with the rate of that.
 
         Raises:
@@ -158,7 +152,6 @@ class Setup:
         for candidate in candidates:
             if candidate.work > SLOWEST_CALL_S * best > 0:
                 continue
-            self.note(f"{what}: {candidate.name}")
             try:
                 value = self.timed(candidate.name, candidate.prepare(), self.effort.screening_s).value
             except Exception as error:  # compilers and drivers raise classes of their own; the others still count
@@ -172,7 +165,6 @@ class Setup:
         if refused:
             reasons = ", ".join(dict.fromkeys(refused.values()))
             self.missing.append(f"{'; '.join(refused)}: {reasons}; {winner.name} is the fastest of the others")
-        self.note(f"{what}: {winner.name}, again")
         launch = winner.prepare()
         return self.timed(winner.name, launch, self.effort.confirming_s), launch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -80,8 +79,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     device, effort = main.device_of(args), QUICK if args.quick else FULL
     run = Run(args, "bench", "calibrate", device, asdict(effort), argv)
     progress = run.progress
-    # Off a terminal every note would be a line, a hundred of them.
-    setup = Setup(device, effort, progress.say if sys.stderr.isatty() else lambda line: None)
+    setup = Setup(device, effort)
     kept = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
     found: list[Ceiling] = []
     with run:

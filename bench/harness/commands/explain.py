@@ -10,7 +10,12 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.op import Op
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import print_out
-from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, VERDICTS, Word, lines_about
+from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, VERDICTS, lines_about
+
+DESCRIPTION = """\
+Say what a word of the tables means, what to do about it, and where to read on.
+A bound with the share of the ceiling that a row reaches (memory 40%) says what
+people try for such a row."""
 
 EPILOG = """\
 examples:
@@ -18,15 +23,12 @@ examples:
   python -m bench explain not-converged   a flag
   python -m bench explain memory 40%      a row that is memory-bound and reaches 40 % of its ceiling"""
 
+KINDS = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS}
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
-    parser = commands.add_parser(
-        "explain",
-        description="Say what a word of the tables means, what to do about it, and where to read on.\nA bound with the "
-        "share of the ceiling that a row reaches (memory 40%) says what\npeople try for such a row.",
-        epilog=EPILOG,
-    )
+    parser = commands.add_parser("explain", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("words", metavar="WORD", nargs="*", help="a flag, a column, a verdict, or a bound and a share")
     parser.set_defaults(run=run)
 
@@ -41,36 +43,30 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     return 0
 
 
-def answer(asked: str) -> list[str]:
-    """Return the lines about a word, or about a bound with a share; all words where nothing is asked for.
+def answer(text: str) -> list[str]:
+    """Return the lines about a word, or about a bound with a share; all words if there is no text.
 
     Raises:
         UsageError: there is no such word; the message names the nearest.
     """
-    if not asked:
-        kinds = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS}
-        return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items()]
-    place, _, share = asked.rpartition(" ")
-    if place and share.rstrip("%").replace(".", "", 1).isdecimal():
-        bound = known_as(place.removesuffix(" at").removesuffix("-bound"), BOUNDS)
+    if not text:
+        return [f"{kind}: {', '.join(words)}" for kind, words in KINDS.items()]
+    before, _, share = text.rpartition(" ")
+    if before and share.rstrip("%").replace(".", "", 1).isdecimal():
+        bound = known_as(before.removesuffix(" at").removesuffix("-bound"), BOUNDS)
         share_pct = float(share.rstrip("%"))
         if bound not in BOUNDS or not share_pct > 0:
-            raise UsageError(f"'{asked}' is no bound with a share above 0; write {' or '.join(BOUNDS)}, as memory 40%")
+            raise UsageError(f"'{text}' is no bound with a share above 0; write {' or '.join(BOUNDS)}, as memory 40%")
         return lines_about(bound, share_pct)
-    found: list[Word] = [COLUMNS["bound"], BOUNDS[place]] if share == "side" and place in BOUNDS else []
-    for words in (FLAGS, COLUMNS, ROWS, VERDICTS, BOUNDS):
-        name = known_as(asked.removesuffix("-bound"), words)
-        if name in words:
-            found.append(words[name])
+    found = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
+    found += [
+        words[name] for words in KINDS.values() if (name := known_as(text.removesuffix("-bound"), words)) in words
+    ]
     if not found:
-        hint = (
-            did_you_mean(asked, [*FLAGS, *COLUMNS, *ROWS, *VERDICTS, *BOUNDS]) or "`python -m bench explain` lists all"
-        )
-        raise UsageError(f"unknown word '{asked}'; {hint}")
-    return [line for word in found for line in lines_of(word)]
-
-
-def lines_of(word: Word) -> list[str]:
-    """Return an entry, a line for each part that it has."""
-    parts = ((f"{word.kind}: ", word.meaning), ("what to do: ", word.advice), ("read on: ", word.source))
-    return [f"{title}{text}" for title, text in parts if text]
+        known = [word for words in KINDS.values() for word in words]
+        raise UsageError(f"unknown word '{text}'; {did_you_mean(text, known) or '`python -m bench explain` lists all'}")
+    lines = []
+    for word in found:
+        parts = ((f"{word.kind}: ", word.meaning), ("what to do: ", word.advice), ("read on: ", word.source))
+        lines += [f"{title}{part}" for title, part in parts if part]
+    return lines

@@ -20,24 +20,14 @@ if TYPE_CHECKING:
 OK, NOTE, BAD = "ok", "note", "bad"
 """Status of a finding: as it should be; worth knowing; measurements are wrong or too noisy until it is fixed."""
 
-BUSY_SHARE = 0.25
-"""Load average, as a fraction of the cores, above which other processes are running."""
-
-TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}
-"""Largest timer resolution that a sample of a millisecond tolerates: 0.1 % of it, 0.2 % on a GPU."""
-
-COARSE_CHANGE_PCT = 5.0
-"""Smallest detectable change above which a comparison on this machine says little."""
-
+BUSY_SHARE = 0.25  # load average, as a fraction of the cores, above which other processes are running
+TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}  # largest timer resolution for samples of a millisecond
+COARSE_CHANGE_PCT = 5.0  # smallest detectable change above which a comparison on this machine says little
 ENOUGH = {"published": 0.8, "datasheet": 0.6}
 """Minimum fraction of the expected value, by its kind: one shape is measured, and no datasheet is ever reached."""
 
-FAR_OFF = 0.5
-"""Fraction of the expected value below which something is wrong."""
-
-REPORTED_FLAGS = ("not-captured", "above-roof", "throttled", "not-cold")
-"""Flags of a row that matter here; small cases always carry others."""
-
+FAR_OFF = 0.5  # fraction of the expected value below which something is wrong
+REPORTED_FLAGS = ("not-captured", "above-roof", "throttled", "not-cold")  # small cases always carry others
 PUBLISHED = Path(__file__).with_name("published.toml")
 
 
@@ -151,8 +141,8 @@ def noise_findings(
     yield finding("settled", state, "" if settling.settled else advice)
     if disturbed:
         yield finding("other work", disturbed, "wait until nothing else runs, or stop it", is_bad=True)
-    text = f"{comparison.verdict}: {comparison.reason} ({comparison.pairs} pairs of matmul {case})"
-    advice, is_bad = "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget", True
+    text, is_bad = f"{comparison.verdict}: {comparison.reason} ({comparison.pairs} pairs of matmul {case})", True
+    advice = "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
     if comparison.verdict == SAME:
         advice, is_bad = "", False
     yield finding("one kernel against itself", text, advice, is_bad)
