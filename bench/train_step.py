@@ -23,8 +23,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import add_machine, add_output, command_parser
+from bench.harness.cli.arguments import command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
+from bench.harness.cli.options import MACHINE, OUTPUT, add
 from bench.harness.train.plan import PROVIDERS, RECIPE_NAMES, add_options, checking_bytes, flops_of, plans_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
@@ -78,8 +79,8 @@ MODULES = ("bench.harness.model.transformer", "bench.harness.train.step")
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
     add_options(parser.add_argument_group("what to measure"))
-    add_machine(parser.add_argument_group("how to measure"))
-    add_output(parser.add_argument_group("what to do with it"))
+    add(parser.add_argument_group("how to measure"), *MACHINE)
+    add(parser.add_argument_group("what to do with it"), *OUTPUT)
     return parser
 
 

@@ -32,16 +32,11 @@ from typing import TYPE_CHECKING
 from bench.harness.api.family import run_of
 from bench.harness.cli.arguments import (
     UsageError,
-    add_list,
-    add_machine,
-    add_output,
     chosen,
     command_parser,
-    number,
-    path,
-    shape_words,
 )
 from bench.harness.cli.main import check_places, device_of, guarded
+from bench.harness.cli.options import MACHINE, OUTPUT, add, add_list, number, path
 from bench.harness.shapes import ShapeError, parse_batch_shape, parse_size
 from bench.harness.transfer.tokens import TOKEN_BYTES, TokenFileError, open_tokens
 from results.record import Environment, Record
@@ -88,11 +83,11 @@ MODULES = ("bench.harness.transfer.copies", "bench.harness.transfer.loading")
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.transfer", "[options]", __doc__ or "", EXAMPLES)
     group = parser.add_argument_group("what to measure")
-    add_list(group, "--op", f"operations: {', '.join(KINDS)} (default: all)")
-    add_list(group, "--size", f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
+    add(group, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
+    add(group, "--size", help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
     add_list(group, "--memory", f"of the host's side: {', '.join(MEMORY)} (default: both, on a CPU pageable)")
     add_list(group, "--transfer", f"{', '.join(TRANSFER)} (default: both, on a CPU blocking)")
-    add_list(group, "--shape", f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})", shape_words)
+    add(group, "--shape", help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
     add_list(group, "--prefetch", "batches made ahead by a thread: 0, 1 (default: both)")
     group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")
     group.add_argument("--token-dtype", choices=tuple(TOKEN_BYTES), default="uint16", help="of an id in the file")
@@ -101,8 +96,8 @@ def build_parser() -> Parser:
     seconds = number(1e-4, 10, "a number of seconds from 0.0001 to 10")
     text = f"of a step's own work (default: {STEP_S:g})"
     group.add_argument("--step-time", metavar="SECONDS", type=seconds, default=STEP_S, help=text)
-    add_machine(parser.add_argument_group("how to measure"))
-    add_output(parser.add_argument_group("what to do with it"))
+    add(parser.add_argument_group("how to measure"), *MACHINE)
+    add(parser.add_argument_group("what to do with it"), *OUTPUT)
     return parser
 
 

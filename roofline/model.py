@@ -289,6 +289,9 @@ def transfer_values(record: Record) -> dict[str, Any]:
     return values
 
 
+SLOWER_THEN = "the machine was slower when the ceiling was measured (python -m bench calibrate measures it again)"
+
+
 def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
     """Return the likely cause of a utilization above 100 %, or None where there is none.
 
@@ -305,11 +308,9 @@ def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
         return "above the datasheet bandwidth: part of the data came from the cache, or the bandwidth is another SKU's"
     if over_memory:
         ceiling = f"{judged['mix']} bandwidth, the nearest mix" if judged.get("mix") else "memory ceiling"
-        return f"above the measured {ceiling}: the machine was slower when the ceiling was measured (--recalibrate)"
+        return f"above the measured {ceiling}: {SLOWER_THEN}"
     if over_peak or (judged.get("measured_pct") or 0) > 100:
-        return (
-            "above the measured compute ceiling: the machine was slower when the ceiling was measured (--recalibrate)"
-        )
+        return f"above the measured compute ceiling: {SLOWER_THEN}"
     return None
 
 

@@ -43,8 +43,8 @@ class Run:
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and sets `is_interrupted`;
     the records so far are kept, and `conclude` shows them and returns 130. Any other error leaves the block.
 
-    `args` holds the options of `add_machine` and `add_output`: gpu, recalibrate, budget, format, output, no_save,
-    plot, theme, quiet, verbose, and baseline if the command has one.
+    `args` holds the options `MACHINE` and `OUTPUT`: gpu, budget, format, output, no_save,
+    plot, quiet, verbose, and baseline if the command has one.
 
     Attributes: `args`, `device`, `progress`, `ceilings` (complete after `start`), `environment` (after `start`),
     `deadline` (a reading of `time.perf_counter`, None without a budget), `records`, `writer` (None without a run
@@ -112,8 +112,7 @@ class Run:
             dtypes: whose peaks are needed; None: no ceiling is measured.
         """
         if dtypes is not None:
-            again = self.args.recalibrate
-            self.ceilings = calibrated(again, dtypes, self.device, self.ceilings, self.progress)
+            self.ceilings = calibrated(dtypes, self.device, self.ceilings, self.progress)
         environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv)
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
@@ -176,7 +175,7 @@ class Run:
         known = Ceilings.from_dict(self.environment.hardware)
         low = list(dict.fromkeys(entry for record in self.records for entry in too_low(record, self.device, known)))
         if low:
-            self.ceilings = calibrated(False, self._dtypes, self.device, self.ceilings, self.progress, low)
+            self.ceilings = calibrated(self._dtypes, self.device, self.ceilings, self.progress, low)
             self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
             self.records[:] = [judged(record, self.device, self.ceilings) for record in self.records]
             self.rewrite(self.environment)
@@ -211,7 +210,7 @@ class Run:
             return
         assert self.environment is not None
         try:
-            plot_run(self.environment, self.records, path, self.args.theme)
+            plot_run(self.environment, self.records, path)
         except NoCeilingError as error:
             if self.args.plot is not None:
                 raise
@@ -231,7 +230,6 @@ class Run:
 
 
 def calibrated(
-    again: bool,
     dtypes: Sequence[str],
     device: Device,
     ceilings: Ceilings,
@@ -240,7 +238,7 @@ def calibrated(
 ) -> Ceilings:
     """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
     measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    return measured.complete(ceilings, dtypes, again, too_low)
+    return measured.complete(ceilings, dtypes, too_low)
 
 
 def stamp(

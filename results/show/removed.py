@@ -18,7 +18,9 @@ OPTIONS = {
     "--panels": "draw one plot per dtype with --dtype",
     "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
     "--quick": "python -m kernels audit without a name compiles the quick set",
+    "--recalibrate": "python -m bench calibrate measures the ceilings again",
     "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
+    "--theme": "python -m roofline plot latest --theme dark -o dark.png draws the saved run",
     "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
 }
 

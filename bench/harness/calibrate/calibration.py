@@ -224,7 +224,6 @@ class MeasuredCeilings:
         self,
         ceilings: Ceilings,
         dtypes: Iterable[str],
-        again: bool = False,
         too_low: Collection[Ceiling] = (),
     ) -> Ceilings:
         """Return `ceilings` with those measured on this machine.
@@ -234,18 +233,13 @@ class MeasuredCeilings:
         Args:
             ceilings: known without measuring.
             dtypes: dtypes whose fastest matmul is needed.
-            again: measure all of them again.
             too_low: ceilings to measure again because a row is above them; the higher rate is kept.
         """
         wanted = list(dict.fromkeys(dtypes))
         due = partial(self._due, dtypes=[d for d in wanted if d in matmul_peak.matmul().dtypes], too_low=too_low)
         found = ceilings.with_entries(self.load())
-        is_disturbed = not again and len(due(_undisturbed(found))) > len(due(found))
-        usable: Callable[[Ceilings], Ceilings]
-        if is_disturbed and self._is_quiet():
-            usable = _undisturbed
-        else:
-            usable = (lambda found: Ceilings("", "")) if again else (lambda found: found)
+        is_disturbed = len(due(_undisturbed(found))) > len(due(found))
+        usable = _undisturbed if is_disturbed and self._is_quiet() else _all
         if too_low:
             self._note(f"rows are above, so it is measured again: {', '.join(entry.title for entry in too_low)}")
         if due(usable(found)):
@@ -324,6 +318,10 @@ class MeasuredCeilings:
             file.write(str(os.getpid()))
             file.flush()
             yield has_waited
+
+
+def _all(ceilings: Ceilings) -> Ceilings:
+    return ceilings
 
 
 def _undisturbed(ceilings: Ceilings) -> Ceilings:

@@ -1,40 +1,24 @@
-"""The options of the bench commands, read and checked, and the cases that they describe."""
+"""The parser of an op command, and the ops, dtypes and cases that its options name."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from bench.harness.data.inputs import FILLS
+from bench.harness.cli.options import DEFAULT_DTYPE, INPUTS, MACHINE, OUTPUT, add, add_list
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import OpFileError, command_of, own_families, own_file
 from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provider_names
 from bench.harness.shapes import MAX_CASES, MAX_EXTENT, parse_shapes, parse_size
-from results.record import CACHE_STATES
-from results.show import removed
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import Parser
-from results.show.theme import add_theme
-from roofline.work import DTYPE_BITS, dtype_named
-
-DEFAULT_DTYPE = "bf16"
-FORMATS = ("table", "json", "csv", "md")
-PICTURES = (".png", ".svg", ".pdf")
+from roofline.work import DTYPE_BITS
 
 SHORT_LIST = 8
 """Most known words that a message lists beside the nearest ones."""
-
-MAX_BUDGET_S = 1e9
-"""Thirty years."""
-
-MAX_SEED = 2**63 - 1
-"""The largest that every random generator of torch takes."""
 
 EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"
 
@@ -57,40 +41,6 @@ columns:
 
 class UsageError(ValueError):
     """A request that cannot be met; the message is the one line that the user sees."""
-
-
-def words(text: str) -> list[str]:
-    """Return the comma-separated words of a list option; an empty list is an error."""
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
-        raise argparse.ArgumentTypeError("the list is empty; name at least one")
-    return found
-
-
-def dtype_words(text: str) -> list[str]:
-    """Return the dtypes of a list, `float32` and `torch.bfloat16` by the names that they have here."""
-    return [dtype_named(word) for word in words(text)]
-
-
-def shape_words(text: str) -> list[str]:
-    """Return the shapes of a list, with the signs that others multiply by as `x`."""
-    return [re.sub(r"[X×*]", "x", word) for word in words(text)]
-
-
-class _Extend(argparse.Action):
-    """Collects the words of a list option: separated by commas or blanks, and given more than once."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        found = getattr(namespace, self.dest) or []
-        setattr(namespace, self.dest, [*found, *itertools.chain.from_iterable(values)])
-
-
-class _Output(argparse.Action):
-    """Takes the path of the run file; that of a picture, which no run file can have, is taken as `--plot`."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        is_picture = Path(values).suffix.lower() in PICTURES
-        setattr(namespace, "plot" if is_picture else self.dest, values)
 
 
 def chosen(what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]) -> list[str]:
@@ -116,49 +66,6 @@ def one_of(what: str, word: str, known: Collection[str]) -> str:
     return found
 
 
-def number(least: float, most: float, what: str, kind: type = float) -> Callable[[str], Any]:
-    """Return a parser of a number from `least` to `most`, written in ASCII digits."""
-
-    def parse(text: str) -> Any:
-        try:
-            value = kind(text) if text.isascii() and "_" not in text else math.nan
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:  # also when it is NaN
-            raise argparse.ArgumentTypeError(f"'{text}' must be {what}")
-        return value
-
-    return parse
-
-
-def device_name(text: str) -> str:
-    """Return a device's name in torch's spelling."""
-    if text == "mps":
-        raise argparse.ArgumentTypeError(f"'mps' was removed: {removed.VALUES['mps']}")
-    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
-        raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda or cuda:N")
-    return text
-
-
-def thread_count(text: str) -> int:
-    """Return a number of threads, at most one for each logical CPU of this process."""
-    from bench.harness.device.host import allowed_cores
-
-    most = len(allowed_cores())
-    what = f"a whole number from 1 to {most}, the logical CPUs of this process"
-    return int(number(1, most, what, int)(text))
-
-
-def path(text: str) -> Path | str:
-    """Return a path; one that is written as a folder and is none yet stays text, as `Path` drops the last slash.
-
-    An empty one, as of a variable that is not set, would be the current folder.
-    """
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty")
-    return text if text.endswith("/") and not Path(text).is_dir() else Path(text)
-
-
 def build_parser(
     family: str, doc: str, examples: Sequence[tuple[str, str]], ops: Sequence[Op], options: Sequence[Option]
 ) -> Parser:
@@ -166,24 +73,24 @@ def build_parser(
     usage = "[--dtype LIST] [--shape LIST] [--provider LIST] [options]"
     parser = command_parser(command_of(family), usage, doc, examples, COLUMNS)
     what = parser.add_argument_group("what to measure")
-    add_list(what, "--op", f"operations: {', '.join(op.name for op in ops)}{' (default: all)' * (len(ops) > 1)}")
+    all_ops = " (default: all)" if len(ops) > 1 else ""
+    add(what, "--op", help=f"operations: {', '.join(op.name for op in ops)}{all_ops}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
-    add_list(what, "--dtype", f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})", dtype_words)
+    add(what, "--dtype", help=f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
     text = f"shapes {axes}, a single number, or a range start:stop:step in place of any number"
-    add_list(what, "--shape", text, shape_words)
+    add(what, "--shape", help=text)
     if all(op.is_sized for op in ops):
-        add_list(what, "--size", "instead of a shape: bytes of one operand, such as 256MiB or 1GB")
+        add(what, "--size")
     for option in options:
         text = f"{option.help} (default: {option.default_text(DEFAULT_DTYPE, dtypes)})"
         add_list(what, f"--{option.name}", text.replace("%", "%%"))
     usual = "torch, newest triton" if kernel_versions(family) else "torch"
     names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
-    add_list(what, "--provider", f"who computes: {names} (default: {usual})")
-    what.add_argument("--baseline", metavar="NAME", help="provider that the others are set against")
-    what.add_argument("--signature", action="store_true", help="show what a function of your own must take, and exit")
-    add_how(parser.add_argument_group("how to measure"))
-    add_output(parser.add_argument_group("what to do with it"))
+    add(what, "--provider", help=f"who computes: {names} (default: {usual})")
+    add(what, "--baseline", "--signature")
+    add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
+    add(parser.add_argument_group("what to do with it"), *OUTPUT)
     return parser
 
 
@@ -193,75 +100,6 @@ def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str
     lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
     epilog = "\n".join([notes, *(["", "examples:", *lines] if lines else [])])
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
-
-
-def add_list(group: Any, name: str, text: str, parse: Callable[[str], list[str]] = words) -> None:
-    """Add an option that takes a list, separated by commas or blanks, and may repeat."""
-    group.add_argument(name, metavar="LIST", type=parse, action=_Extend, nargs="+", help=text)
-
-
-def add_how(group: Any) -> None:
-    """Add the options that say how to measure, the same for all ops."""
-    add_machine(group)
-    group.add_argument("--fill", choices=FILLS, default="uniform", help="inputs (default: uniform in [-1, 1])")
-    group.add_argument("--cache", choices=CACHE_STATES[:2], default="cold", help="state of the caches (default: cold)")
-    add_timeout(group)
-    factor = number(1, 1e6, "a number from 1 to 1e6")
-    text = "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)"
-    group.add_argument("--tolerance", metavar="FACTOR", type=factor, default=1.0, help=text)
-    text = "on a GPU, record after the timing which kernels a launch starts; -v prints them"
-    group.add_argument("--kernels", action="store_true", help=text)
-
-
-DEFAULT_TIMEOUT_S = 120.0
-"""The first call compiles and tunes a kernel, which may take a minute; an endless loop takes longer."""
-
-
-def add_timeout(group: Any) -> None:
-    """Add the option that limits a call of a user's function."""
-    group.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
-        default=DEFAULT_TIMEOUT_S,
-        help=f"longest call, or import, of a function of your own (default: {DEFAULT_TIMEOUT_S:g})",
-    )
-
-
-def add_machine(group: Any) -> None:
-    """Add the options that name the device, its ceilings and the time to take, the same for all commands."""
-    seconds = number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9")
-    whole = number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int)
-    add_device(group)
-    group.add_argument("--gpu", metavar="SLUG", help="entry of `python -m roofline gpus` to judge by, not to run on")
-    group.add_argument("--budget", metavar="SECONDS", type=seconds, help="time for the whole run (default: no limit)")
-    group.add_argument("--seed", type=whole, default=0, help="of the inputs (default: 0)")
-    group.add_argument("--recalibrate", action="store_true", help="measure the ceilings of this machine anew")
-
-
-def add_device(group: Any) -> None:
-    """Add the options that name the device and its threads, the same wherever something is measured."""
-    names = "cpu, cuda or cuda:N (default: the first GPU, else the CPU)"
-    group.add_argument("--device", type=device_name, help=names)
-    group.add_argument(
-        "--threads",
-        metavar="N",
-        type=thread_count,
-        help="of a CPU measurement, not of a GPU's (default: torch's own, which OMP_NUM_THREADS sets, within the "
-        "limits of affinity and cgroup)",
-    )
-
-
-def add_output(group: Any, picture: str = "the roofline", detail: str = "how each row was verified and timed") -> None:
-    """Add the options that say what becomes of the measurements, the same for all commands."""
-    group.add_argument("--format", choices=FORMATS, default="table", help="of what goes to stdout (default: table)")
-    help_of_output = "file or folder for the run file; a .png, .svg or .pdf is taken as --plot"
-    group.add_argument("-o", "--output", metavar="PATH", type=path, action=_Output, help=help_of_output)
-    group.add_argument("--no-save", action="store_true", help="keep no run file")
-    group.add_argument("--plot", metavar="PATH", type=path, help=f"draw {picture}: .png, .svg or .pdf")
-    add_theme(group)
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress, no notes")
-    group.add_argument("-v", "--verbose", action="store_true", help=f"say {detail}")
 
 
 @dataclass(frozen=True)

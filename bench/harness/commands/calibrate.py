@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import add_device, add_list, add_output, chosen, dtype_words
+from bench.harness.cli.arguments import chosen
 from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.cli.options import OUTPUT, add
 from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.op import Op
 from results.show.grid import Column, print_grid
@@ -54,10 +55,11 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--quick", action="store_true", help="a third of the time, and wider intervals")
     words = "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
-    add_list(parser, "--dtype", words, dtype_words)
-    add_device(parser)
+    add(parser, "--dtype", help=words)
+    add(parser, "--device", "--threads")
     group = parser.add_argument_group("what to do with it")
-    add_output(group, detail="what each part found when it is done")
+    add(group, *OUTPUT[:-1])
+    add(group, "--verbose", help="say what each part found when it is done")
     parser.set_defaults(run=run)
 
 
@@ -161,7 +163,7 @@ def show(args: argparse.Namespace, calibration: Calibration, writer: RunWriter |
         print_path("saved", writer.path, args.format)
     if args.plot is not None:
         matmuls = [record for record in calibration.records if record.op == "calibrate-matmul"]
-        plot_run(calibration.environment, matmuls, args.plot, args.theme)
+        plot_run(calibration.environment, matmuls, args.plot)
         print_path("plot", args.plot, args.format)
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import CaseWords, UsageError, add_device, make_cases, number, path
+from bench.harness.cli.arguments import CaseWords, UsageError, make_cases
 from bench.harness.cli.interrupt import INTERRUPTED
+from bench.harness.cli.options import add, number, path
 from bench.harness.cli.terminal import Progress
 from bench.harness.commands.findings import (
     BAD,
@@ -152,16 +153,15 @@ class Checkup:
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
     parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
-    add_device(parser)
     seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
+    add(parser, "--device", "--threads")
     of_budget = "time of the comparison of one kernel with itself (default: 4)"
-    parser.add_argument("--budget", metavar="SECONDS", type=seconds, default=4.0, help=of_budget)
-    whole = number(0, 2**63 - 1, "a whole number, 0 or more", int)
-    parser.add_argument("--seed", type=whole, default=0, help="random seed for the order of the pairs (default: 0)")
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="output format (default: table)")
+    add(parser, "--budget", type=seconds, default=4.0, help=of_budget)
+    add(parser, "--seed", help="random seed for the order of the pairs (default: 0)")
+    add(parser, "--format", choices=("table", "json"))
     of_output = "save the findings as JSON, rewritten after each check"
     parser.add_argument("-o", "--output", metavar="FILE", type=path, help=of_output)
-    parser.add_argument("-q", "--quiet", action="store_true", help="suppress progress")
+    add(parser, "--quiet")
     parser.set_defaults(run=run)
 
 

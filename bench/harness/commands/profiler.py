@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
-from bench.harness.cli.arguments import UsageError, add_machine, add_output, add_timeout, dtype_words, number, path
+from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.options import MACHINE, OUTPUT, add, dtype_words, number, path
 from bench.harness.device.device import NoDeviceError
 from bench.harness.op import Op
 from bench.harness.profile import report, show
@@ -69,12 +70,10 @@ def add_parser(commands: Any) -> None:
     what.add_argument(
         "--replay", action="store_true", help="measure the operations worth 95 %% of the time alone too, cold and warm"
     )
-    what.add_argument("--signature", action="store_true", help="print a file to start from, and exit")
-    how = parser.add_argument_group("how to measure")
-    add_machine(how)
-    add_timeout(how)
+    add(what, "--signature", help="print a file to start from, and exit")
+    add(parser.add_argument_group("how to measure"), *MACHINE, "--timeout")
     output = parser.add_argument_group("what to do with it")
-    add_output(output)
+    add(output, *OUTPUT)
     output.add_argument(
         "--by", choices=tuple(show.BY), help="put rows together by it (default: each signature is a row)"
     )

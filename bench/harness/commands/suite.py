@@ -6,16 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.harness.cli.arguments import (
-    COLUMNS,
-    CaseWords,
-    add_how,
-    add_list,
-    add_output,
-    chosen,
-    dtype_words,
-    make_cases,
-)
+from bench.harness.cli.arguments import COLUMNS, CaseWords, chosen, make_cases
+from bench.harness.cli.options import INPUTS, MACHINE, OUTPUT, add
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 
@@ -48,10 +40,10 @@ def add_parser(commands: Any) -> None:
         description=DESCRIPTION,
         epilog=f"{COLUMNS}\n\n{EXAMPLES}",
     )
-    add_list(parser, "--dtype", "dtypes; an op that lacks one goes without it (default: bf16)", dtype_words)
-    add_list(parser, "--provider", "who computes; a family that lacks one goes without it (default: torch, triton)")
-    add_how(parser.add_argument_group("how to measure"))
-    add_output(parser.add_argument_group("what to do with it"))
+    add(parser, "--dtype", help="dtypes; an op that lacks one goes without it (default: bf16)")
+    add(parser, "--provider", help="who computes; a family that lacks one goes without it (default: torch, triton)")
+    add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
+    add(parser.add_argument_group("what to do with it"), *OUTPUT)
     parser.set_defaults(run=run)
 
 

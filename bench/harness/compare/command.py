@@ -8,16 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import (
-    UsageError,
-    add_list,
-    build_parser,
-    dtype_words,
-    number,
-    shape_words,
-)
-from bench.harness.cli.arguments import add_output as add_usual_output
+from bench.harness.cli.arguments import UsageError, build_parser
 from bench.harness.cli.arguments import chosen_ops as usual_ops
+from bench.harness.cli.options import INPUTS, add, add_list, number
 from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
@@ -76,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[
     add_what(parser.add_argument_group("what to compare"), merged_options(families))
     add_how(parser.add_argument_group("how to measure"))
     add_output(parser.add_argument_group("what to do with it"))
-    parser.set_defaults(run=run, recalibrate=False)
+    parser.set_defaults(run=run)
 
 
 def merged_options(families: Mapping[str, tuple[Op, ...]]) -> dict[str, dict[str, Option]]:
@@ -98,29 +91,22 @@ def reserved_names() -> set[str]:
 
 def add_what(group: Any, options: Mapping[str, Mapping[str, Option]]) -> None:
     """Add the options that name ops, cases and providers; `options` as `merged_options` returns them."""
-    add_list(group, "--op", "operations, of any family (python -m bench list), or path/to/mine_op.py")
-    add_list(group, "--dtype", "dtypes (default: bf16)", dtype_words)
-    add_list(group, "--shape", "shapes, as in the family's own command (default: the op's)", shape_words)
-    add_list(group, "--size", "instead of a shape: bytes of one operand, such as 64MiB")
+    add(group, "--op", help="operations, of any family (python -m bench list), or path/to/mine_op.py")
+    add(group, "--dtype", "--size")
+    add(group, "--shape", help="shapes, as in the family's own command (default: the op's)")
     for name, by_family in options.items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
         add_list(group, f"--{name}", "; ".join(texts).replace("%", "%%"))
-    add_list(
-        group,
-        "--provider",
-        "who is compared, two or more with the baseline: torch, torch-compile, triton-vN, file.py:function",
-    )
-    group.add_argument("--baseline", metavar="NAME", help="what the others are set against (default: the first)")
+    names = "torch, torch-compile, triton-vN, file.py:function"
+    add(group, "--provider", help=f"who is compared, two or more with the baseline: {names}")
+    add(group, "--baseline", help="what the others are set against (default: the first)")
 
 
 def add_how(group: Any) -> None:
     """Add the options that say how to measure."""
-    from bench.harness.cli.arguments import add_how as add_usual
-
-    add_usual(_Without(group, ("--budget", "--kernels", "--recalibrate")))
-    seconds = number(1e-3, 1e9, "a number of seconds from 0.001 to 1e9")
     whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
-    group.add_argument("--budget", metavar="SECONDS", type=seconds, help=BUDGET_HELP)
+    add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
+    add(group, "--budget", help=BUDGET_HELP)
     group.add_argument(
         "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
     )
@@ -132,19 +118,9 @@ def add_output(group: Any) -> None:
     group.add_argument(
         "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
     )
-    add_usual_output(group, "ratios and MFU", "how each provider was verified and timed")
-
-
-class _Without:
-    """A group of options that leaves out some of them."""
-
-    def __init__(self, group: Any, names: Sequence[str]) -> None:
-        self._group, self._names = group, names
-
-    def add_argument(self, name: str, *names: str, **options: Any) -> None:
-        """Add an option unless it is left out."""
-        if name not in self._names:
-            self._group.add_argument(name, *names, **options)
+    add(group, "--format", "--output", "--no-save", "--quiet")
+    add(group, "--plot", help="draw ratios and MFU: .png, .svg or .pdf")
+    add(group, "--verbose", help="say how each provider was verified and timed")
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:

@@ -43,7 +43,7 @@ def show(plan: ComparePlan, run: Run) -> int:
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
     if args.plot is not None and found.rows:
-        save_picture(draw(found, args.theme), args.plot)
+        save_picture(draw(found), args.plot)
         print_path("plot", args.plot, args.format)
     if not found.rows:
         say("nothing was compared" if interrupted else f"nothing was compared: {describe(found.unmatched[-1])}")

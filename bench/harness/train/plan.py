@@ -7,7 +7,8 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from bench.harness.cli.arguments import UsageError, add_list, chosen, number, path, shape_words, words
+from bench.harness.cli.arguments import UsageError, chosen
+from bench.harness.cli.options import add, add_list, number, path, words
 from bench.harness.model.known import load_model, unsupported
 from bench.harness.shapes import ShapeError, parse_batch_shape
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
@@ -39,13 +40,13 @@ def add_options(group: Any) -> None:
     group.add_argument("--config", metavar="PATH", type=path, help="a config.json instead of a preset")
     group.add_argument("--layers", type=count, help="number of layers instead of the model's own")
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
-    add_list(group, "--shape", f"sequences of a step x tokens of a sequence, BxS (default: {shapes})", shape_words)
+    add(group, "--shape", help=f"sequences of a step x tokens of a sequence, BxS (default: {shapes})")
     add_list(group, "--recipe", f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
     add_list(group, "--checkpoint", "recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
     text = "parts that a step's sequences are computed in (default: 1)"
-    add_list(group, "--micro-batches", text, lambda text: [count(word) for word in words(text)])
+    add_list(group, "--micro-batches", text, type=lambda text: [count(word) for word in words(text)])
     add_list(group, "--optimizer", f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
-    add_list(group, "--provider", f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
+    add(group, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
 
 
 def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan, str]]:

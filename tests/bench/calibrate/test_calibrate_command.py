@@ -8,7 +8,6 @@ import math
 import os
 from dataclasses import replace
 
-import matplotlib.image
 import pytest
 from test_setup import CPU, H100, rate_of
 
@@ -174,9 +173,8 @@ def test_power_and_flops_per_joule_stand_beside_the_clock_where_they_are_known(c
 
 def test_a_picture_is_drawn_with_the_new_roofs(capsys, tmp_path, given_parts):
     given_parts(a_part(a_ceiling(), a_ceiling("flops", "bf16", 1e12)))
-    code, out, _ = run(capsys, "--plot", tmp_path / "a.png", "--theme", "dark")
+    code, out, _ = run(capsys, "--plot", tmp_path / "a.png")
     assert code == 0
-    assert matplotlib.image.imread(tmp_path / "a.png")[0, 0, 0] == pytest.approx(0.09, abs=0.01)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert f"plot: {tmp_path / 'a.png'}" in out
 

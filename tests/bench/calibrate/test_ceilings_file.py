@@ -128,14 +128,6 @@ def test_another_dtype_adds_to_what_is_kept(tmp_path):
     assert {(e.name, e.value) for e in third.entries} == {(e.name, e.value) for e in found.entries}
 
 
-def test_recalibrating_measures_anew_and_keeps_that(tmp_path):
-    Machine(tmp_path).complete(BLANK, ["bf16"])
-    again = Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"], again=True)
-    assert again.peak("bf16").value == FLOPS
-    assert again.bandwidth().value == MIX_BYTES["triad"]
-    assert Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16"]) == again
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -382,9 +374,3 @@ def test_of_two_commands_one_measures_and_the_other_waits_and_takes_what_it_foun
     assert (len(waited), second.said, found.peak("bf16").value) == (3, [], 1e9)  # nothing is measured twice
     holder = f"process {os.getpid()} measures the ceilings of this machine"
     assert second.notes == [f"{holder}; waiting until it has finished"]
-
-
-def test_recalibrating_one_dtype_does_not_lose_the_peak_of_another(tmp_path):
-    Machine(tmp_path).complete(BLANK, ["bf16", "fp32"])
-    Machine(tmp_path).complete(BLANK, ["bf16"], again=True)
-    assert {entry.name for entry in Machine(tmp_path).load() if entry.quantity == "flops"} == {"bf16", "fp32"}

@@ -50,9 +50,6 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
     done, more, _ = calibrated(capsys, "--dtype", "fp64,fp32")
     assert done == ["fp64 matmul"]
     assert more == first | {"fp64": more["fp64"]}
-    done, anew, _ = calibrated(capsys, "--dtype", "fp32", "--recalibrate")
-    assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"]
-    assert set(anew) >= set(first)  # the values may be those of before: a disturbed one replaces no better one
 
 
 @pytest.fixture

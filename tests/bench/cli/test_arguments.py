@@ -17,8 +17,8 @@ FAMILIES = {name: (module.EXAMPLES, module.OPS, getattr(module, "OPTIONS", ())) 
 # Users script against these: an option that goes, or comes, is a decision, and this list is where it is taken.
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
-    "--seed", "--recalibrate", "--format", "--output", "--no-save", "--plot", "--quiet",
-    "--verbose", "--timeout", "--signature", "--op", "--threads", "--tolerance", "--theme", "--kernels",
+    "--seed", "--format", "--output", "--no-save", "--plot", "--quiet",
+    "--verbose", "--timeout", "--signature", "--op", "--threads", "--tolerance", "--kernels",
 }  # fmt: skip
 SHORT = {"-h", "-q", "-v", "-o"}
 ONLY = {
@@ -252,6 +252,15 @@ def test_an_unknown_option_names_the_nearest_one(capsys):
     with pytest.raises(SystemExit):
         parser("matmul").parse_args(["--dtpye", "bf16"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: --dtpye bf16; did you mean --dtype?\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"), [("--theme dark", "roofline plot"), ("--recalibrate", "bench calibrate")]
+)
+def test_a_removed_option_names_what_to_use_instead(words, instead, capsys):
+    with pytest.raises(SystemExit):
+        parser("matmul").parse_args(words.split())
+    assert f"was removed: python -m {instead}" in capsys.readouterr().err
 
 
 def test_output_is_the_run_file_and_a_picture_is_told_by_its_ending():

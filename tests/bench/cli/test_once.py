@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.cli import once
-from bench.harness.cli.arguments import UsageError, add_machine, add_output
+from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.once import measure_once, share_s
+from bench.harness.cli.options import MACHINE, OUTPUT, add
 from bench.harness.device.device import cpu_device
 from results.record import Record
 from results.store.runs import RunWriter, StoreError, load_run
@@ -44,8 +45,7 @@ def interrupted(record, run, rows):
 
 def run(*rows, words=()):
     parser = argparse.ArgumentParser()
-    add_machine(parser)
-    add_output(parser)
+    add(parser, *MACHINE, *OUTPUT)
     return measure_once(parser.parse_args(words), words, "transfer", cpu_device(commands.THREADS), rows, ())
 
 
