@@ -1,12 +1,10 @@
 """The ceilings of this machine: from the datasheet for a GPU of the table, measured here for a CPU.
 
-A CPU has no datasheet peak that torch could reach, so its ceilings are what it reaches when it does nothing else: the
-fastest copy, triad, read and write far beyond the cache, and the fastest matmul of each dtype. The four bandwidths are
-measured on a GPU too, and are reported with its datasheet. All are saved with the identity of the machine, and measured
-again when that changes; on a CPU also when a row is above one.
+A CPU has no datasheet peak that torch could reach: its ceilings are the fastest copy, triad, read and write far beyond
+the cache, and the fastest matmul of each dtype. The four bandwidths are measured on a GPU too. All are saved with the
+identity of the machine, and measured again when that changes; on a CPU also when a row is above one.
 
-Any command measures missing ceilings, with the effort of `--quick`. `python -m bench calibrate` measures more of them,
-and saves them in the same file.
+Any command measures missing ceilings, with the effort of `--quick`; `python -m bench calibrate` measures more.
 """
 
 from __future__ import annotations
@@ -50,11 +48,7 @@ POLL_S = 0.2  # between two attempts to lock the file
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
-    """Return the ceilings that are known of a device without measuring.
-
-    Args:
-        device: the device under test.
-        gpu_slug: entry of the GPU table to judge by, or None to match the driver's name.
+    """Return the ceilings that are known of a device without measuring; a slug None matches the driver's name.
 
     Raises:
         UnknownGpuError: the table has no such entry.
@@ -176,11 +170,7 @@ class MeasuredCeilings:
     ) -> None:
         """Look for `directory/<device>/ceilings-<identity>.json`.
 
-        Args:
-            device: the device under test.
-            directory: the directory of the run files.
-            note: takes a line for the user.
-            progress: takes what is being measured at the moment.
+        `note` takes a line for the user, `progress` what is being measured at the moment.
         """
         self._device, self._note, self._progress = device, note, progress
         self._identity = identity(device)
@@ -226,9 +216,7 @@ class MeasuredCeilings:
         dtypes: Iterable[str],
         too_low: Collection[Ceiling] = (),
     ) -> Ceilings:
-        """Return `ceilings` with those measured on this machine.
-
-        Only missing ones are measured, and on a quiet machine those that were disturbed when they were measured.
+        """Return `ceilings` with those of this machine; those missing are measured, and disturbed ones if it is quiet.
 
         Args:
             ceilings: known without measuring.

@@ -77,11 +77,10 @@ def candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Can
     Raises:
         NotMeasuredError: the rate cannot be measured here; the message says why.
     """
-    return gpu_candidates(dtype, device) if device.is_gpu else cpu_candidates(dtype, device, pool)
+    return _gpu_candidates(dtype, device) if device.is_gpu else _cpu_candidates(dtype, device.threads or 1, pool)
 
 
-def gpu_candidates(dtype: str, device: Device) -> list[Candidate]:
-    """Return the FMA kernel in every configuration worth trying; see `candidates`."""
+def _gpu_candidates(dtype: str, device: Device) -> list[Candidate]:
     if device.type != "cuda" or not has_triton():
         raise NotMeasuredError("its kernel needs an NVIDIA GPU and Triton")
     import torch
@@ -100,33 +99,26 @@ def gpu_candidates(dtype: str, device: Device) -> list[Candidate]:
     return [Candidate(f"triton v1, {config.words}", partial(prepare, config)) for config in v1_chains.CONFIGS]
 
 
-def cpu_candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:
-    """Return chains of each width that may be the fastest; see `candidates`."""
+def _cpu_candidates(dtype: str, threads: int, pool: ThreadPoolExecutor) -> list[Candidate]:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise NotMeasuredError(f"chains in registers need a C compiler, and there is none of {', '.join(COMPILERS)}")
+
+    def prepare(size_bytes: int, chains: int) -> Launch:
+        function = _compiled(compiler, CPU_TYPES[dtype], size_bytes, chains)
+        lanes, steps = size_bytes // (8 if dtype == "fp64" else 4), STEPS // chains
+        if abs(function(steps, FACTOR, SUMMAND) / (lanes * chains) - 1) > 1e-3:
+            raise NotMeasuredError("the chains of multiply-adds do not compute what they should")
+
+        def call() -> None:
+            list(pool.map(lambda _: function(steps, FACTOR, SUMMAND), range(threads)))  # ctypes lets other threads run
+
+        return Launch(call, 2 * lanes * chains * steps * threads)
+
     return [
-        Candidate(
-            f"C, {chains} chains of {8 * size_bytes} bits a thread",
-            partial(_cpu_launch, compiler, dtype, size_bytes, chains, device.threads or 1, pool),
-        )
+        Candidate(f"C, {chains} chains of {8 * size_bytes} bits a thread", partial(prepare, size_bytes, chains))
         for size_bytes, chains in WIDTHS
     ]
-
-
-def _cpu_launch(
-    compiler: str, dtype: str, size_bytes: int, chains: int, threads: int, pool: ThreadPoolExecutor
-) -> Launch:
-    """Compile one width, check what it computes, and return its launch on all threads."""
-    function = _compiled(compiler, CPU_TYPES[dtype], size_bytes, chains)
-    lanes, steps = size_bytes // (8 if dtype == "fp64" else 4), STEPS // chains
-    if abs(function(steps, FACTOR, SUMMAND) / (lanes * chains) - 1) > 1e-3:
-        raise NotMeasuredError("the chains of multiply-adds do not compute what they should")
-
-    def call() -> None:
-        list(pool.map(lambda _: function(steps, FACTOR, SUMMAND), range(threads)))  # ctypes lets other threads run
-
-    return Launch(call, 2 * lanes * chains * steps * threads)
 
 
 def _compiled(compiler: str, real: str, size_bytes: int, chains: int) -> Callable[..., Any]:

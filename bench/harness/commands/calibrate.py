@@ -146,12 +146,9 @@ class Calibration:
     environment: Environment
     records: Sequence[Record]
     found: Sequence[Ceiling]
-    sentences: Sequence[str]
-    """How the measured peaks of a GPU come about."""
-    missing: Sequence[str]
-    """Reasons why something was not measured."""
-    path: Path
-    """The file of the ceilings."""
+    sentences: Sequence[str]  # how the measured peaks of a GPU come about
+    missing: Sequence[str]  # reasons why something was not measured
+    path: Path  # of the ceilings
 
 
 def show(args: argparse.Namespace, calibration: Calibration, writer: RunWriter | None) -> None:
@@ -228,9 +225,8 @@ def row_of(ceiling: Ceiling) -> dict[str, Any]:
     """Return a ceiling as one row of plain values, SI base units."""
     low, high = ceiling.ci95 or (None, None)
     p5, p95 = ceiling.p5_p95 or (None, None)
-    intervals = {"ci95_low": low, "ci95_high": high, "p5": p5, "p95": p95}
-    known = {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}
-    values = asdict(ceiling) | intervals | known
+    derived = {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}
+    values = asdict(ceiling) | derived | {"ci95_low": low, "ci95_high": high, "p5": p5, "p95": p95}
     return {name: values[name] for name in COLUMNS}
 
 

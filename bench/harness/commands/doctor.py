@@ -62,8 +62,7 @@ LEAST_PAIRS, MOST_PAIRS = 20, 400
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
 """Square matmul of the comparison: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
 
-CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0
-"""Time limit for sampling one row."""
+CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0  # of sampling one row
 
 LARGE = {
     "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
@@ -74,6 +73,8 @@ LARGE = {
 GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
 
 COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
+NOISE_KEYS = ("self_comparison", "smallest_detectable_change_pct", "settling")
+"""JSON keys of the comparison of one kernel with itself; None until it is measured."""
 
 
 @dataclass
@@ -81,7 +82,6 @@ class Checkup:
     """The findings so far; each is printed, and saved with the previous ones, as soon as it is added."""
 
     args: argparse.Namespace
-    """Options of the command: budget, seed, format, output."""
     device: Device
     ceilings: Ceilings
     families: Mapping[str, tuple[Op, ...]]
@@ -90,10 +90,7 @@ class Checkup:
     began: float = field(default_factory=time.perf_counter)
     findings: list[Finding] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    noise: dict[str, Any] = field(
-        default_factory=lambda: dict.fromkeys(("self_comparison", "smallest_detectable_change_pct", "settling"))
-    )
-    """JSON of the comparison of one kernel with itself; None until it is measured."""
+    noise: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(NOISE_KEYS))
 
     @property
     def is_fit(self) -> bool:
@@ -101,11 +98,7 @@ class Checkup:
         return all(finding.status != BAD for finding in self.findings)
 
     def add(self, found: Finding) -> None:
-        """Print and save a finding.
-
-        Raises:
-            UsageError: the output file cannot be written.
-        """
+        """Print and save a finding."""
         self.findings.append(found)
         self.print(f"{found.name}: {found.value}", status=found.status)
         if found.advice:
@@ -259,11 +252,9 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
     matmul, args = checkup.families["matmul"][0], checkup.args
     times_s, settling, case, disturbed = compare_with_itself(checkup.device, matmul, args.budget, args.seed)
     comparison, change_pct = compare_pairs(*times_s), smallest_detectable_change(*times_s)
-    checkup.noise = {
-        "self_comparison": asdict(comparison) | {"case": case},
-        "smallest_detectable_change_pct": change_pct,
-        "settling": {"settled": settling.settled, "seconds": settling.seconds},
-    }
+    settled = {"settled": settling.settled, "seconds": settling.seconds}
+    values = asdict(comparison) | {"case": case}, change_pct, settled
+    checkup.noise = dict(zip(NOISE_KEYS, values, strict=True))
     yield from noise_findings(comparison, change_pct, settling, case, disturbed)
 
 

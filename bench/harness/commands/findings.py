@@ -129,12 +129,7 @@ def noise_findings(
 ) -> Iterator[Finding]:
     """Yield whether the device settled, whether one kernel came out as fast as itself, and the detectable change.
 
-    Args:
-        comparison: of one kernel timed as two providers.
-        change_pct: smallest detectable change, percent.
-        settling: warm-up before the comparison.
-        case: name of the case.
-        disturbed: what took the cores or the clock away during the comparison; None if nothing did.
+    `disturbed` is what took the cores or the clock away during the comparison; None if nothing did.
     """
     state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s of work"
     advice = "something else changes the clock or takes the cores; look for it, and wait"

@@ -250,17 +250,6 @@ def test_a_disk_that_fills_while_the_ceilings_are_written_leaves_the_old_ones(ca
 # ---- a file that must not be believed ------------------------------------------------------------------------------
 
 
-def test_a_file_of_another_torch_is_not_believed(capsys, runs, monkeypatch, given_parts):
-    given_parts(a_part(a_ceiling()))
-    run(capsys, "--no-save")
-    monkeypatch.setattr(calibration, "installed_version", lambda name: "9.9")
-    given_parts(a_part(a_ceiling(name="read")))
-    code, out, _ = run(capsys, "--no-save")
-    assert code == 0
-    assert "copy" not in out
-    assert len(list(runs.rglob("ceilings-*.json"))) == 2
-
-
 def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch):
     before = calibration.identity(H100)
     assert {"power_limit_w", "driver", "triton", "uuid", "torch", "threads"} <= set(before)

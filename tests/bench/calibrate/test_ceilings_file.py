@@ -171,14 +171,6 @@ def test_ceilings_that_earlier_versions_kept_and_none_measures_today_are_ignored
     assert (later.notes, later.said) == ([], [])
 
 
-def test_only_measured_entries_are_taken_from_the_file(tmp_path):
-    machine = Machine(tmp_path)
-    published = Ceiling("bandwidth", "memory", 1e12, "datasheet", "a page")
-    measured = Ceiling("bandwidth", "copy", 1e10, "measured", "here")
-    machine.save(Ceilings(CPU.slug, CPU.name, (published, measured)))
-    assert machine.load() == (measured,)
-
-
 @pytest.mark.parametrize(
     "other", [{"name": "another CPU"}, {"threads": 4}, {"cache_bytes": 2 * MIB}, {"memory_bytes": 2**35}], ids=str
 )
@@ -231,11 +223,6 @@ def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeyp
     assert machine.complete(BLANK, []).bandwidth() is None
     unknown = "the bandwidth of copy, triad, read, write of this machine is not known: NotMeasuredError: "
     assert [note for note in notes if note.startswith(unknown)]
-
-
-def test_ctrl_c_ends_the_calibration(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        Machine(tmp_path, broken={"bf16 matmul": KeyboardInterrupt()}).complete(BLANK, ["bf16"])
 
 
 def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_mix(tmp_path):
