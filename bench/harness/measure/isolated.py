@@ -105,6 +105,5 @@ def _launched(row: Row, device: Device, launch_s: float) -> dict[str, Any]:
         ready = prepare(row, device)
         if isinstance(ready, Ready):
             worker.announce()
-            if seen := launched(ready.calls, launch_s, device.synchronize):
-                return {"launched_kernels": seen.kernels, "kernel_s": seen.kernel_s, "eager_s": seen.eager_s}
+            return launched(ready.calls, launch_s, device.synchronize)
     return {}

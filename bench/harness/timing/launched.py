@@ -9,9 +9,8 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.harness.timing.samplers import EventSampler
 from results.stats.samples import median
@@ -32,7 +31,7 @@ MOST_EAGER_LAUNCHES = 30
 """Launches of a sample without a spin: enough for the tick of CUDA events not to show, few enough to cost nothing."""
 
 LONGEST_LAUNCH_S = 0.1
-"""Launches that take longer than this are not repeated to be looked at."""
+"""Launches that take longer than this are not repeated."""
 
 LONGEST_NAME = 300
 """Characters of a kernel's name that are kept: names of C++ templates may have thousands."""
@@ -43,9 +42,8 @@ PROFILER_ENVIRONMENT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1",
 Source: torch 2.11, `torch/profiler/profiler.py`: taking CUPTI down and up again crashes with CUDA graphs."""
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """Something that a GPU did: a kernel, a copy or a fill."""
+class Kernel(NamedTuple):
+    """Something that a GPU did: a kernel, a copy or a fill, for which all facts but the first four are None."""
 
     name: str
     begin: int
@@ -54,7 +52,7 @@ class Kernel:
     correlation: int | None
     """The same number as that of the call on the host that launched it."""
     grid: tuple[int, ...] | None = None
-    """Thread blocks along each axis; None for a copy or a fill, as the other facts of a kernel."""
+    """Thread blocks along each axis."""
     block: tuple[int, ...] | None = None
     """Threads of a block along each axis."""
     registers: int | None = None
@@ -63,23 +61,16 @@ class Kernel:
     """Shared memory of a block."""
 
 
-@dataclass(frozen=True)
-class Launched:
-    """What one launch starts, and the time of a launch seen in two other ways than by its samples."""
-
-    kernels: tuple[dict[str, Any], ...]
-    """In the order of their first start, equal ones once: `name`, `count`, `time_s` of all of them, `grid`, `block`,
-    `registers` and `shared_bytes`. Empty where nothing was recorded."""
-    kernel_s: float | None
-    """Seconds that the kernels of a launch run, by the profiler; None where nothing was recorded."""
-    eager_s: float
-    """Seconds a launch where the host launches one after the other, as eager code does, with what the host takes."""
-
-
 def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
     """Return what the GPU did in a recording of the form of `export_chrome_trace`, by the beginnings."""
-    events = (one for one in document["traceEvents"] if one.get("ph") == "X" and one.get("cat") in ON_GPU)
-    return sorted(map(_kernel, events), key=lambda kernel: kernel.begin)
+    kernels = []
+    for event in document["traceEvents"]:
+        if event.get("ph") == "X" and event.get("cat") in ON_GPU:
+            args = event.get("args", {})
+            grid, block = (tuple(args[key]) if isinstance(args.get(key), list) else None for key in ("grid", "block"))
+            facts = args.get("registers per thread"), args.get("shared memory")
+            kernels.append(Kernel(event["name"], *span_of(event), args.get("correlation"), grid, block, *facts))
+    return sorted(kernels, key=lambda kernel: kernel.begin)
 
 
 def span_of(event: Mapping[str, Any]) -> tuple[int, int]:
@@ -88,17 +79,12 @@ def span_of(event: Mapping[str, Any]) -> tuple[int, int]:
     return begin, begin + round(event.get("dur", 0) * 1000)
 
 
-def _kernel(event: Mapping[str, Any]) -> Kernel:
-    args = event.get("args", {})
-    grid, block = (tuple(args[key]) if isinstance(args.get(key), list) else None for key in ("grid", "block"))
-    facts = args.get("registers per thread"), args.get("shared memory")
-    return Kernel(event["name"], *span_of(event), args.get("correlation"), grid, block, *facts)
+def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize: Callable[[], None]) -> dict[str, Any]:
+    """Return the fields of a record that say what a launch starts; none if it takes too long to be repeated.
 
-
-def launched(
-    calls: Sequence[Callable[[], object]], launch_s: float, synchronize: Callable[[], None]
-) -> Launched | None:
-    """Return what a launch starts; None where it takes so long that it is not repeated.
+    `launched_kernels` in the order of their first start, equal ones once: `name`, `count`, `time_s` of all of them,
+    `grid`, `block`, `registers` and `shared_bytes`. `kernel_s`, the seconds that they run, by the profiler; None if
+    nothing was recorded. `eager_s`, a launch if the host launches one after the other, as eager code does.
 
     Args:
         calls: one call for each copy of the inputs; those that were called longest ago come first.
@@ -106,12 +92,15 @@ def launched(
         synchronize: waits for the device.
     """
     if launch_s > LONGEST_LAUNCH_S:
-        return None
-    eager_s = _eager_s(calls, launch_s)
+        return {}
+    fields = {"launched_kernels": (), "kernel_s": None, "eager_s": _eager_s(calls, launch_s)}
     for _ in range(SESSIONS):
-        if launches := recorded(calls, synchronize):
-            return Launched(*of_one_launch(launches), eager_s)
-    return Launched((), None, eager_s)
+        if launches := equal_launches(recorded(calls, synchronize)):
+            return fields | {
+                "launched_kernels": _listed(launches[-1]),
+                "kernel_s": median([_busy_s(launch) for launch in launches]),
+            }
+    return fields
 
 
 def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
@@ -122,8 +111,8 @@ def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
     return median([sampler.sample() for _ in range(EAGER_SAMPLES)]) / launches
 
 
-def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> list[list[Kernel]]:
-    """Return the kernels of a few launches; nothing if the profiler does not work here or has lost a part."""
+def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> list[Kernel]:
+    """Return the kernels of a few launches; nothing if the profiler does not work here."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -140,7 +129,7 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
                     call()
                 synchronize()
             recording.export_chrome_trace(str(path))
-            return equal_launches(kernels_of(json.loads(path.read_text())))
+            return kernels_of(json.loads(path.read_text()))
         except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
             return []  # a torch without CUDA asserts that it has it; a trace may be torn
 
@@ -152,9 +141,7 @@ def prepare_profiler() -> None:
 
 
 def equal_launches(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    """Return the kernels of each launch, without those of `torch.cuda._sleep`; nothing unless all launches have the
-    same.
-    """
+    """Return the kernels of each launch, without spins; nothing unless all launches have the same: a part was lost."""
     kernels = [kernel for kernel in kernels if SPIN not in kernel.name]
     each = len(kernels) // RECORDED_LAUNCHES
     launches = [list(kernels[start : start + each]) for start in range(0, len(kernels), max(1, each))]
@@ -162,19 +149,16 @@ def equal_launches(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
     return launches if len(launches) == RECORDED_LAUNCHES and len(names) == 1 else []
 
 
-def of_one_launch(launches: Sequence[Sequence[Kernel]]) -> tuple[tuple[dict[str, Any], ...], float]:
-    """Return the kernels of the last of the recorded launches, and the median of the seconds that those of each run."""
+def _listed(kernels: Sequence[Kernel]) -> tuple[dict[str, Any], ...]:
     alike: dict[tuple[Any, ...], list[Kernel]] = {}
-    for kernel in launches[-1]:
-        key = kernel.name, kernel.grid, kernel.block, kernel.registers, kernel.shared_bytes
-        alike.setdefault(key, []).append(kernel)
-    found = [
-        {"name": name[:LONGEST_NAME], "count": len(ones), "time_s": _busy_s(ones)}
+    for kernel in kernels:
+        alike.setdefault((kernel.name, *kernel[4:]), []).append(kernel)
+    return tuple(
+        {"name": name[:LONGEST_NAME], "count": len(same), "time_s": _busy_s(same)}
         | {"grid": grid and list(grid), "block": block and list(block)}
         | {"registers": registers, "shared_bytes": shared_bytes}
-        for (name, grid, block, registers, shared_bytes), ones in alike.items()
-    ]
-    return tuple(found), median([_busy_s(launch) for launch in launches])
+        for (name, grid, block, registers, shared_bytes), same in alike.items()
+    )
 
 
 def _busy_s(kernels: Sequence[Kernel]) -> float:
