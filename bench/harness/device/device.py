@@ -54,7 +54,7 @@ class Device:
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
         if not self.is_gpu:
-            return host.available_memory_bytes()
+            return host.memory_bytes()[1]
         import torch
 
         free, _ = torch.cuda.mem_get_info(self.torch_name)
@@ -78,7 +78,9 @@ class Device:
 
     def modes(self) -> dict[str, Any]:
         """Return the settings that make two runs on one machine incomparable if they differ; None if unknown."""
-        return gpu_state.modes(self.uuid) if self.is_gpu else host.modes()
+        if self.is_gpu:
+            return gpu_state.modes(self.uuid)
+        return {key: value for key, value in host.state().items() if key != "load_average"}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `device` in a run file."""
@@ -98,7 +100,7 @@ def detect(requested: str | None) -> Device:
 
     has_gpu = torch.cuda.is_available()
     if requested == "cpu" or (requested is None and not has_gpu):
-        return cpu_device(default_threads())
+        return cpu_device()
     index = int((requested or "cuda").partition(":")[2] or 0)
     if not has_gpu:
         raise NoDeviceError(f"no device '{requested}': torch sees no GPU here; --device cpu measures the CPU")
@@ -107,31 +109,22 @@ def detect(requested: str | None) -> Device:
     return gpu_device(index)
 
 
-def allowed_threads() -> int:
-    """Return the threads that affinity and cgroup quota leave to this process.
+@functools.cache  # commands of this process set another number in torch later
+def default_threads() -> int:
+    """Return the threads that torch starts with, as far as affinity and cgroup quota allow it.
 
-    A quota of 1.5 cores gives 1 thread: a second one would be stopped half of the time.
+    Torch starts with OMP_NUM_THREADS, MKL_NUM_THREADS, or a thread for each physical core. A quota of 1.5 cores gives 1
+    thread: a second one would be stopped half of the time.
     """
-    cores, quota = len(host.allowed_cores()), host.cpu_quota()
-    return cores if quota is None else max(1, min(cores, int(quota)))
-
-
-@functools.cache  # commands of this process set another number later
-def torch_threads() -> int:
-    """Return what torch starts with: OMP_NUM_THREADS, MKL_NUM_THREADS, or a thread for each physical core."""
     import torch
 
-    return torch.get_num_threads()
-
-
-def default_threads() -> int:
-    """Return what torch starts with, as far as affinity and cgroup quota allow it."""
-    return min(torch_threads(), allowed_threads())
+    cores, quota = len(host.allowed_cores()), host.cpu_quota()
+    return min(torch.get_num_threads(), cores if quota is None else max(1, min(cores, int(quota))))
 
 
 def cpu_device(threads: int | None = None) -> Device:
-    """Return the CPU with this many threads; by default with all that affinity and cgroup quota leave."""
-    name, threads = host.cpu_name(), threads or allowed_threads()
+    """Return the CPU with this many threads, by default `default_threads`."""
+    name, threads = host.cpu_name(), threads or default_threads()
     cache_bytes = host.last_level_cache_bytes(sorted(host.allowed_cores()), threads)
     return Device(
         type="cpu",
@@ -140,7 +133,7 @@ def cpu_device(threads: int | None = None) -> Device:
         name=name,
         cache_bytes=cache_bytes or DEFAULT_CPU_CACHE_BYTES,
         cache_is_assumed=cache_bytes is None,
-        memory_bytes=host.total_memory_bytes(),
+        memory_bytes=host.memory_bytes()[0],
         threads=threads,
     )
 

@@ -10,9 +10,10 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
@@ -20,8 +21,6 @@ try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
-
-T = TypeVar("T")
 
 ROOT = Path("/")
 """Directory below which Linux has `proc` and `sys`."""
@@ -34,26 +33,12 @@ CGROUP_PERIOD_S = 0.1
 Source: Linux documentation, scheduler/sched-bwc: the default period is 100 ms."""
 
 
-def attempt(read: Callable[[], T]) -> T | None:
-    """Return what `read` returns, or None if it raises: a measurement continues without the fact."""
-    try:
-        return read()
-    except Exception:
-        return None
-
-
 def text_of(path: str | Path) -> str:
     """Return the text of a system file without surrounding white space, empty if it cannot be read."""
     try:
         return (ROOT / path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-
-
-def count_of(path: str | Path) -> int | None:
-    """Return the integer in a system file, or None if it has other content, such as `max`."""
-    text = text_of(path)
-    return int(text) if text.isdecimal() else None
 
 
 def cpu_name() -> str:
@@ -78,39 +63,47 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     for cpu in cpus:
         largest = (0, "")
         for folder in (ROOT / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
-            size = re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(folder / "size"))
-            if size:
+            if size := re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(folder / "size")):
                 size_bytes = int(size[1]) * SIZE_UNITS[size[2]]
                 largest = max(largest, (size_bytes, text_of(folder / "shared_cpu_list") or str(cpu)))
         sizes[largest[1]] = largest[0]
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
 
-def total_memory_bytes() -> int:
-    """Return the memory of the machine or the lower limit of a control group, bytes."""
-    return min([psutil.virtual_memory().total, *(limit for limit, _ in _memory_limits())])
+def memory_bytes() -> tuple[int, int]:
+    """Return the memory of the machine and the part that can be taken without swapping, bytes.
 
+    Every control group around the process may set a lower limit; in it, inactive file pages count as free, because the
+    kernel reclaims them first.
 
-def available_memory_bytes() -> int:
-    """Return the memory that can be taken without swapping, bytes, within the limits of the control groups."""
-    return max(0, min([psutil.virtual_memory().available, *(limit - used for limit, used in _memory_limits())]))
-
-
-def modes() -> dict[str, Any]:
-    """Return `governor`, the clock governor of the first core, and `turbo`, whether cores may exceed the nominal clock.
-
-    Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
+    Source: Linux documentation, cgroup-v2 `memory.max`, `memory.current`, `memory.stat`, and their names in v1.
     """
-    cpu = ROOT / "sys/devices/system/cpu"
-    forbidden, allowed = count_of(cpu / "intel_pstate/no_turbo"), count_of(cpu / "cpufreq/boost")
-    turbo = allowed == 1 if forbidden is None else forbidden == 0
-    governor = text_of(cpu / "cpu0/cpufreq/scaling_governor") or None
-    return {"governor": governor, "turbo": None if forbidden is allowed is None else turbo}
+    memory = psutil.virtual_memory()
+    total, available = memory.total, memory.available
+    for group in control_groups("memory"):
+        for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            limit, used = (text_of(group / name) for name in names)
+            if limit.isdecimal() and used.isdecimal():
+                match = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
+                held = max(0, int(used) - int(match[1] if match else 0))
+                total, available = min(total, int(limit)), min(available, int(limit) - held)
+    return total, max(0, available)
 
 
 def state() -> dict[str, Any]:
-    """Return `load_average`, the mean number of runnable threads over the last minute, and the keys of `modes`."""
-    return {"load_average": attempt(lambda: psutil.getloadavg()[0])} | modes()
+    """Return `load_average`, the mean number of runnable threads over the last minute, and the clock's settings.
+
+    `governor` of the first core, and `turbo`: whether cores may exceed the nominal clock.
+
+    Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
+    """
+    load_average, cpu = None, ROOT / "sys/devices/system/cpu"
+    with suppress(Exception):
+        load_average = psutil.getloadavg()[0]
+    forbidden, allowed = text_of(cpu / "intel_pstate/no_turbo"), text_of(cpu / "cpufreq/boost")
+    turbo = {"0": True, "1": False}.get(forbidden, {"0": False, "1": True}.get(allowed))
+    governor = text_of(cpu / "cpu0/cpufreq/scaling_governor") or None
+    return {"load_average": load_average, "governor": governor, "turbo": turbo}
 
 
 def facts() -> dict[str, Any]:
@@ -149,54 +142,19 @@ def cpu_quota() -> float | None:
     """
     quotas = []
     for group in control_groups("cpu"):
-        both = (
-            text_of(group / "cpu.max")
-            or f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
-        )
-        if match := re.fullmatch(r"([1-9][0-9]{0,15}) ([1-9][0-9]{0,15})", both):
+        v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
+        if match := re.fullmatch(r"([1-9][0-9]{0,15}) ([1-9][0-9]{0,15})", text_of(group / "cpu.max") or v1):
             quotas.append(int(match[1]) / int(match[2]))
     return min(quotas, default=None)
-
-
-def _memory_limits() -> list[tuple[int, int]]:
-    """Return limit and use of each control group that limits memory, bytes.
-
-    Inactive file pages count as free, because the kernel reclaims them first.
-
-    Source: Linux documentation, cgroup-v2 `memory.max`, `memory.current`, `memory.stat`, and their names in v1.
-    """
-    limits = []
-    for group in control_groups("memory"):
-        for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            limit, used = (count_of(group / name) for name in names)
-            if limit is not None and used is not None:
-                match = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
-                limits.append((limit, max(0, used - int(match[1] if match else 0))))
-    return limits
-
-
-def _throttling() -> dict[str, tuple[int, float]]:
-    """Return throttled periods and throttled seconds, summed over cores, of each control group by its directory.
-
-    Source: Linux documentation, cgroup-v2 (`nr_throttled` and `throttled_usec` in `cpu.stat`, present if the
-    controller is enabled) and scheduler/sched-bwc for version 1 (`throttled_time`, nanoseconds).
-    """
-    throttled: dict[str, tuple[int, float]] = {}
-    for group in control_groups("cpu"):
-        counts = dict(re.findall(r"^(\w+) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE))
-        for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
-            if "nr_throttled" in counts and key in counts:
-                throttled[str(group)] = int(counts["nr_throttled"]), int(counts[key]) * unit_s
-    return throttled
 
 
 @dataclass(frozen=True)
 class HostCounters:
     """The host's counters at one moment."""
 
-    totals: dict[str, float | None]
-    """`involuntary` and `voluntary` context switches of all threads of this process; `stolen_s`, which the hypervisor
-    gave to other guests, and `total_s`, summed over the cores of this process."""
+    totals: dict[str, float]
+    """As far as the system reports them: `involuntary` and `voluntary` context switches of all threads of this process;
+    `stolen_s`, which the hypervisor gave to other guests, and `total_s`, summed over the cores of this process."""
     by_thread: dict[str, int]
     """Involuntary context switches of each thread of this process by its id; empty without procfs."""
     throttled: dict[str, tuple[int, float]]
@@ -207,30 +165,27 @@ def counters(cores: frozenset[int]) -> HostCounters:
     """Return the host's counters now; `cores` are those that this process may use.
 
     Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux; proc_pid_status(5);
-    proc_stat(5): guest time is part of user time, so it is left out of the total.
+    proc_stat(5): guest time is part of user time, so it is left out of the total; cgroup-v2 (`nr_throttled` and
+    `throttled_usec` in `cpu.stat`) and scheduler/sched-bwc for version 1 (`throttled_time`, nanoseconds).
     """
-    usage = resource.getrusage(resource.RUSAGE_SELF) if resource else None
-    times = [cpu for core, cpu in enumerate(attempt(lambda: psutil.cpu_times(percpu=True)) or ()) if core in cores]
+    totals: dict[str, float] = {}
+    if resource is not None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        totals |= {"involuntary": usage.ru_nivcsw, "voluntary": usage.ru_nvcsw}
+    with suppress(Exception):
+        times = [cpu for core, cpu in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
+        totals |= {"stolen_s": sum(cpu.steal for cpu in times), "total_s": sum(sum(cpu[:8]) for cpu in times)}
     by_thread = {}
     for path in (ROOT / "proc/self/task").glob("*/status"):
         if match := re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(path), re.MULTILINE):
             by_thread[path.parent.name] = int(match[1])
-    totals = {
-        "involuntary": usage and usage.ru_nivcsw,
-        "voluntary": usage and usage.ru_nvcsw,
-        "stolen_s": attempt(lambda: sum(cpu.steal for cpu in times)),
-        "total_s": sum(sum(cpu[:8]) for cpu in times),
-    }
-    return HostCounters(totals, by_thread, _throttling())
-
-
-def growth(before: float | None, after: float | None) -> float | None:
-    """Return the increase of a counter, or None if either value is unknown or it went backwards."""
-    return None if before is None or after is None or after < before else after - before
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
+    throttled: dict[str, tuple[int, float]] = {}
+    for group in control_groups("cpu"):
+        counts = dict(re.findall(r"^(\w+) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE))
+        for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
+            if "nr_throttled" in counts and key in counts:
+                throttled[str(group)] = int(counts["nr_throttled"]), int(counts[key]) * unit_s
+    return HostCounters(totals, by_thread, throttled)
 
 
 def changes(
@@ -246,22 +201,21 @@ def changes(
         `thread_switches_per_s` of the thread that lost it most often; `cgroup_throttled_periods`, how often a quota
         ran out.
     """
-    grown = {name: growth(before.totals[name], count) for name, count in after.totals.items()}
-    by_thread = [growth(before.by_thread.get(task, 0), count) or 0 for task, count in after.by_thread.items()]
+    both_totals = ((name, count, after.totals.get(name, -1.0)) for name, count in before.totals.items())
+    grown = {name: end - start for name, start, end in both_totals if end >= start}
+    by_thread = [max(0, count - before.by_thread.get(task, 0)) for task, count in after.by_thread.items()]
     # Time lost in one control group is not lost again in the group around it: the largest increase counts.
     both = [(before.throttled[group], after.throttled[group]) for group in before.throttled.keys() & after.throttled]
-    periods = max((end[0] - start[0] for start, end in both), default=None)
-    throttled_s = max((end[1] - start[1] for start, end in both), default=None)
-    if throttled_s is not None and not 0 <= throttled_s <= (window_s + CGROUP_PERIOD_S) * cores:
-        throttled_s = None
+    throttled_s = max((end[1] - start[1] for start, end in both), default=-1.0)
+    is_possible = 0 <= throttled_s <= (window_s + CGROUP_PERIOD_S) * cores
     lost = {
-        "cgroup_quota": _ratio(throttled_s, window_s * cores),
-        "steal": _ratio(grown["stolen_s"], grown["total_s"]),
+        "cgroup_quota": throttled_s / (window_s * cores) if is_possible else None,
+        "steal": grown["stolen_s"] / grown["total_s"] if "stolen_s" in grown and grown.get("total_s") else None,
     }
     counts = {
-        "thread_switches_per_s": _ratio(max(by_thread, default=None), window_s),
-        "involuntary_switches_per_s": _ratio(grown["involuntary"], window_s),
-        "voluntary_switches_per_s": _ratio(grown["voluntary"], window_s),
-        "cgroup_throttled_periods": periods,
+        "thread_switches_per_s": max(by_thread) / window_s if by_thread else None,
+        "involuntary_switches_per_s": grown["involuntary"] / window_s if "involuntary" in grown else None,
+        "voluntary_switches_per_s": grown["voluntary"] / window_s if "voluntary" in grown else None,
+        "cgroup_throttled_periods": max((end[0] - start[0] for start, end in both), default=None),
     }
     return lost, counts

@@ -48,7 +48,7 @@ def host() -> dict[str, Any]:
         "kernel": platform.release(),
         "cpu": machine.cpu_name(),
         "cores": os.cpu_count(),
-        "memory_bytes": machine.total_memory_bytes(),
+        "memory_bytes": machine.memory_bytes()[0],
     }
 
 

@@ -183,15 +183,17 @@ def _gpu_row(
 ) -> dict[str, Any]:
     """Return the keys of a GPU. Counters that stood still or ran faster than can be true are not believed."""
     power_w, source, per_launch = after["power_w"], "power-usage", None
-    energy_j = host.growth(before["total_energy_j"], after["total_energy_j"])
-    if energy_j and window_s >= MIN_ENERGY_WINDOW_S and energy_j <= MAX_POWER_W * window_s:
+    energy_j = (after["total_energy_j"] or 0.0) - (before["total_energy_j"] or math.inf)
+    if energy_j > 0 and window_s >= MIN_ENERGY_WINDOW_S and energy_j <= MAX_POWER_W * window_s:
         power_w, source = energy_j / window_s, "energy-counter"
         per_launch = energy_j / launches if launches else None
     shares: dict[str, float | None] = dict.fromkeys((*after["throttle_s"], *EVENT_CAUSES))
     for cause, after_s in after["throttle_s"].items():
-        lost_s = host.growth(before["throttle_s"][cause], after_s)
-        if lost_s is not None and MIN_THROTTLE_WINDOW_S <= window_s >= lost_s - COUNTER_STEP_S:
-            shares[cause] = lost_s / window_s  # up to one step above 1, which is not cut off
+        before_s = before["throttle_s"][cause]
+        if before_s is None or after_s is None or window_s < MIN_THROTTLE_WINDOW_S:
+            continue
+        if 0 <= after_s - before_s <= window_s + COUNTER_STEP_S:
+            shares[cause] = (after_s - before_s) / window_s  # up to one step above 1, which is not cut off
     events = [before["clock_events"], after["clock_events"]]
     return {key: after[key] for key in ("sm_clock_hz", "memory_clock_hz", "temperature_c", "errors")} | {
         "sm_clock_start_hz": before["sm_clock_hz"],

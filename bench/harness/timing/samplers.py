@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.harness.device.device import MIB, Device
-from bench.harness.device.host import available_memory_bytes
+from bench.harness.device.host import memory_bytes
 from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
 from results.stats.samples import median
 
@@ -108,7 +108,7 @@ class HostSampler:
         """
         self.launches_per_sample, self._before = launches_per_sample, before
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
-        self._max_rss = _rss_bytes() + min(MAX_KEPT_BYTES, available_memory_bytes() // 4)
+        self._max_rss = _rss_bytes() + min(MAX_KEPT_BYTES, memory_bytes()[1] // 4)
         self.begin_with(calls)
 
     def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:

@@ -84,7 +84,7 @@ def test_facts_without_affinity_resource_and_load(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert host.allowed_cores() == frozenset(range(6))
     assert host.state()["load_average"] is None
-    assert host.counters(frozenset({0})).totals["voluntary"] is None
+    assert host.counters(frozenset({0})).totals.keys() <= {"stolen_s", "total_s"}
 
 
 def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(monkeypatch):

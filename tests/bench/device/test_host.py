@@ -133,7 +133,7 @@ def test_cores_without_a_shared_cache_have_one_each(write):
 def test_memory_within_the_limits_of_control_groups(write, monkeypatch, files, total, available):
     monkeypatch.setattr(host.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=12 * GIB))
     write(files)
-    assert (host.total_memory_bytes(), host.available_memory_bytes()) == (total, available)
+    assert host.memory_bytes() == (total, available)
 
 
 def test_processor_governor_and_turbo(write, monkeypatch):
@@ -143,9 +143,12 @@ def test_processor_governor_and_turbo(write, monkeypatch):
     cpu = "sys/devices/system/cpu"
     write({"proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 \nmodel name\t: another\n"})
     write({f"{cpu}/cpu0/cpufreq/scaling_governor": "powersave\n", f"{cpu}/cpufreq/boost": "1\n"})
-    assert (host.cpu_name(), host.modes()) == ("AMD EPYC 9654", {"governor": "powersave", "turbo": True})
+    assert (host.cpu_name(), host.state()) == (
+        "AMD EPYC 9654",
+        {"load_average": 3.25, "governor": "powersave", "turbo": True},
+    )
     write({f"{cpu}/intel_pstate/no_turbo": "1\n"})
-    assert host.modes()["turbo"] is False
+    assert host.state()["turbo"] is False
 
 
 V2 = "usage_usec 9000000\nnr_periods {0}\nnr_throttled {1}\nthrottled_usec {2}\n"

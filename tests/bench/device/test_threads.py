@@ -32,11 +32,13 @@ def machine(monkeypatch):
     """Return a function that sets what torch starts with, the CPUs of this process, and its quota."""
 
     def of(torch_threads, cpus, quota=None):
-        monkeypatch.setattr(device, "torch_threads", lambda: torch_threads)
+        device.default_threads.cache_clear()
+        monkeypatch.setattr(torch, "get_num_threads", lambda: torch_threads)
         monkeypatch.setattr(host, "allowed_cores", lambda: frozenset(range(cpus)))
         monkeypatch.setattr(host, "cpu_quota", lambda: quota)
 
-    return of
+    yield of
+    device.default_threads.cache_clear()
 
 
 @pytest.mark.parametrize(
