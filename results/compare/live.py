@@ -34,11 +34,6 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
     return replace(found, unmatched=unmatched)
 
 
-def with_request(environment: Environment, baseline: str, margin: float) -> Environment:
-    """Return the environment of a comparison: its settings also have the baseline and the margin."""
-    return replace(environment, settings=environment.settings | {"baseline": baseline, "margin": float(margin)})
-
-
 def saved_request(run: Run) -> CompareOptions | None:
     """Return how a saved comparison was compared; None for a run whose rows were not interleaved."""
     names = next((one.interleaved["with"] for one in run.records if turns_of(one)), None)

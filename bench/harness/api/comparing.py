@@ -7,17 +7,36 @@ import html
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api import function as measuring
 from bench.harness.api.counted import with_work
-from bench.harness.api.function import called, environment_of
+from bench.harness.api.function import (
+    called,
+    check_options,
+    current,
+    declared,
+    device_of,
+    environment_of,
+    known_ceilings,
+    only_device,
+    rotation,
+)
 from bench.harness.api.measuring import fresh, maker_of
 from bench.harness.api.records import Records
 from bench.harness.api.sweeping import functions_of
 from bench.harness.cli.arguments import UsageError
+from bench.harness.compare.rounds import ComparePolicy
+from bench.harness.compare.turns import Contender, take_turns
+from bench.harness.device.device import Device
+from bench.harness.measure.errors import one_line
+from bench.harness.measure.flags import recorded
+from bench.harness.measure.measure_row import interpreted
+from bench.harness.timing.protocol import Samples
+from results.compare.comparison import Compared
+from results.compare.live import compare_live
+from results.compare.output import as_text, describe, json_rows
 from results.compare.row import ComparedRow
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN
@@ -25,12 +44,6 @@ from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from bench.harness.compare.meter import InterleavingMeter, Ready
-    from bench.harness.compare.rounds import Rule
-    from bench.harness.device.device import Device
-    from results.compare.comparison import Compared
-    from roofline.ceilings import Ceilings
 
 
 class Verdicts:
@@ -53,15 +66,11 @@ class Verdicts:
     @property
     def unmatched(self) -> list[str]:
         """Why a function was not compared, a line each."""
-        from results.compare.output import describe
-
         return [describe(one) for one in self.compared.unmatched]
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a row for each candidate with the keys of `bench compare --format json`; times are in seconds."""
         import pandas as pd
-
-        from results.compare.output import json_rows
 
         return pd.DataFrame(json_rows(self.compared))
 
@@ -71,38 +80,11 @@ class Verdicts:
 
     def __repr__(self) -> str:
         """Return the table of the command."""
-        from results.compare.output import as_text
-
         return as_text(self.compared, "table", "slower", sys.stdout)
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook, all names escaped."""
         return f"<pre>{html.escape(repr(self))}</pre>"
-
-
-@dataclass(frozen=True)
-class How:
-    """How functions are compared."""
-
-    margin: float
-    budget_s: float
-    rounds: int | None
-    seed: int
-    tolerance: float | None
-    is_checked: bool
-
-    def __post_init__(self) -> None:
-        """Refuse values that are not allowed.
-
-        Raises:
-            UsageError: with the value.
-        """
-        for name in ("margin", "budget_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise UsageError(f"{name}={value!r:.60} must be a number above 0")
-        if self.rounds is not None and (not isinstance(self.rounds, int) or self.rounds < 2):
-            raise UsageError(f"rounds={self.rounds!r:.60} must be a whole number from 2, or None")
 
 
 def compare(
@@ -157,12 +139,48 @@ def compare(
         UsageError: an argument cannot be, the baseline failed, or nothing could be compared.
         NoDeviceError: there is no such device.
     """
-    named = _ordered(functions_of(functions), baseline)
-    how = How(margin, budget_s, rounds, seed, tolerance, check)
-    measuring.check_options(args, inputs, cache, device)
-    fn, name = next(iter(named.values())), None if dtype is None else dtype_named(str(dtype))
-    blank = measuring.declared(fn, flops, bytes_read, bytes_written, name)
-    return _Comparison(named, args, kwargs, inputs, blank, cache, device, how).verdicts()
+    named, policy = _ordered(functions_of(functions), baseline), policy_of(margin, budget_s, rounds, seed)
+    check_options(args, inputs, cache, device)
+    name, dtype_name = next(iter(named)), None if dtype is None else dtype_named(str(dtype))
+    blank = declared(named[name], flops, bytes_read, bytes_written, dtype_name)
+    make = maker_of(args, inputs, cache)
+    first = make() if inputs is not None and make else tuple(args)
+    truth = called(name, lambda: named[name](*fresh(first), **kwargs))
+    under_test = device_of(device, [first, kwargs]) or device_of(device, [truth]) or only_device()
+    blank = called(name, lambda: with_work(blank, named[name], fresh(first), kwargs))
+    blank = replace(blank, op="function", extra={**blank.extra, "work": f"{blank.extra['work']}, of {name}"})
+
+    def differs(result: Any) -> str | None:
+        return difference(truth, result, tolerance) if check else None
+
+    contenders = [
+        _Function(name, index, under_test, fn, first, kwargs, replace(blank, provider=name), cache, differs)
+        for index, (name, fn) in enumerate(named.items())
+    ]
+    for contender in contenders[1:]:
+        contender.attempt(contender.verify)
+    right = [contender for contender in contenders if contender.record is None]
+    with current(under_test):
+        if len(right) > 1:
+            sets, reached = rotation(first, make, under_test) if make and cache == "cold" else ([first], "warm")
+            for contender in right:
+                contender.prepare(sets, reached)
+            take_turns(right, under_test, replace(policy, rows=len(right) - 1))
+    return _judged([contender.outcome() for contender in contenders], under_test, policy)
+
+
+def policy_of(margin: float, budget_s: float, rounds: int | None, seed: int) -> ComparePolicy:
+    """Return how functions are compared.
+
+    Raises:
+        UsageError: a value that is not allowed.
+    """
+    for name, value in (("margin", margin), ("budget_s", budget_s)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise UsageError(f"{name}={value!r:.60} must be a number above 0")
+    if rounds is not None and (not isinstance(rounds, int) or rounds < 2):
+        raise UsageError(f"rounds={rounds!r:.60} must be a whole number from 2, or None")
+    return ComparePolicy(float(margin), budget_s, rounds, seed)
 
 
 def _ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:
@@ -180,146 +198,75 @@ def _ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict
     return {baseline: named[baseline], **named}
 
 
-class _Comparison:
-    """One comparison, from the first call to the verdicts."""
+def _judged(records: Sequence[Record], device: Device, policy: ComparePolicy) -> Verdicts:
+    """Return the verdicts of records, the baseline first.
+
+    Raises:
+        UsageError: nothing could be compared.
+    """
+    environment, baseline = environment_of(device, "compare"), records[0].provider
+    settings = {**environment.settings, "baseline": baseline, "margin": policy.margin}
+    environment = replace(environment, settings=settings)
+    compared = compare_live(environment, records, baseline, policy.margin)
+    if not compared.rows:
+        reasons = [one for one in compared.unmatched if one.side == "candidate"] or compared.unmatched
+        raise UsageError(f"nothing could be compared: {describe(reasons[0])}")
+    return Verdicts(compared, Records(environment, records))
+
+
+class _Function(Contender):
+    """A function whose result must be that of the baseline, the first of its comparison."""
 
     def __init__(
         self,
-        named: dict[str, Callable[..., Any]],
-        args: Sequence[Any],
+        name: str,
+        index: int,
+        device: Device,
+        fn: Callable[..., Any],
+        first: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        inputs: Callable[[], Any] | None,
         blank: Record,
-        cache: str,
-        device: str | None,
-        how: How,
+        asked_cache: str,
+        differs: Callable[[Any], str | None],
     ) -> None:
-        self._named, self._kwargs, self._how = named, kwargs, how
-        self._declared, self._cache, self._asked_device = blank, cache, device
-        self._names = list(named)
-        self._make = maker_of(args, inputs, cache)
-        self._first: tuple[Any, ...] = self._make() if inputs is not None and self._make else tuple(args)
-        self._truth: Any = None
-        self._is_truth_known = False
+        super().__init__(name, index, device)
+        self._fn, self._first, self._kwargs, self._blank = fn, first, kwargs, blank
+        self._asked_cache, self._differs = asked_cache, differs
 
-    def verdicts(self) -> Verdicts:
-        """Call each, let all that are right take turns, and judge them."""
-        from results.compare.live import compare_live, with_request
-        from results.compare.output import describe
+    def verify(self, when: str = "") -> None:
+        """Call the function with fresh arguments; what differs from the baseline ends its part."""
+        reason = self._differs(self._fn(*fresh(self._first), **self._kwargs))
+        if reason is not None:
+            self.record = replace(self._blank, status="invalid", reason=when + reason)
 
-        wrong = {name: reason for name in self._names if (reason := self._wrong(name)) is not None}
-        device = self._device()
-        environment = with_request(environment_of(device, "compare"), self._names[0], self._how.margin)
-        known = called(
-            self._names[0],
-            lambda: with_work(self._declared, self._named[self._names[0]], fresh(self._first), self._kwargs),
-        )
-        right = [name for name in self._names if name not in wrong]
-        with measuring.current(device):
-            timed = self._timed(right, known, device) if len(right) > 1 else {}
-        records = [timed.get(name) or self._refused(name, known, wrong.get(name)) for name in self._names]
-        found = compare_live(environment, records, self._names[0], self._how.margin)
-        if not found.rows:
-            why = [one for one in found.unmatched if one.side == "candidate"] or found.unmatched
-            raise UsageError(f"nothing could be compared: {describe(why[0])}")
-        return Verdicts(found, Records(environment, records))
-
-    def _wrong(self, name: str) -> str | None:
-        """Return what is wrong with the result of a function, or None; the first one is the truth.
-
-        Raises:
-            UsageError: the baseline raised.
-        """
-        try:
-            result = called(name, lambda: self._named[name](*fresh(self._first), **self._kwargs))
-        except UsageError as error:
-            if name == self._names[0]:
-                raise
-            return f"failed: {str(error).removeprefix(f'{name} ')}"
-        if not self._is_truth_known:
-            self._truth, self._is_truth_known = result, True
-        if not self._how.is_checked:
-            return None
-        differs = difference(self._truth, result, self._how.tolerance)
-        return None if differs is None else f"invalid: {differs}"
-
-    def _device(self) -> Device:
-        asked, values = self._asked_device, [self._first, self._kwargs]
-        return (
-            measuring.device_of(asked, values) or measuring.device_of(asked, [self._truth]) or measuring.only_device()
-        )
-
-    def _blank(self, name: str, known: Record) -> Record:
-        """Return the record of a function with nothing measured; the work is that of the baseline for all."""
-        work = f"{known.extra['work']}, of {self._names[0]}"
-        return replace(known, op="function", provider=name, extra={**known.extra, "work": work})
-
-    def _refused(self, name: str, known: Record, reason: str | None) -> Record:
-        status, _, why = (reason or "skipped: nothing to compare with").partition(": ")
-        return replace(self._blank(name, known), status=status, reason=why)
-
-    def _timed(self, names: Sequence[str], known: Record, device: Device) -> dict[str, Record]:
-        """Return the records of functions that took turns.
-
-        Raises:
-            UsageError: the baseline failed while it was timed.
-        """
-        from bench.harness.compare.meter import InterleavingMeter
-        from bench.harness.compare.rounds import Rule
-
-        sets, cache = [self._first], "warm"
-        if self._make is not None and self._cache == "cold":
-            sets, cache = measuring.rotation(self._first, self._make, device)
-        ready = [self._ready(self._named[name], sets, cache) for name in names]
-        how, meter = self._how, InterleavingMeter(device)
-        rule = Rule(how.margin, len(names) - 1, how.budget_s, how.seed, how.rounds)
-        found = meter.interleave(ready, rule)
-        if 0 in found.rounds.errors:
-            error = found.rounds.errors[0]
-            raise UsageError(f"{names[0]} raised {type(error).__name__} while it was timed") from error
-        ceilings = measuring.known_ceilings(device)
-        return {
-            name: self._finished(name, known, (meter, ready[order], order, found, rule, names), device, ceilings)
-            for order, name in enumerate(names)
-        }
-
-    def _ready(self, fn: Callable[..., Any], sets: Sequence[tuple[Any, ...]], cache: str) -> Ready:
-        from bench.harness.compare.meter import Ready
+    def prepare(self, sets: Sequence[tuple[Any, ...]], cache: str) -> None:
+        """Make a call for each set of arguments."""
 
         def call(copy: int) -> Callable[[], Any]:
-            return functools.partial(fn, *sets[copy], **self._kwargs)
+            return functools.partial(self._fn, *sets[copy], **self._kwargs)
 
-        return Ready([call(copy) for copy in range(len(sets))], cache, new_call=call)
+        self.calls, self.cache, self.new_call = [call(copy) for copy in range(len(sets))], cache, call
 
-    def _finished(
-        self,
-        name: str,
-        known: Record,
-        turns: tuple[InterleavingMeter, Ready, int, Any, Rule, Sequence[str]],
-        device: Device,
-        ceilings: Ceilings,
-    ) -> Record:
-        """Return the record of one function, its result checked once more."""
-        from bench.harness.compare.case import interleaving
-        from bench.harness.measure.errors import one_line
-        from bench.harness.measure.flags import recorded
-        from bench.harness.measure.measure_row import interpreted
+    def finish(self, samples: Samples) -> Record:
+        """Verify the result again and return the record."""
+        ceilings, also = known_ceilings(self.device), interpreted(self._fn)
+        record = recorded(self._blank, samples, self.device, ceilings, self._asked_cache, also, has_advice=False)
+        self.verify("after timing: ")
+        return self.record or replace(record, copies=len(self.calls))
 
-        meter, ready, order, found, rule, names = turns
-        blank = self._blank(name, known)
-        try:
-            samples = meter.samples_of(ready, order, found)
-        except Exception as error:
-            return replace(blank, status="failed", reason=f"raised {one_line(error)}")
-        also = interpreted(self._named[name])
-        record = recorded(blank, samples, device, ceilings, self._cache, also, has_advice=False)
-        note = interleaving(found.rounds, rule, order, names, list(range(len(names))))
-        record = replace(record, interleaved=note, copies=len(ready.calls))
-        reason = self._wrong(name)
-        if reason is None:
-            return record
-        status, _, why = reason.partition(": ")
-        return replace(blank, status=status, reason=f"after timing: {why}")
+    def failed(self, error: BaseException) -> Record:
+        """Return the record of an error.
+
+        Raises:
+            UsageError: it is the baseline's.
+        """
+        if not self.index:
+            raise UsageError(f"{self.name} raised {type(error).__name__} while it was timed") from error
+        return replace(self._blank, status="failed", reason=f"raised {one_line(error)}")
+
+    def outcome(self) -> Record:
+        """Return the record, that of a function that was not timed if there is none."""
+        return self.record or replace(self._blank, reason="nothing to compare with")
 
 
 def difference(truth: Any, result: Any, tolerance: float | None = None) -> str | None:

@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError, build_parser
 from bench.harness.cli.arguments import chosen_ops as usual_ops
+from bench.harness.cli.interrupt import INTERRUPTED, USAGE
 from bench.harness.cli.options import INPUTS, add, add_list, number
+from bench.harness.cli.terminal import print_path
 from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
 from results.compare.command import margin
-from results.show.terminal import Parser
+from results.show.terminal import OutputError, Parser, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
 if TYPE_CHECKING:
-    from bench.harness.compare.plan import ComparePlan, Planned
+    from bench.harness.compare.rounds import ComparePolicy
+    from bench.harness.device.device import Device
+    from bench.harness.measure.rows import Row
     from bench.harness.run import Run
 
 BUDGET_HELP = """\
@@ -132,52 +136,64 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         OutputError: stdout cannot be written.
     """
     from bench.harness.cli import main
-    from bench.harness.compare.show import show
+    from bench.harness.compare.rounds import ComparePolicy
     from bench.harness.device.host import why_no_isolation
     from bench.harness.providers.user_kernel import is_user_kernel
+    from bench.harness.run import Run
     from bench.harness.worker import start_server
 
     ops = chosen_ops(args.op, families)
     refuse_options_of_others(args, ops, families)
     providers = chosen_providers(args, [family for family, _ in ops])
-    make_all_cases(args, ops, "cpu")
+    main.make_all_cases(args, ops, "cpu")
     main.check_places(args)
     if any(map(is_user_kernel, providers)) and why_no_isolation() is None:
         start_server()  # it loads torch while this process loads it
-    plan = _plan(args, ops, providers)
-    return show(plan, measure(plan, argv))
+    cases = planned(args, ops, providers, device := detected(args))
+    policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
+    settings = cases[0][0].settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
+    with Run(args, "bench", "compare", device, settings, argv) as run:
+        began = time.perf_counter()
+        run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
+        if args.verbose:
+            run.progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
+        if args.baseline is None:
+            run.progress.note(f"baseline: {providers[0]}, the first provider; --baseline names another")
+        measure_cases(run, cases, policy)
+        run.judge_again()
+    return show(run)
 
 
-def _plan(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Sequence[str]) -> ComparePlan:
-    """Return what is to be compared, on the device that is there.
-
-    Raises:
-        UsageError: none of the cases can run here.
-        NoDeviceError: the device is not there.
-    """
+def detected(args: argparse.Namespace) -> Device:
+    """Return the device, and say how long it takes to load torch."""
     from bench.harness.cli import main
     from bench.harness.cli.terminal import Progress
-    from bench.harness.compare.plan import ComparePlan
-    from bench.harness.measure.rows import Settings
 
     with Progress(args.quiet or "torch" in sys.modules) as progress:
         progress.say("loading torch")
         began, device = time.perf_counter(), main.device_of(args)
         if args.verbose:
             progress.note(f"loading torch took {time.perf_counter() - began:.1f} s")
-    plan = ComparePlan(
-        args=args,
-        settings=Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance),
-        cases=make_all_cases(args, ops, device.type),
-        providers=providers,
-        device=device,
-        margin=args.margin,
-        rounds=args.rounds,
-        timeout_s=args.timeout,
-        fail_on=args.fail_on,
-    )
-    refuse_if_none_can_run(plan)
-    return plan
+    return device
+
+
+def planned(
+    args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Sequence[str], device: Device
+) -> list[list[Row]]:
+    """Return the rows of each case, the baseline first.
+
+    Raises:
+        UsageError: a dtype, a shape or an option's value that an op does not have, or no case can run here.
+    """
+    from bench.harness.cli import main
+    from bench.harness.measure.rows import Settings, plan
+
+    settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
+    cases = []
+    for family, op, case in main.make_all_cases(args, ops, device.type):
+        cases.append(plan([(op, case)], providers, device, settings, family=family))
+    main.refuse_if_none_can_run([rows[0] for rows in cases])
+    return cases
 
 
 def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]) -> list[tuple[str, Op]]:
@@ -234,86 +250,64 @@ def refuse_options_of_others(
             raise UsageError(f"--{name} is no option of {other.name}; leave it out")
 
 
-def make_all_cases(args: argparse.Namespace, ops: Sequence[tuple[str, Op]], device_type: str) -> list[Planned]:
-    """Return all cases asked for; a shape or a dtype must be one of every op.
-
-    Raises:
-        UsageError: a dtype, a shape or an option's value that an op does not have.
-    """
-    from bench.harness.cli.main import make_all_cases as make_usual_cases
-    from bench.harness.compare.plan import Planned
-
-    return [Planned(*one) for one in make_usual_cases(args, ops, device_type)]
-
-
-def refuse_if_none_can_run(plan: ComparePlan) -> None:
-    """Refuse a comparison of which no case can run here.
-
-    Raises:
-        UsageError: with the reason of the first case.
-    """
-    from bench.harness.cli.main import refuse_if_none_can_run as refuse
-    from bench.harness.measure.rows import plan as planned_rows
-
-    cases = [(one.op, one.case) for one in plan.cases]
-    refuse(planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings))
-
-
-def measure(plan: ComparePlan, argv: Sequence[str] | None) -> Run:
-    """Measure all cases and return the run.
-
-    Raises:
-        UsageError: the GPU named does not fit the device.
-    """
-    from bench.harness.measure.rows import plan as planned_rows
-    from bench.harness.run import Run
-
-    settings = plan.settings.to_dict() | {"baseline": plan.names[0], "margin": plan.margin}
-    with Run(plan.args, "bench", "compare", plan.device, settings, argv) as run:
-        began = time.perf_counter()
-        cases = [(one.op, one.case) for one in plan.cases]
-        rows = planned_rows(cases, list(plan.providers[:1]), plan.device, plan.settings)
-        run.start(tuple(dict.fromkeys(row.case.dtype for row in rows if not row.refused)))
-        if plan.args.verbose:
-            run.progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
-        if plan.args.baseline is None:
-            run.progress.note(f"baseline: {plan.names[0]}, the first provider; --baseline names another")
-        measure_cases(plan, run)
-        run.judge_again()
-    return run
-
-
-def measure_cases(plan: ComparePlan, run: Run) -> None:
-    """Measure case by case; the records of one are kept as soon as all its providers are verified again."""
-    from bench.harness.compare.case import InterleavingRunner, all_without
-    from bench.harness.compare.isolated import records_of_case
+def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
+    """Measure case by case; the records of a case are kept as soon as all its providers are verified again."""
+    from bench.harness.compare.interleave import interleave, interleave_in_worker
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
-    from bench.harness.measure.rows import Row, refusal
-    from bench.harness.measure.rows import plan as planned_rows
+    from bench.harness.providers.user_kernel import is_user_kernel
     from results.show.table import describe
 
-    settings, progress, deadline, ceilings = plan.settings, run.progress, run.deadline, run.ceilings
-    budget = Budget(plan.device, settings, deadline)
-    progress.expect(len(plan.cases))
-    for place, one in enumerate(plan.cases):
-        progress.say(f"{one.op.name} {one.case.name} {one.case.dtype}: {', '.join(plan.names)}")
-        rule, blanks = plan.rule(place, deadline, time.perf_counter()), plan.blanks(one)
-        has_device = release(plan.device)
-        refused = refusal(one.op, one.case, plan.device) if has_device else None  # else the child refuses it
-        if refused is not None:
-            records = all_without(blanks, "skipped", refused)
-        elif plan.is_isolated or not has_device:
-            family = one.family
-            rows = [Row(one.op, one.case, name, family=family, settings=settings) for name in plan.providers]
-            how = plan.device, ceilings, rule, deadline, plan.timeout_s, progress.note
-            records = records_of_case(rows, blanks, *how)
+    device, progress, deadline = run.device, run.progress, run.deadline
+    budget = Budget(device, cases[0][0].settings, deadline)
+    progress.expect(len(cases))
+    for index, rows in enumerate(cases):
+        case, names = rows[0].case, ", ".join(row.blank().provider for row in rows)
+        progress.say(f"{case.op} {case.name} {case.dtype}: {names}")
+        how = device, run.ceilings, policy.of_case(index, len(cases), deadline, time.perf_counter())
+        is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
+        if release(device) and not is_own:
+            records = interleave(rows, *how, budget)
         else:
-            runner = InterleavingRunner(plan.device, budget, deadline, ceilings)
-            rows = planned_rows([(one.op, one.case)], list(plan.providers), plan.device, settings, family=one.family)
-            records = runner.measure_case(rows, plan.names, rule)
+            records = interleave_in_worker(rows, *how, deadline, run.args.timeout, progress.note)
         for record in records:
             run.keep(record)
-            for line in describe(record) if plan.args.verbose else ():
+            for line in describe(record) if run.args.verbose else ():
                 progress.note(line)
         progress.advance()
+
+
+def show(run: Run) -> int:
+    """Print the comparison, draw it if requested, name the run file, and return the exit code.
+
+    Raises:
+        UsageError: nothing could be compared.
+        OutputError: stdout cannot be written.
+        StoreError: the picture cannot be written, or the run file could not be to its end.
+    """
+    from results.compare.live import compare_live
+    from results.compare.output import as_text, describe, exit_code
+    from results.compare.plot import draw
+    from results.show.picture import save_picture
+
+    args = run.args
+    assert run.environment is not None
+    compared = compare_live(run.environment, run.records, run.settings["baseline"], run.settings["margin"])
+    code = USAGE if run.problem else INTERRUPTED if run.is_interrupted else exit_code(compared, args.fail_on)
+    if not compared.rows and not code:
+        raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
+    try:
+        if compared.rows or args.format == "json":
+            print_out(as_text(compared, args.format, args.fail_on, sys.stdout, exit_code=code))
+    except OSError as error:
+        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    if run.writer is not None:
+        print_path("saved", run.writer.path, args.format)
+    if args.plot is not None and compared.rows:
+        save_picture(draw(compared), args.plot)
+        print_path("plot", args.plot, args.format)
+    if not compared.rows:
+        reason = "" if run.is_interrupted else f": {describe(compared.unmatched[-1])}"
+        say(f"nothing was compared{reason}")
+    run.raise_if_unsaved()
+    return code

@@ -6,10 +6,11 @@ one round does not show it. Nothing here knows a device, so that tests use a fak
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from bench.harness.timing.protocol import no_garbage_collection
@@ -41,20 +42,34 @@ class Contender(Protocol):
 
 
 @dataclass(frozen=True)
-class Rule:
-    """When a comparison is clear, and when it ends anyway."""
+class ComparePolicy:
+    """When the verdicts of a comparison are clear, and when its rounds end anyway."""
 
     margin: float
     """Largest change of the time, as a fraction, that does not matter."""
-    rows: int = 1
-    """Comparisons in the whole table: a verdict must hold among so many."""
     budget_s: float = 10.0
-    """Time of the rounds after which no further one begins."""
-    seed: int = 0
+    """Time of the rounds of a case after which no further one begins: some thousand rounds of two short kernels."""
     rounds: int | None = None
     """Exactly so many rounds and one look at the end; None: until the verdicts are clear."""
+    seed: int = 0
+    rows: int = 1
+    """Comparisons in the whole table: a verdict must hold among so many."""
     deadline: float | None = None
     """Reading of the clock after which no further round begins, whatever time the preparation took; None: no such."""
+
+    def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
+        """Return the policy of a case that begins now and shares the time that is left with those after it.
+
+        Args:
+            index: of the case.
+            cases: count of all cases.
+            deadline: when the budget of the run is spent; None without one.
+            now: reading of the same clock.
+        """
+        policy = replace(self, seed=self.seed + index)
+        if deadline is None:
+            return policy
+        return replace(policy, budget_s=math.inf, deadline=now + max(0.0, deadline - now) / (cases - index))
 
 
 @dataclass
@@ -78,15 +93,15 @@ class Rounds:
         """Return the places of those that still take part."""
         return [place for place in range(len(self.slots)) if place not in self.errors]
 
-    def comparison(self, place: int, rule: Rule) -> Comparison:
+    def comparison(self, place: int, policy: ComparePolicy) -> Comparison:
         """Return how the contender at a place stands to the baseline."""
         baseline, candidate = ([median(slot) for slot in self.slots[at][: len(self.slots[place])]] for at in (0, place))
-        return judge_rounds(baseline, candidate, rule.margin, is_fixed=rule.rounds is not None)
+        return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
 
 
 def run_rounds(
     contenders: Sequence[Contender],
-    rule: Rule,
+    policy: ComparePolicy,
     now: Callable[[], float] = time.perf_counter,
     clock_hz: Callable[[], float | None] = lambda: None,
     exchange: Callable[[], object] = lambda: None,
@@ -96,7 +111,7 @@ def run_rounds(
 
     Args:
         contenders: the baseline first.
-        rule: margin, time and seed; its deadline is a reading of `now`.
+        policy: margin, time and seed; its deadline is a reading of `now`.
         now: seconds of a clock that only runs forward.
         clock_hz: returns the SM clock of a turn, right after it.
         exchange: called before the first round and again and again: exchanges what may favor one of the contenders.
@@ -104,9 +119,9 @@ def run_rounds(
             where the samples show it: two speeds, or a drift.
     """
     found = Rounds([[] for _ in contenders], [[] for _ in contenders])
-    order, start, next_look = random.Random(rule.seed), now(), FIRST_LOOK
+    order, start, next_look = random.Random(policy.seed), now(), FIRST_LOOK
     with no_garbage_collection():
-        while not found.is_clear and found.count < (rule.rounds or MOST_ROUNDS):
+        while not found.is_clear and found.count < (policy.rounds or MOST_ROUNDS):
             places = found.running()
             if 0 in found.errors or len(places) < 2:
                 break
@@ -115,15 +130,15 @@ def run_rounds(
             for place in order.sample(places, len(places)):
                 _take_turn(found, place, contenders[place], clock_hz)
             found.seconds = now() - start
-            is_over = found.seconds >= rule.budget_s or (rule.deadline is not None and now() >= rule.deadline)
-            if rule.rounds is None and found.count >= next_look:
+            is_over = found.seconds >= policy.budget_s or (policy.deadline is not None and now() >= policy.deadline)
+            if policy.rounds is None and found.count >= next_look:
                 next_look *= LOOK_EVERY
-                found.is_clear = _are_clear(found, rule) and (
+                found.is_clear = _are_clear(found, policy) and (
                     found.count >= LEAST_DISTURBED_ROUNDS or not (is_disturbed() or _look_disturbed(found))
                 )
             if is_over and found.count >= LEAST_PAIRS:
                 break
-    found.is_clear = _are_clear(found, rule)
+    found.is_clear = _are_clear(found, policy)
     return found
 
 
@@ -146,13 +161,13 @@ def _look_disturbed(found: Rounds) -> bool:
     return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
 
 
-def _are_clear(found: Rounds, rule: Rule) -> bool:
+def _are_clear(found: Rounds, policy: ComparePolicy) -> bool:
     """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
     places = [place for place in found.running() if place]
     if not places or 0 in found.errors or not found.count:
         return False
-    compared = [found.comparison(place, rule) for place in places]
+    compared = [found.comparison(place, policy) for place in places]
     return all(
-        row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / rule.rows)
+        row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
         for row in compared
     )

@@ -94,7 +94,7 @@ class Budget:
             rows: how many there are.
             clock: seconds, only runs forward.
         """
-        self._device, self._settings, self._deadline, self._rows = device, settings, deadline, rows
+        self._device, self._settings, self.deadline, self._rows = device, settings, deadline, rows
         self._clock, self._began = clock, clock()
         self._overheads_s: list[float] = []
         self._expected_s = 0.0
@@ -104,7 +104,7 @@ class Budget:
 
     def left_s(self) -> float | None:
         """Return the seconds that are left; None without a budget."""
-        return None if self._deadline is None else self._deadline - self._clock()
+        return None if self.deadline is None else self.deadline - self._clock()
 
     def sharing(self, done: int) -> int:
         """Return how many rows share the time that is left when `done` are done: fewer than all if it is short."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -60,6 +60,8 @@ class Row:
     family: str = ""
     """The op file's name, where Triton versions are looked for, or the path of a user's."""
     settings: Settings = Settings()
+    label: str = ""
+    """Provider in the record of a row whose provider is there twice: `torch#2`."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Send the op by its name to another process: its functions cannot be pickled."""
@@ -73,12 +75,12 @@ class Row:
 
     def blank(self) -> Record:
         """Return the record of the row with nothing measured."""
-        return blank_record(self.op, self.case, self.provider, self.settings)
+        return blank_record(self.op, self.case, self.label or self.provider, self.settings)
 
 
 def plan(
     cases: Iterable[tuple[Op, Case]],
-    providers: Iterable[str],
+    providers: Sequence[str],
     device: Device,
     settings: Settings,
     older: Older = NONE,
@@ -86,17 +88,18 @@ def plan(
 ) -> list[Row]:
     """Return all rows of a run; those that cannot run here carry their refusal before anything is allocated.
 
-    `older` holds by provider its stand-ins.
+    `older` holds by provider its stand-ins. A provider that is there twice has two labels.
     """
     rows = []
     for op, case in cases:
         op = op if settings.tolerance == 1 else replace(op, tolerance=settings.tolerance)
         reason = refusal(op, case, device)
-        for provider in providers:
-            blank = blank_record(op, case, provider, settings)
+        for index, provider in enumerate(providers):
+            count = providers[: index + 1].count(provider)
+            label = f"{provider}#{count}" if count > 1 else ""
+            row = Row(op, case, provider, None, older.get(provider, ()), family, settings, label)
             why = reason or unavailable(provider, device)
-            refused = replace(blank, status="skipped", reason=why) if why else None
-            rows.append(Row(op, case, provider, refused, older.get(provider, ()), family, settings))
+            rows.append(replace(row, refused=replace(row.blank(), reason=why)) if why else row)
     return rows
 
 

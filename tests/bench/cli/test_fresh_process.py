@@ -1,16 +1,14 @@
 """An error that the GPU keeps costs its row alone, and the profiler comes after all timing, in another process."""
 
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 import pytest
 
 from bench.elementwise import OPS
 from bench.harness import loop
-from bench.harness.compare import case, command, isolated
-from bench.harness.compare.plan import ComparePlan, Planned
+from bench.harness.compare import command, interleave
+from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.loop import VISITS
-from bench.harness.measure import rows
 from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row, Settings, blank_record
 from bench.harness.op import Case
@@ -116,32 +114,16 @@ def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gp
     machine = Machine(breaks_at=128)
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
-    def refusal(op, case, device):
-        device.synchronize()  # it asks for the free memory
-
-    def here(rows, names, rule):
+    def here(rows, *how):
         machine.log.append(("here", rows[0].case.shape["n"]))
         machine.is_dead = rows[0].case.shape["n"] == machine.breaks_at
-        return [machine.blank(row) for row in rows]
+        return [row.blank() for row in rows]
 
-    def in_worker(rows, blanks, *how):
+    def in_worker(rows, *how):
         machine.log.append(("worker", rows[0].case.shape["n"]))
-        return blanks
+        return [row.blank() for row in rows]
 
-    monkeypatch.setattr(rows, "refusal", refusal)
-    monkeypatch.setattr(rows, "plan", lambda cases, providers, *_, **__: [Row(*cases[0], providers[0])])
-    monkeypatch.setattr(case, "InterleavingRunner", lambda *arguments: SimpleNamespace(measure_case=here))
-    monkeypatch.setattr(isolated, "records_of_case", in_worker)
-    planned = ComparePlan(
-        args=SimpleNamespace(verbose=False),
-        settings=Settings(),
-        cases=[Planned("elementwise", row.op, row.case) for row in ROWS],
-        providers=["torch", "torch"],
-        device=machine,
-        margin=0.01,
-        rounds=None,
-        timeout_s=60,
-        fail_on="slower",
-    )
-    command.measure_cases(planned, StubRun(machine))
+    monkeypatch.setattr(interleave, "interleave", here)
+    monkeypatch.setattr(interleave, "interleave_in_worker", in_worker)
+    command.measure_cases(StubRun(machine), [[row, row] for row in ROWS], ComparePolicy(0.01))
     assert machine.log == [("here", 64), ("here", 128), ("worker", 256)]

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from bench import __main__ as command
-from bench.harness.compare import case, meter
-from bench.harness.measure import measure_row as row_protocol
-from bench.harness.measure import rows
+from bench.harness.compare import interleave, turns
+from bench.harness.measure import measure_row, rows
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing import protocol
 from results import __main__ as results
@@ -78,7 +77,7 @@ def provide(monkeypatch):
             function = functions[name.replace("-", "_")]
             return Provider(name, function, takes_out=True, refuses_with=(ProviderUnavailableError,))
 
-        monkeypatch.setattr(row_protocol, "load", load)
+        monkeypatch.setattr(measure_row, "load", load)
         monkeypatch.setattr(rows, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
 
     return use
@@ -157,14 +156,14 @@ def test_one_provider_twice_is_compared_with_itself(capsys, provide):
 
 def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
     """The second provider is made ten times slower in one round and ten times faster in the next."""
-    run_rounds = meter.run_rounds
+    run_rounds = turns.run_rounds
 
     def jittering(*arguments, **options):
         found = run_rounds(*arguments, **options)
         found.slots[1] = [(slot[0] * 10 ** (1 - 2 * (place % 2)),) for place, slot in enumerate(found.slots[0])]
         return found
 
-    monkeypatch.setattr(meter, "run_rounds", jittering)
+    monkeypatch.setattr(turns, "run_rounds", jittering)
     provide(torch=same)
     words = (*CASE, *ROUNDS, "--provider", "torch,torch", "-q", "--no-save")
     assert compare(*words) == 0
@@ -320,15 +319,15 @@ def test_verbose_says_how_each_provider_was_measured(capsys, provide):
 
 def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkeypatch):
     provide(torch=same, torch_compile=slow)
-    measure_case, seen = case.InterleavingRunner.measure_case, []
+    measure_case, seen = interleave.interleave, []
 
-    def interrupted(self, *arguments):
+    def interrupted(*arguments):
         seen.append(None)
         if len(seen) > 1:
             raise KeyboardInterrupt
-        return measure_case(self, *arguments)
+        return measure_case(*arguments)
 
-    monkeypatch.setattr(case.InterleavingRunner, "measure_case", interrupted)
+    monkeypatch.setattr(interleave, "interleave", interrupted)
     words = ("--shape", "8192", "--provider", "torch,torch-compile")
     found = document(capsys, *words, code=130)
     assert [row["case"] for row in found["rows"]] == ["4096"]
@@ -364,7 +363,7 @@ def test_a_mistake_takes_one_line_and_exit_code_2(capsys, runs, monkeypatch, wor
     def measured(*arguments, **options):
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(case.InterleavingRunner, "measure_case", measured)
+    monkeypatch.setattr(interleave, "interleave", measured)
     assert compare(*words.split(), "--device", "cpu") == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,21 +1,21 @@
 """Cases in processes of their own: who is to blame when one dies, and that the others go on."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from bench.__main__ import main
 from bench.harness import worker
-from bench.harness.compare.isolated import records_of_case
-from bench.harness.compare.rounds import Rule
+from bench.harness.compare.interleave import interleave_in_worker
+from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.rows import Row
 from bench.harness.op import Case
-from bench.matmul import OPTIONS
+from bench.matmul import OPS, OPTIONS
 from results.record import Record
 from results.store.runs import load_run
 from tests.bench import commands
+from tests.bench.process_checks import is_running, soon
 
 CASE = Case.of("matmul", "bf16", {"m": 16, "n": 32, "k": 48}, OPTIONS, {"layout": "nt", "batch": 2})
 
@@ -30,26 +30,25 @@ class DyingWorkers:
     def __init__(self, broken):
         self.broken, self.asked = broken, []
 
-    def call(self, work, rows, names, device, ceilings, rule, *_, timeout_s, deadline):
-        assert (rule.rows, deadline) == (12, 100.0)  # those of the whole table, however many are left of it
+    def call(self, work, rows, device, ceilings, policy, *_, timeout_s, deadline):
+        assert (policy.rows, deadline) == (12, 100.0)  # those of the whole table, however many are left of it
         self.asked.append([row.provider for row in rows])
-        for place, name in [(None, None), *enumerate(self.asked[-1])]:
+        for index, name in [(None, None), *enumerate(self.asked[-1])]:
             if name in self.broken:
                 error = worker.WorkerError(f"{name} died")
-                error.index = place
+                error.index = index
                 raise error
-        return [record(name) for name in names], ""
+        return [record(row.label) for row in rows], ""
 
 
 def ask(monkeypatch, names, broken):
     """Return which providers each process had, and the records of the case."""
-    blanks = [replace(record(f"{name}#"), status="skipped", median_s=None) for name in names]
-    rows = [Row(None, CASE, name) for name in names]
+    rows = [Row(OPS[0], CASE, name, label=f"{name}#") for name in names]
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
-    rule = Rule(0.02, rows=12, deadline=100.0)
-    found = records_of_case(rows, blanks, cpu_device(), None, rule, 100.0, 60.0)
-    return workers.asked, [(one.provider, one.status, one.reason) for one in found]
+    policy = ComparePolicy(0.02, rows=12, deadline=100.0)
+    records = interleave_in_worker(rows, cpu_device(), None, policy, 100.0, 60.0, lambda text: None)
+    return workers.asked, [(one.provider, one.status, one.reason) for one in records]
 
 
 def test_all_go_well_in_one_process(monkeypatch):
@@ -81,7 +80,10 @@ def test_without_the_baseline_the_others_are_not_measured(monkeypatch):
 def test_a_baseline_that_is_left_alone_is_not_measured(monkeypatch):
     asked, found = ask(monkeypatch, ["torch", "a"], ("a",))
     assert len(asked) == 1
-    assert [status for _, status, _ in found] == ["skipped", "failed"]
+    assert found == [
+        ("torch#", "skipped", "nothing to compare with: a# failed: a died"),
+        ("a#", "failed", "a died"),
+    ]
 
 
 def test_where_nobody_is_to_blame_all_say_why(monkeypatch):
@@ -248,3 +250,18 @@ def test_where_no_provider_is_there_at_all_it_takes_one_line(mine, capsys):
     err = capsys.readouterr().err
     assert f"{mine} has no 'nosuch'" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.exhaustive
+def test_a_killed_command_leaves_no_process_behind(mine, tmp_path):
+    says_where = f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+    mine.write_text(f"{MINE}\ndef here(x, out):\n{says_where}    loop(x, out)\n")
+    process = commands.start(
+        "bench", "compare", "--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--provider",
+        f"torch,{mine}:here",
+    )  # fmt: skip
+    pid = tmp_path / "pid"
+    assert soon(lambda: pid.exists() and pid.read_text(), 120)
+    process.kill()
+    commands.finish(process)
+    assert soon(lambda: not is_running(int(pid.read_text())))

@@ -8,7 +8,7 @@ import pytest
 from bench.harness.compare.rounds import (
     FIRST_LOOK,
     MOST_ROUNDS,
-    Rule,
+    ComparePolicy,
     run_rounds,
 )
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
@@ -31,9 +31,9 @@ def verdicts_of(kind, change, trials, margin=0.01, budget_s=10.0):
     """Return the verdicts of comparisons whose candidate takes longer by `change`."""
     found = []
     for seed in range(trials):
-        device, rule = SimulatedDevice(seed=seed, **KINDS[kind]), Rule(margin, budget_s=budget_s, seed=seed)
-        rounds = run_rounds([device.load(), device.load(1 + change)], rule, device.now)
-        found.append(rounds.comparison(1, rule).verdict)
+        device, policy = SimulatedDevice(seed=seed, **KINDS[kind]), ComparePolicy(margin, budget_s=budget_s, seed=seed)
+        rounds = run_rounds([device.load(), device.load(1 + change)], policy, device.now)
+        found.append(rounds.comparison(1, policy).verdict)
     return found
 
 
@@ -63,19 +63,19 @@ def test_drift_is_not_taken_for_a_change():
 # ---- when they end ------------------------------------------------------------------------------------------------
 
 
-def rounds_of(device, *times, rule):
-    return run_rounds([device.load(factor) for factor in times], rule, device.now)
+def rounds_of(device, *times, policy):
+    return run_rounds([device.load(factor) for factor in times], policy, device.now)
 
 
 def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
-    found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, rule=Rule(0.01))
+    found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, policy=ComparePolicy(0.01))
     assert (found.count, found.is_clear) == (FIRST_LOOK, True)
-    assert found.comparison(1, Rule(0.01)).verdict == SLOWER
+    assert found.comparison(1, ComparePolicy(0.01)).verdict == SLOWER
 
 
 def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict():
     device = SimulatedDevice(noise=0.01)
-    found = run_rounds([device.load(), device.load(1.5)], Rule(0.01), device.now, is_disturbed=lambda: True)
+    found = run_rounds([device.load(), device.load(1.5)], ComparePolicy(0.01), device.now, is_disturbed=lambda: True)
     assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
 
 
@@ -83,62 +83,62 @@ def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict():
     "disturbed", [{"drift": 0.5}, {"slow_share": 0.4, "slow_by": 0.3, "seed": 1}], ids=["drift", "two speeds"]
 )
 def test_samples_that_look_disturbed_take_more_rounds_for_a_clear_verdict(disturbed):
-    found = rounds_of(SimulatedDevice(noise=0.005, **disturbed), 1.0, 2.0, rule=Rule(0.01))
+    found = rounds_of(SimulatedDevice(noise=0.005, **disturbed), 1.0, 2.0, policy=ComparePolicy(0.01))
     assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
 
 
 def test_contenders_exchange_before_the_first_round_and_every_fifth_after_it():
     device, at = SimulatedDevice(noise=0.01), []
     loads = [device.load(), device.load(1.5)]
-    run_rounds(loads, Rule(0.01, rounds=12), device.now, exchange=lambda: at.append(device.seconds))
+    run_rounds(loads, ComparePolicy(0.01, rounds=12), device.now, exchange=lambda: at.append(device.seconds))
     rounds_s = 2.5 * device.launch_s * device.launches_per_sample
     assert [round(seconds / rounds_s) for seconds in at] == [0, 5, 10]
 
 
 def test_all_verdicts_must_be_clear():
-    rule = Rule(0.01)
-    alone = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, rule=rule)
-    with_another = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, 1.0, rule=rule)
+    policy = ComparePolicy(0.01)
+    alone = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, policy=policy)
+    with_another = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, 1.0, policy=policy)
     assert with_another.count > alone.count
-    assert [with_another.comparison(place, rule).verdict for place in (1, 2)] == [SLOWER, SAME]
+    assert [with_another.comparison(place, policy).verdict for place in (1, 2)] == [SLOWER, SAME]
 
 
 def test_what_stays_unclear_goes_on_until_the_time_is_over():
-    device, rule = SimulatedDevice(noise=0.05), Rule(0.001, budget_s=1.0)
-    found = rounds_of(device, 1.0, 1.0, rule=rule)
+    device, policy = SimulatedDevice(noise=0.05), ComparePolicy(0.001, budget_s=1.0)
+    found = rounds_of(device, 1.0, 1.0, policy=policy)
     assert not found.is_clear
-    assert found.comparison(1, rule).verdict == UNSURE
+    assert found.comparison(1, policy).verdict == UNSURE
     assert 1.0 <= found.seconds <= 1.01
 
 
 def test_a_budget_that_is_too_short_still_makes_an_interval():
-    rule = Rule(0.01, budget_s=0.0)
-    found = rounds_of(SimulatedDevice(), 1.0, 1.0, rule=rule)
+    policy = ComparePolicy(0.01, budget_s=0.0)
+    found = rounds_of(SimulatedDevice(), 1.0, 1.0, policy=policy)
     assert found.count == 6
-    assert not math.isinf(found.comparison(1, rule).ci95[1])
+    assert not math.isinf(found.comparison(1, policy).ci95[1])
 
 
 def test_a_deadline_ends_the_rounds_whatever_the_preparation_took():
     for prepared_s, rounds_s in ((0.0, 2.0), (1.5, 0.5)):
         device = SimulatedDevice(noise=0.05, seconds=prepared_s)
-        found = rounds_of(device, 1.0, 1.0, rule=Rule(0.001, budget_s=math.inf, deadline=2.0))
+        found = rounds_of(device, 1.0, 1.0, policy=ComparePolicy(0.001, budget_s=math.inf, deadline=2.0))
         assert found.seconds == pytest.approx(rounds_s, abs=0.01)
-    found = rounds_of(SimulatedDevice(seconds=3.0), 1.0, 1.0, rule=Rule(0.001, deadline=2.0))
+    found = rounds_of(SimulatedDevice(seconds=3.0), 1.0, 1.0, policy=ComparePolicy(0.001, deadline=2.0))
     assert found.count == 6  # it is over already, and still makes an interval
 
 
 def test_rounds_never_exceed_what_the_looks_are_planned_for():
-    found = rounds_of(SimulatedDevice(noise=0.05, launch_s=1e-9), 1.0, 1.0, rule=Rule(1e-6, budget_s=1e9))
+    found = rounds_of(SimulatedDevice(noise=0.05, launch_s=1e-9), 1.0, 1.0, policy=ComparePolicy(1e-6, budget_s=1e9))
     assert found.count == MOST_ROUNDS
     assert not found.is_clear
 
 
 def test_a_fixed_count_of_rounds_is_kept_and_its_interval_not_widened():
-    rule = Rule(0.01, rounds=37)
-    found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, rule=rule)
+    policy = ComparePolicy(0.01, rounds=37)
+    found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, policy=policy)
     assert found.count == 37
     series = [[slot[0] for slot in slots] for slots in found.slots]
-    assert found.comparison(1, rule).ci95 == pytest.approx(compare_pairs(*series).ci95)
+    assert found.comparison(1, policy).ci95 == pytest.approx(compare_pairs(*series).ci95)
 
 
 def test_among_many_rows_a_verdict_must_be_surer():
@@ -146,7 +146,7 @@ def test_among_many_rows_a_verdict_must_be_surer():
 
     def rounds(rows):
         return sum(
-            rounds_of(SimulatedDevice(seed=seed, noise=0.01), 1.0, 1.025, rule=Rule(0.01, rows=rows)).count
+            rounds_of(SimulatedDevice(seed=seed, noise=0.01), 1.0, 1.025, policy=ComparePolicy(0.01, rows=rows)).count
             for seed in range(30)
         )
 
@@ -177,21 +177,21 @@ def spies(**raises_at):
 
 def test_each_round_has_all_in_an_order_that_the_seed_tells():
     contenders, log = spies()
-    run_rounds(contenders, Rule(0.01, rounds=60, seed=7))
+    run_rounds(contenders, ComparePolicy(0.01, rounds=60, seed=7))
     turns = ["".join(log[start : start + 3]) for start in range(0, 180, 3)]
     assert {"".join(sorted(turn)) for turn in turns} == {"abc"}
     assert len(set(turns)) == 6  # every order comes
     again, second = spies()
-    run_rounds(again, Rule(0.01, rounds=60, seed=7))
+    run_rounds(again, ComparePolicy(0.01, rounds=60, seed=7))
     assert second == log
     other, third = spies()
-    run_rounds(other, Rule(0.01, rounds=60, seed=8))
+    run_rounds(other, ComparePolicy(0.01, rounds=60, seed=8))
     assert third != log
 
 
 def test_one_that_raises_leaves_and_the_others_go_on():
     contenders, log = spies(b=11)
-    found = run_rounds(contenders, Rule(0.01, rounds=30))
+    found = run_rounds(contenders, ComparePolicy(0.01, rounds=30))
     assert str(found.errors[1]) == "b is broken"
     assert [len(slots) for slots in found.slots] == [30, 10, 30]
     assert found.running() == [0, 2]
@@ -200,7 +200,7 @@ def test_one_that_raises_leaves_and_the_others_go_on():
 
 def test_without_the_baseline_nothing_goes_on():
     contenders, log = spies(a=5)
-    found = run_rounds(contenders, Rule(0.01, rounds=30))
+    found = run_rounds(contenders, ComparePolicy(0.01, rounds=30))
     assert set(found.errors) == {0}
     assert not found.is_clear
     assert len(log) <= 4 + 2 * 5
@@ -209,7 +209,7 @@ def test_without_the_baseline_nothing_goes_on():
 def test_the_clock_is_read_after_each_turn():
     contenders, _ = spies()
     readings = iter(range(1000))
-    found = run_rounds(contenders, Rule(0.01, rounds=10), clock_hz=lambda: float(next(readings)))
+    found = run_rounds(contenders, ComparePolicy(0.01, rounds=10), clock_hz=lambda: float(next(readings)))
     assert sorted(clock for clocks in found.clocks_hz for clock in clocks) == list(range(30))
 
 

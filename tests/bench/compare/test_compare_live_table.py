@@ -14,13 +14,12 @@ import torch
 
 from bench import __main__ as command
 from bench.harness import run
-from bench.harness.compare import case as compare_case
 from bench.harness.compare import command as compare
-from bench.harness.compare import plan as compare_plan
+from bench.harness.compare import interleave, turns
 from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import measure_row as row_protocol
-from bench.harness.measure.rows import blank_record
+from bench.harness.measure import measure_row
+from bench.harness.measure.budget import Budget
 from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
 from results.stats.samples import median, median_ci95
@@ -41,24 +40,24 @@ class World:
     def now(self):
         return self.seconds
 
-    def runner(self, device, budget, deadline, ceilings):
-        return SimpleNamespace(measure_case=self.measure_case)
-
-    def measure_case(self, rows, names, rule):
+    def interleave(self, rows, device, ceilings, policy, budget):
         """Take the time of preparing, let the providers take turns, the second one 3 % slower, and verify again."""
         begun = self.seconds
         self.seconds += self.prepare_s
-        device = SimulatedDevice(seed=rule.seed, launch_s=1e-4, seconds=self.seconds, **self.kind)
+        device = SimulatedDevice(seed=policy.seed, launch_s=1e-4, seconds=self.seconds, **self.kind)
         times = [1.03 if place else 1.0 for place in range(len(rows))]
-        found = run_rounds([device.load(one) for one in times], rule, device.now)
+        rounds = run_rounds([device.load(one) for one in times], policy, device.now)
         self.seconds = device.seconds + self.after_s
         self.shares.append(self.seconds - begun)
-        return [self.record(row, names, place, found, rule) for place, row in enumerate(rows)]
+        names = [row.blank().provider for row in rows]
+        return [
+            self.record(row, turns.pairing(rounds, policy, at, names), rounds.slots[at]) for at, row in enumerate(rows)
+        ]
 
-    def record(self, row, names, place, found, rule):
-        samples_s = tuple(slot[0] for slot in found.slots[place])
+    def record(self, row, interleaved, slots):
+        samples_s = tuple(slot[0] for slot in slots)
         return replace(
-            blank_record(row.op, row.case, names[place], row.settings),
+            row.blank(),
             status="ok",
             samples_s=samples_s,
             launches_per_sample=10,
@@ -67,7 +66,7 @@ class World:
             median_s=median(samples_s),
             ci95_s=median_ci95(samples_s),
             converged=True,
-            interleaved=compare_case.interleaving(found, rule, place, names, range(len(names))),
+            interleaved=interleaved,
         )
 
 
@@ -78,7 +77,7 @@ def world(runs, monkeypatch):
     made = World(noise=0.02)
     for module in (compare, run):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=made.now))
-    monkeypatch.setattr(compare_case, "InterleavingRunner", made.runner)
+    monkeypatch.setattr(interleave, "interleave", made.interleave)
     return made
 
 
@@ -117,12 +116,12 @@ def test_the_budget_includes_preparing(capsys, world):
 def test_what_a_case_leaves_is_for_the_others(capsys, world, monkeypatch):
     """The first of three cases is clear at once: the other two share nearly all of the time."""
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES[:3]), "--budget", "6", "--provider", "torch,torch")
-    measure_case = world.measure_case
 
-    def first_at_once(rows, names, rule):
-        return measure_case(rows, names, replace(rule, rounds=None if world.shares else 6))
+    def first_at_once(rows, device, ceilings, policy, budget):
+        policy = replace(policy, rounds=None if world.shares else 6)
+        return world.interleave(rows, device, ceilings, policy, budget)
 
-    monkeypatch.setattr(world, "measure_case", first_at_once)
+    monkeypatch.setattr(interleave, "interleave", first_at_once)
     compare_all(capsys, *words, "--margin", "3%")
     assert world.shares[0] < 0.1
     assert world.shares[1:] == pytest.approx([3.0, 3.0], abs=0.1)
@@ -131,7 +130,7 @@ def test_what_a_case_leaves_is_for_the_others(capsys, world, monkeypatch):
 def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
     world.prepare_s = 30.0
     compare_all(capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%", "--provider", "torch,torch")
-    assert world.shares == pytest.approx([30 + compare_plan.CASE_S], abs=0.2)
+    assert world.shares == pytest.approx([30 + 10], abs=0.2)
 
 
 # ---- what cannot be measured --------------------------------------------------------------------------------------
@@ -178,7 +177,7 @@ def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
     def call_s(self, op, case):
         return 1e6 if case.shape["n"] == 2048 else None
 
-    monkeypatch.setattr("bench.harness.measure.budget.Budget.call_s", call_s)
+    monkeypatch.setattr(Budget, "call_s", call_s)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
     text = "estimated 1,000,000 s a launch and 15,000,000 s for the case, more than the 10 s that a case may take"
@@ -186,12 +185,12 @@ def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
 
 
 def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, monkeypatch):
-    make_sets = row_protocol.make_sets
+    make_sets = measure_row.make_sets
 
     def limited(op, case, *others):
         return full() if case.shape["n"] == 2048 else make_sets(op, case, *others)
 
-    monkeypatch.setattr(row_protocol, "make_sets", limited)
+    monkeypatch.setattr(measure_row, "make_sets", limited)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
     assert left == expected("fp32", "2048", "out of memory")
@@ -203,14 +202,14 @@ def test_memory_that_runs_out_as_a_provider_is_loaded_is_a_row(capsys, quick, mo
             raise torch.OutOfMemoryError("CUDA out of memory")
         return Provider(name, lambda x, out: torch.clamp_min(x, 0, out=out), takes_out=True)
 
-    monkeypatch.setattr(row_protocol, "load", load)
+    monkeypatch.setattr(measure_row, "load", load)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "1024", "--provider", "torch-compile")
     assert compared == [("fp32", "1024")]
     assert left == [("candidate", "fp32", "1024", "skipped", "skipped: out of memory")]
 
 
 def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch):
-    monkeypatch.setattr("bench.harness.measure.budget.Budget.call_s", lambda self, op, case: 1e6)
+    monkeypatch.setattr(Budget, "call_s", lambda self, op, case: 1e6)
     words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", "2048,1024"]
     assert command.main([*words, "--provider", "torch,torch"]) == 2
     out, err = capsys.readouterr()

@@ -1,0 +1,271 @@
+"""Contenders of one case, prepared providers or functions, take turns on the clock.
+
+Where in memory the objects of a call lie, and which copies of the inputs it works on, makes up to 5 % of the time of a
+short launch. So all contenders share the same copies, and exchange copies and objects again and again: see `exchange`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from bench.harness import worker
+from bench.harness.compare.rounds import ComparePolicy, Rounds, run_rounds
+from bench.harness.data.replay import ReplayCheck
+from bench.harness.device.device import Device
+from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
+from bench.harness.measure.flags import disturbance
+from bench.harness.measure.samples import make_sampler, warm_median_s
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import Sampler, Samples, limits_of, settle
+from results.record import Record
+from results.stats.samples import half_width, median, median_ci95
+
+SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
+"""Length of a turn, seconds: on a GPU long enough for the clock frequency to follow the work; on a CPU one sample, so
+that other processes that come and go disturb both of a pair."""
+
+LONGEST_SHARED_S = 0.02
+"""Longest sample, in seconds, of those that are made longer to match the samples of the other contenders."""
+
+CALIBRATION_TURNS = 3
+"""Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
+
+
+class Contender(ABC):
+    """A provider or a function that takes turns on the clock with the others of its case.
+
+    `record` is None as long as it takes part.
+    """
+
+    new_call: Callable[[int], samplers.Call] | None = None
+    """Makes a call on a copy of the inputs once more; None for calls so slow that their place does not matter."""
+    sampler: Sampler
+    call_s = 0.0
+    """Of one call, roughly."""
+    samples = 1
+    """Samples in a turn."""
+    first = 0
+    """Copy of the inputs that the next launch works on; the count of launches may run past the last copy."""
+
+    def __init__(self, name: str, index: int, device: Device) -> None:
+        """Begin without calls.
+
+        Args:
+            name: in its record.
+            index: in its case, for `worker.announce`.
+            device: where the calls run.
+        """
+        self.name, self.index, self.device = name, index, device
+        self.record: Record | None = None
+        self.calls: Sequence[samplers.Call] = ()
+        self.cache = "cold"
+
+    @abstractmethod
+    def finish(self, samples: Samples) -> Record:
+        """Verify the result again and return the record."""
+
+    @abstractmethod
+    def failed(self, error: BaseException) -> Record:
+        """Return the record of what one of its calls raised."""
+
+    def replay_check(self, first: int) -> ReplayCheck | None:
+        """Return what verifies a graph of the calls that begins with the call on this copy; None: nothing does."""
+        return None
+
+    def attempt(self, step: Callable[[], object]) -> None:
+        """Do a step of it; an error, even one that is to end the process, ends only its own part."""
+        worker.announce(self.index)
+        try:
+            step()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self.record = self.failed(error)
+        worker.rest()
+
+    def begin(self, first: int, poller: Poller) -> None:
+        """Make the sampler, whose launches begin with the copy `first`, and take a sample."""
+        self.first = first
+        calls = [*self.calls[first:], *self.calls[:first]]
+        self.sampler = make_sampler(calls, self.device, limits_of(self.device), poller, self.replay_check(first))
+        self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
+
+    def slot(self) -> tuple[float, ...]:
+        """Return the samples of one turn, seconds per launch."""
+        worker.announce(self.index)
+        if self.cache == "warm":  # the others have pushed its data out of the cache
+            self.calls[0]()
+            self.device.synchronize()
+        self.first += self.samples * self.sampler.launches_per_sample
+        return tuple(self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples))
+
+
+def take_turns(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> None:
+    """Let contenders take turns, the baseline first, and finish their records; without a baseline there are no
+    records.
+    """
+    poller = Poller(device)
+    for place, contender in enumerate(contenders):
+        # All rotate through the same copies, as far apart as can be, so that none finds what another has just touched.
+        contender.attempt(partial(contender.begin, place * len(contender.calls) // len(contenders), poller))
+    settled = warm_up(contenders, device)
+    running = [contender for contender in contenders if contender.record is None]
+    if contenders[0].record is not None or len(running) < 2:
+        return
+    poller.begin()
+    before, order = snapshot(device), random.Random(policy.seed)
+
+    def clock_hz() -> float | None:
+        """Return the clock that was read in the turn that ends, and read it again in the next one."""
+        seen = poller.seen
+        poller.begin()
+        return seen[-1].sm_clock_hz if seen else None
+
+    def telemetry() -> dict[str, Any]:
+        # Without the count of launches: energy cannot be told apart between contenders that take turns.
+        return row_telemetry(before, snapshot(device))
+
+    rounds = run_rounds(
+        running,
+        policy,
+        clock_hz=clock_hz,
+        exchange=lambda: exchange(running, order),
+        is_disturbed=lambda: disturbance(telemetry(), device.is_gpu) is not None,
+    )
+    during = telemetry()
+
+    def finish(place: int) -> None:
+        contender = running[place]
+        record = contender.finish(samples_of(contender, rounds, place, settled, during))
+        if record.samples_s:
+            pairs = pairing(rounds, policy, place, [one.name for one in running])
+            record = replace(record, interleaved=pairs)
+        contender.record = record
+
+    for place, error in rounds.errors.items():
+        running[place].record = running[place].failed(error)
+    for place in rounds.running() if 0 not in rounds.errors else ():
+        running[place].attempt(partial(finish, place))
+
+
+def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
+    """Let contenders take turns until their time is steady, then set how many samples a turn has.
+
+    Returns:
+        Whether it became steady.
+    """
+    times_s: list[list[float]] = [[] for _ in contenders]
+
+    def take_turn(place: int) -> None:
+        contender = contenders[place]
+        times_s[place].append(contender.slot()[0] * contender.sampler.launches_per_sample)
+
+    def work() -> float:
+        for place, contender in enumerate(contenders):
+            if contender.record is None:
+                contender.attempt(partial(take_turn, place))
+        return sum(taken_s[-1] for taken_s in times_s if taken_s)
+
+    share_launches(contenders)
+    settling = settle(work, limits_of(device))
+    for contender, taken_s in zip(contenders, times_s, strict=True):
+        if contender.record is None:
+            contender.call_s = min(taken_s) / contender.sampler.launches_per_sample  # a single one may be held up
+            contender.samples = samples_per_turn(median(taken_s[-CALIBRATION_TURNS:]), device.type)
+    share_launches(contenders)
+    return settling.settled
+
+
+def samples_per_turn(sample_s: float, device_type: str) -> int:
+    """Return how many samples of `sample_s` seconds fill a turn, at least one."""
+    return max(1, math.floor(SLOT_S[device_type] / max(sample_s, 1e-9)))
+
+
+def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.HostSampler]]:
+    """Return the contenders that are timed by the host's clock, with their samplers."""
+    running = [(contender, contender.sampler) for contender in contenders if contender.record is None]
+    return [(contender, sampler) for contender, sampler in running if isinstance(sampler, samplers.HostSampler)]
+
+
+def share_launches(contenders: Sequence[Contender]) -> None:
+    """Let a sample of each contender on a CPU hold as many launches as that of the fastest one needs.
+
+    Most launches of a busy machine are undisturbed and some take many times as long. A mean over more of them is
+    disturbed more often, so that equal contenders with unequal samples would seem to differ. A contender that is so
+    much slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: its verdict is clear anyway.
+    """
+    hosts = on_host(contenders)
+    most = max((sampler.launches_per_sample for _, sampler in hosts), default=1)
+    for contender, sampler in hosts:
+        fitting = math.floor(LONGEST_SHARED_S / max(contender.call_s, 1e-9))
+        sampler.launches_per_sample = min(most, max(sampler.launches_per_sample, fitting))
+
+
+def exchange(contenders: Sequence[Contender], order: random.Random) -> None:
+    """Let the contenders on the host's clock exchange the copies they work on, with new objects for their calls.
+
+    The objects of one copy are made one after the other, in random order: a function whose objects were always made
+    later was up to 2 % slower than itself. The copies are exchanged and not chosen anew, so that the time since the
+    last use of a copy stays the same: a contender closer behind another finds more in the cache. With 257 copies of 0.5
+    MB, a distance of 80 copies instead of 128 made a function 3 % slower than itself.
+    """
+    hosts = on_host(contenders)
+    calls = [list(contender.calls) for contender, _ in hosts]
+    makers = [(made, one.new_call) for made, (one, _) in zip(calls, hosts, strict=True) if one.new_call]
+    for copy in range(min(map(len, calls), default=0)):
+        order.shuffle(makers)
+        for made, new_call in makers:
+            made[copy] = new_call(copy)
+    places = [contender.first for contender, _ in hosts]
+    order.shuffle(places)
+    for (contender, sampler), made, place in zip(hosts, calls, places, strict=True):
+        contender.first = place % len(made)
+        sampler.begin_with(made, contender.first)
+
+
+def samples_of(contender: Contender, rounds: Rounds, place: int, settled: bool, telemetry: dict[str, Any]) -> Samples:
+    """Return the samples of a contender's turns, with what is measured beside them."""
+    calls, device, limits = contender.calls, contender.device, limits_of(contender.device)
+    samples_s = tuple(sample for slot in rounds.slots[place] for sample in slot)
+    middle, interval = median(samples_s), median_ci95(samples_s)
+    is_narrow = half_width(interval, middle) <= limits.target_half_width
+    # One window for all of them, but each ran at a clock of its own.
+    clocks_hz = [clock for clock in rounds.clocks_hz[place] if clock is not None]
+    samples = Samples(
+        samples_s=samples_s,
+        launches_per_sample=contender.sampler.launches_per_sample,
+        method=contender.sampler.method,
+        cache=contender.cache,
+        median_s=middle,
+        ci95_s=interval,
+        converged=len(samples_s) >= limits.min_samples and is_narrow,
+        settled=settled,
+        host_launch_s=samplers.host_launch_s(calls, device.synchronize),
+        host_latency_s=samplers.host_latency_s(calls, device.synchronize),
+        tick_s=samplers.tick_s(device),
+        target_half_width=limits.target_half_width,
+        telemetry=telemetry | ({"sm_clock_hz": median(clocks_hz)} if clocks_hz else {}),
+        why_no_graph=contender.sampler.why_no_graph,
+    )
+    return replace(samples, warm_median_s=warm_median_s(calls, samples, device))
+
+
+def pairing(rounds: Rounds, policy: ComparePolicy, place: int, names: Sequence[str]) -> dict[str, Any]:
+    """Return the fields by which the samples of a record can be paired with those of the others, round by round."""
+    clocks_hz = rounds.clocks_hz[place]
+    return {
+        "with": list(names),
+        "rounds": len(rounds.slots[place]),
+        "samples_per_round": len(rounds.slots[place][0]) if rounds.slots[place] else None,
+        "is_fixed": policy.rounds is not None,
+        "is_clear": rounds.is_clear,
+        "seconds": rounds.seconds,
+        "seed": policy.seed,
+        "sm_clock_hz": clocks_hz if clocks_hz and None not in clocks_hz else None,
+    }
