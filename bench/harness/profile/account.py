@@ -54,20 +54,12 @@ class Arguments(Tags):
         """Keep nothing yet; `wanted` are indices of `operations`, which are those of the step."""
         super().__init__()
         self.kept: dict[int, tuple[Any, Any, Any]] = {}
-        self._operations, self._wanted = operations, wanted
+        self._names = {index: operations[index].op for index in wanted}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Keep the arguments, then run the operation.
-
-        Raises:
-            OtherStepError: the step now calls another operation.
-        """
-        index = self.number
-        if index in self._wanted:
-            expected = self._operations[index].op
-            if name_of(func) != expected:
-                raise OtherStepError(f"the step is another one each time: {expected} was {func} this time")
-            self.kept[index] = func, args, kwargs or {}
+        """Keep the arguments if they are wanted, then run the operation."""
+        if self._names.get(self.number) == name_of(func):
+            self.kept[self.number] = func, args, kwargs or {}
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -82,7 +74,9 @@ class Account(Tags):
         self._module_of_node: dict[int, str] = {}
         self._stack: list[str] = []
         self._storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
-        self._owners = {id(parameter): path.rpartition(".")[0] for path, parameter in step.target.named_parameters()}
+        self._owners = {
+            id(parameter): path.rpartition(".")[0] for path, parameter in step.target.modules.named_parameters()
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""
@@ -174,7 +168,8 @@ def arguments_of(step: ProfiledStep, operations: Sequence[Operation], wanted: Se
     with watched(step, arguments, str, str, is_eager=True):
         step()
     if missing := wanted - set(arguments.kept):
-        raise OtherStepError(f"the step is another one each time: {len(missing)} of its operations did not come again")
+        name = operations[min(missing)].op
+        raise OtherStepError(f"the step is another one each time: {name} did not come again at its place")
     return arguments.kept
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from bench.harness.cli.arguments import UsageError
@@ -13,8 +13,6 @@ from bench.harness.profile.step import Breakdown, Operation, ProfiledStep, state
 from bench.harness.profile.target import ORIGINALS
 
 REGION = "compiled."
-"""Beginning of the names of fused regions."""
-
 MAX_NAMES = 4
 """Operations of a region that are named in its row; the others are counted."""
 
@@ -50,48 +48,31 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     return fast, Breakdown(operations, eager.unique_bytes, eager_bytes)
 
 
-@dataclass(frozen=True)
-class Region:
-    """A graph that the compiler turned into one callable."""
+def region_of(name: str, graph: Any) -> Operation:
+    """Return a traced graph as one operation: with its FLOPs, without bytes."""
+    counts = [node_count(node) for node in graph.graph.nodes if node.op == "call_function"]
+    working = [name for name, flops, _, is_known in counts if flops or not is_known]
+    names = list(dict.fromkeys(working or [name for name, *_ in counts]))
+    more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
+    is_modelled = all(is_known for *_, is_known in counts)
+    return Operation(
+        REGION + name,
+        " ".join([*names[:MAX_NAMES], *more]),
+        flops=sum(flops for _, flops, _, _ in counts),
+        matmul_flops=sum(products for _, _, products, _ in counts),
+        is_modelled=is_modelled,
+        flags=() if is_modelled else (UNMODELLED,),
+    )
 
-    name: str
-    operations: Sequence[str]
-    flops: int
-    matmul_flops: int
-    is_modelled: bool
 
-    @classmethod
-    def of(cls, name: str, graph: Any) -> Region:
-        """Count the FLOPs of a traced graph."""
-        counts = [node_count(node) for node in graph.graph.nodes if node.op == "call_function"]
-        working = [name for name, flops, _, is_known in counts if flops or not is_known]
-        return cls(
-            name,
-            tuple(dict.fromkeys(working or [name for name, *_ in counts])),
-            sum(flops for _, flops, _, _ in counts),
-            sum(products for _, _, products, _ in counts),
-            all(is_known for *_, is_known in counts),
-        )
+def _called(region: Operation, given: Sequence[Any], result: Any, phase: str) -> Operation:
+    """Return a call of a region; outputs that are part of an input are not written."""
+    from bench.harness.profile.account import dtypes_of
 
-    def operation(self, given: Sequence[Any], result: Any, phase: str) -> Operation:
-        """Return a call of the region; outputs that are part of an input are not written."""
-        from bench.harness.profile.account import dtypes_of
-
-        inputs = {tensor.untyped_storage()._cdata for tensor in given}
-        made = [tensor for tensor in tensors_in(result) if tensor.untyped_storage()._cdata not in inputs]
-        more = len(self.operations) - MAX_NAMES
-        return Operation(
-            self.name,
-            " ".join([*self.operations[:MAX_NAMES], *([f"and {more} more"] if more > 0 else [])]),
-            dtypes_of(given),
-            phase=phase,
-            flops=self.flops,
-            matmul_flops=self.matmul_flops,
-            bytes_read=sum(moved.bytes for moved in distinct(given)),
-            bytes_written=sum(moved.bytes for moved in distinct(made)),
-            is_modelled=self.is_modelled,
-            flags=() if self.is_modelled else (UNMODELLED,),
-        )
+    inputs = {tensor.untyped_storage()._cdata for tensor in given}
+    made = [tensor for tensor in tensors_in(result) if tensor.untyped_storage()._cdata not in inputs]
+    read, written = (sum(moved.bytes for moved in distinct(tensors)) for tensors in (given, made))
+    return replace(region, dtypes=dtypes_of(given), phase=phase, bytes_read=read, bytes_written=written)
 
 
 class Compiler:
@@ -127,7 +108,7 @@ class Compiler:
 
         from bench.harness.profile.account import Account
 
-        region = Region.of(f"{REGION}region{self._regions}", graph)
+        region = region_of(f"region{self._regions}", graph)
         self._regions += 1
         function = self._compile_region(graph, inputs, **options)
 
@@ -136,10 +117,10 @@ class Compiler:
             if step is None or step.tags is None:
                 return function(args)
             given = list(tensors_in(args))  # the function takes them out of the list
-            with _disable_current_modes(), step.tags.tag(region.name):
+            with _disable_current_modes(), step.tags.tag(region.op):
                 result = function(args)
             if isinstance(step.tags, Account):
-                step.tags.operations.append(region.operation(given, result, step.phase))
+                step.tags.operations.append(_called(region, given, result, step.phase))
             return result
 
         run._boxed_call = True  # type: ignore[attr-defined]

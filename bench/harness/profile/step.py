@@ -87,7 +87,7 @@ class ProfiledStep:
         """The phase that runs now."""
         self.tags: Any = None
         """The mode that sees the operations now."""
-        self.parameters = [parameter for _, parameter in target.named_parameters()] if mode != "forward" else []
+        self.parameters = list(target.modules.parameters()) if mode != "forward" else []
         self._given = list(tensors_given(target)) if mode != "forward" else []
         self._optimizer: Any = None
 
@@ -130,9 +130,9 @@ def state_kept(target: Target) -> Iterator[None]:
     """
     import torch
 
-    leaves = [*(parameter for _, parameter in target.named_parameters()), *tensors_given(target)]
+    leaves = [*target.modules.parameters(), *tensors_given(target)]
     gradients = [leaf.grad for leaf in leaves]
-    buffers = [(buffer, buffer.detach().clone()) for _, buffer in target.named_buffers()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in target.modules.buffers()]
     devices = [torch.device(target.device)] if target.device.startswith("cuda") else []
     try:
         with torch.random.fork_rng(devices):
@@ -167,7 +167,7 @@ def watch_modules(target: Target, entered: Callable[[str], Any], left: Callable[
     """Tell when each module of a target, or any other that it calls, begins and ends, by its path."""
     from torch.nn.modules import module as modules
 
-    paths = {id(one): path for path, one in target.named_modules()}
+    paths = {id(one): path for path, one in target.modules.named_modules()}
     stack: list[str] = []
 
     def before(module: Any, _: Any) -> None:

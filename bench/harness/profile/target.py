@@ -50,7 +50,7 @@ class Target:
     kwargs: dict[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     modules: Any = None
-    """The module whose parameters have gradients; None for a function."""
+    """The module whose parameters have gradients; an empty one for a function."""
 
     def __call__(self) -> Any:
         """Call it."""
@@ -59,18 +59,6 @@ class Target:
             return self.function(*self.args, **self.kwargs)
         finally:
             worker.rest()
-
-    def named_modules(self) -> Iterator[tuple[str, Any]]:
-        """Yield the modules that are known by a path."""
-        return iter(()) if self.modules is None else self.modules.named_modules()
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """Yield the parameters by their paths."""
-        return iter(()) if self.modules is None else self.modules.named_parameters()
-
-    def named_buffers(self) -> Iterator[tuple[str, Any]]:
-        """Yield the buffers by their paths."""
-        return iter(()) if self.modules is None else self.modules.named_buffers()
 
 
 def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Target:
@@ -85,10 +73,10 @@ def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, A
     if not callable(function):
         raise UsageError(f"{name}: {type(function).__name__} cannot be called; give a function or a module")
     modules = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
-    modules = getattr(modules, ORIGINALS[0], modules) if isinstance(modules, torch.nn.Module) else None
-    tensors = [*tree_iter((args, kwargs)), *(modules.parameters() if modules is not None else ())]
-    devices = [str(one.device) for one in tensors if isinstance(one, torch.Tensor)]
-    device = next((one for one in devices if one.startswith("cuda")), "cpu")
+    modules = getattr(modules, ORIGINALS[0], modules) if isinstance(modules, torch.nn.Module) else torch.nn.Module()
+    tensors = [*tree_iter((args, kwargs)), *modules.parameters()]
+    devices = [str(tensor.device) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    device = next((name for name in devices if name.startswith("cuda")), "cpu")
     return Target(name, function, tuple(args), dict(kwargs or {}), device, modules)
 
 
@@ -124,8 +112,7 @@ def moved(target: Target, dtype: str | None, device: str) -> Target:
         return tensor.to(device, wanted if tensor.is_floating_point() else None)
 
     with guarded_call(target.name):
-        if target.modules is not None:
-            target.modules.to(device=device, dtype=wanted)
+        target.modules.to(device=device, dtype=wanted)
         args, kwargs = tree_map_only(torch.Tensor, move, (target.args, target.kwargs))
     return replace(target, args=args, kwargs=kwargs, device=device)
 
