@@ -13,7 +13,8 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.options import MACHINE, OUTPUT, add, dtype_words, number, path
 from bench.harness.device.device import NoDeviceError
 from bench.harness.op import Op
-from bench.harness.profile import report, show
+from bench.harness.profile import report, show, target
+from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
 from bench.harness.shapes import ShapeError, parse_batch_shape
 from results.record import Environment, Record
@@ -41,45 +42,32 @@ no rule for their work. Caches are warm, so small operations may lie above the m
 
 exit codes: 0 ok; 1 no time could be measured, the work is kept; 2 usage; 3 no such device; 130 interrupted"""
 
-DEFAULT_SHAPE = "4x128"
-
 
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
-    parser: Parser = commands.add_parser(
-        "profile",
-        description=DESCRIPTION,
-    )
+    parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
     what = parser.add_argument_group("what to profile")
     what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns what is profiled")
     what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
     what.add_argument("--config", metavar="PATH", type=path, help="a config.json of Hugging Face; needs transformers")
     what.add_argument("--layers", type=number(1, 10_000, "a whole number from 1 to 10000", int), help="of the model")
-    what.add_argument(
-        "--shape", metavar="BxS", default=DEFAULT_SHAPE, help=f"sequences x tokens (default: {DEFAULT_SHAPE})"
-    )
-    what.add_argument(
-        "--dtype",
-        metavar="NAME",
-        type=dtype_words,
-        help=f"{', '.join(TORCH_DTYPES)} (default: its own, of a model fp32)",
-    )
+    shape = "sequences x tokens (default: 4x128)"
+    what.add_argument("--shape", metavar="BxS", type=batch_shape, default="4x128", help=shape)
+    dtypes = f"{', '.join(TORCH_DTYPES)} (default: its own, of a model fp32)"
+    what.add_argument("--dtype", metavar="NAME", type=dtype_words, help=dtypes)
     what.add_argument("--backward", action="store_true", help="go backward too")
     what.add_argument("--train", action="store_true", help="go backward and step AdamW, with a rate of 0")
     what.add_argument("--compile", action="store_true", help="by torch.compile: each fused region is a row")
-    what.add_argument(
-        "--replay", action="store_true", help="measure the operations worth 95 %% of the time alone too, cold and warm"
-    )
+    replay = "measure the operations worth 95 %% of the time alone too, cold and warm"
+    what.add_argument("--replay", action="store_true", help=replay)
     add(what, "--signature", help="print a file to start from, and exit")
     add(parser.add_argument_group("how to measure"), *MACHINE, "--timeout")
     output = parser.add_argument_group("what to do with it")
     add(output, *OUTPUT)
-    output.add_argument(
-        "--by", choices=tuple(show.BY), help="put rows together by it (default: each signature is a row)"
-    )
-    output.add_argument(
-        "--trace", metavar="PATH", type=path, help="keep the Chrome trace too; Perfetto and speedscope open it"
-    )
+    by = "put rows together by it (default: each signature is a row)"
+    output.add_argument("--by", choices=tuple(show.BY), help=by)
+    trace = "keep the Chrome trace too; Perfetto and speedscope open it"
+    output.add_argument("--trace", metavar="PATH", type=path, help=trace)
     rows = number(1, 100_000, "a whole number from 1 to 100000", int)
     output.add_argument("--top", metavar="N", type=rows, default=20, help="rows of the table (default: 20)")
     parser.set_defaults(run=run)
@@ -135,14 +123,13 @@ def isolated(args: argparse.Namespace, device: Device) -> dict[str, Any]:
 def profiled(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     """Return the records of a profile, the dtypes of its matmuls and notes, or the error."""
     from bench.harness.profile import profiling
-    from bench.harness.profile.step import ProfiledStep
 
     device.use()
     try:
         worker.announce()
-        target = target_from(args, device)
+        what = target_from(args, device)
         worker.rest()
-        step = ProfiledStep(target, profiling.mode_of(args.backward, args.train))
+        step = ProfiledStep(what, profiling.mode_of(args.backward, args.train))
         breakdown = profiling.account(step)
     except (UsageError, NoDeviceError) as error:
         return {"error": str(error), "needs_gpu": isinstance(error, NoDeviceError)}
@@ -178,21 +165,16 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--config {args.config}: there is no such file")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {args.trace}: there is no such folder")
-    shape_of(args.shape)
     if args.model is not None:
         config_of(args)
 
 
-def shape_of(word: str) -> tuple[int, int]:
-    """Return sequences and tokens.
-
-    Raises:
-        UsageError: it is not such a shape.
-    """
+def batch_shape(text: str) -> tuple[int, int]:
+    """Parse sequences x tokens."""
     try:
-        return parse_batch_shape(word)
+        return parse_batch_shape(text)
     except ShapeError as error:
-        raise UsageError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def config_of(args: argparse.Namespace) -> Any:
@@ -209,20 +191,17 @@ def config_of(args: argparse.Namespace) -> Any:
     except ConfigError as error:
         raise UsageError(str(error)) from None
     config = config if args.layers is None else replace(config, layers=args.layers)
-    if problem := unsupported(config, shape_of(args.shape)[1]):
+    if problem := unsupported(config, args.shape[1]):
         raise UsageError(problem)
     return config
 
 
 def target_from(args: argparse.Namespace, device: Device) -> Target:
     """Return what the arguments name, on a device."""
-    from bench.harness.profile import target
-
-    dtype = args.dtype[0] if args.dtype else None
-    place = device.torch_name
+    dtype, place = args.dtype[0] if args.dtype else None, device.torch_name
+    batch, tokens = args.shape
     if args.target is not None:
         return target.from_file(args.target, dtype, place)
-    shape = shape_of(args.shape)
     if args.model is not None:
-        return target.from_preset(config_of(args), *shape, dtype or "fp32", place)
-    return target.from_hugging_face(Path(args.config), args.layers, *shape, dtype or "fp32", place)
+        return target.from_preset(config_of(args), batch, tokens, dtype or "fp32", place)
+    return target.from_hugging_face(Path(args.config), args.layers, batch, tokens, dtype or "fp32", place)

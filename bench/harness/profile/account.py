@@ -37,7 +37,7 @@ class Tags(TorchDispatchMode):
         with self.tag(name_of(func)):
             return func(*args, **(kwargs or {}))
 
-    def tag(self, name: str) -> _RecordFunctionFast:
+    def tag(self, name: str) -> Any:
         """Return the range in a trace of the next operation."""
         self.number += 1
         return _RecordFunctionFast(f"{TAG}{self.number - 1} {name}")
@@ -74,9 +74,8 @@ class Account(Tags):
         self._module_of_node: dict[int, str] = {}
         self._stack: list[str] = []
         self._storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
-        self._owners = {
-            id(parameter): path.rpartition(".")[0] for path, parameter in step.target.modules.named_parameters()
-        }
+        named = step.target.modules.named_parameters()
+        self._owners: dict[int, str] = {id(parameter): path.rpartition(".")[0] for path, parameter in named}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count it."""

@@ -9,13 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.calibrate.calibration import ceilings_of
 from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.terminal import Progress
+from bench.harness.device.device import Device, detect
+from bench.harness.measure.rows import Settings
 from bench.harness.profile import report, show
 from bench.harness.profile.compiled import compiled
 from bench.harness.profile.replay import replay as replay_operations
 from bench.harness.profile.step import Breakdown, ProfiledStep, state_kept
 from bench.harness.profile.target import guarded_call, target_of
 from bench.harness.profile.tracing import time_step
+from bench.harness.run import calibrated, stamp
 from results.record import Environment, Record
 from results.show.terminal import drawn
 from results.store.runs import RunWriter
@@ -23,8 +28,6 @@ from roofline.plot.figure import plot_run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from bench.harness.device.device import Device
 
 
 @dataclass(frozen=True)
@@ -103,12 +106,6 @@ def profile(
     Raises:
         UsageError: it cannot be called, or it raised.
     """
-    from bench.harness.calibrate.calibration import ceilings_of
-    from bench.harness.cli.terminal import Progress
-    from bench.harness.device.device import detect
-    from bench.harness.measure.rows import Settings
-    from bench.harness.run import calibrated, stamp
-
     if compile and replay:
         raise UsageError("replay= measures single operations and compile= fuses them: give one of the two")
     target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)

@@ -8,13 +8,14 @@ import torch
 
 import bench
 from bench.harness.api import function as function_meter
-from bench.harness.api.counted import count_work
+from bench.harness.api.counted import with_work
 from bench.harness.api.measuring import fresh
 from results.record import Record
 from results.store.runs import load_run
 from roofline.ceilings import Ceiling, Ceilings
 
 N = 64
+BLANK = Record(op="f", provider="torch", dtype="", shape={"calls": 1}, case="-", status="skipped")
 
 
 @pytest.fixture
@@ -66,9 +67,9 @@ def test_an_operation_without_a_rule_is_named():
     def nobody_knows(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
-    counted = count_work(torch.ops.ridgepoint_tests.nobody_knows, (torch.ones(4),), {})
+    counted = with_work(BLANK, torch.ops.ridgepoint_tests.nobody_knows, (torch.ones(4),), {})
     assert (counted.flops, counted.bytes_read) == (None, None)
-    assert "ridgepoint_tests.nobody_knows has no rule" in counted.words
+    assert "ridgepoint_tests.nobody_knows has no rule" in counted.extra["work"]
 
 
 def test_a_backward_pass_is_counted_as_it_is_called():
@@ -77,10 +78,10 @@ def test_a_backward_pass_is_counted_as_it_is_called():
     def step(x):
         (x @ weight).sum().backward()
 
-    forward = count_work(lambda x: x @ weight, (torch.randn(N, N),), {})
-    both = count_work(step, (torch.randn(N, N),), {})
-    assert forward.matmul_flops == 2 * N**3
-    assert both.matmul_flops == 4 * N**3  # the gradient of the weight; the input has none
+    forward = with_work(BLANK, lambda x: x @ weight, (torch.randn(N, N),), {})
+    both = with_work(BLANK, step, (torch.randn(N, N),), {})
+    assert forward.extra["matmul_flops"] == 2 * N**3
+    assert both.extra["matmul_flops"] == 4 * N**3  # the gradient of the weight; the input has none
 
 
 def test_a_cold_measurement_goes_round_copies_and_a_warm_one_does_not():
