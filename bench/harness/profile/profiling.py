@@ -113,7 +113,7 @@ def profile(
     step = ProfiledStep(target, mode_of(backward, train))
     breakdown = account(step)
     dtypes = report.product_dtypes(breakdown.operations)
-    ceilings = calibrated(False, dtypes, device, ceilings_of(device, None), Progress(quiet=True))
+    ceilings = calibrated(dtypes, device, ceilings_of(device, None), Progress(quiet=True))
     breakdown = timed(step, breakdown, device, is_compiled=compile)
     if replay:
         replayed(step, breakdown, device)
