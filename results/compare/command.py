@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from results.compare.load import turns_of
 from results.compare.selection import NAMED, add_records, add_runs, wanted_of
 from results.compare.sides import MODES, CompareOptions
 from results.show.theme import add_theme
@@ -146,10 +147,18 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     return Output(text, tuple(notes), exit_code(compared, options.fail_on), options.output, problems)
 
 
+def saved_request(run: Run) -> CompareOptions | None:
+    """Return how a saved comparison was compared; None for a run whose rows were not interleaved."""
+    names = next((one.interleaved["with"] for one in run.records if turns_of(one)), None)
+    if not names:
+        return None
+    settings = {"baseline": names[0], "margin": DEFAULT_MARGIN} | run.environment.settings
+    return CompareOptions("provider", str(settings["baseline"]), float(settings["margin"]))
+
+
 def saved_verdicts(run: Run, stdout: TextIO) -> str:
     """Return the table of a saved comparison; nothing for a run that is none, or has nothing to compare."""
     from results.compare.comparison import compared_of
-    from results.compare.live import saved_request
     from results.compare.output import as_text
     from results.compare.sides import CompareError
 
@@ -163,8 +172,6 @@ def saved_verdicts(run: Run, stdout: TextIO) -> str:
 
 def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:
     """Return how to compare: a saved comparison that is compared again has its own baseline and margin as defaults."""
-    from results.compare.live import saved_request
-
     saved = saved_request(alone) if alone and options.by in (None, "provider") else None
     saved = saved or CompareOptions(options.by)
     margin = saved.margin if options.margin is None else options.margin

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from results.compare.earlier import RunMedians, of_same_code, visits_of
 from results.compare.flags import with_flags
 from results.compare.load import turns_of, windows
-from results.compare.match import MatchedPair, Unmatched, match
+from results.compare.match import WRONG, MatchedPair, Unmatched, match
 from results.compare.row import ComparedRow, Side, verdict_in_cycles
 from results.compare.sides import (
     VERSION,
@@ -103,6 +104,25 @@ def compared_of(
     notes += [*matching.notes, *_repeats(pairs), *_spread_notes(used)]
     unmatched = (*matching.unmatched, *_no_versions(other, request))
     return Compared(*labels, environments, request, rows, unmatched, tuple(notes), widest(used))
+
+
+def compare_live(environment: Environment, records: Iterable[Record], baseline: str, margin: float) -> Compared:
+    """Return the comparison of the providers of a run; any wrong or failed result counts as broken.
+
+    Args:
+        environment: of the run, with the ceilings.
+        records: as they were measured.
+        baseline: provider with which the others are compared.
+        margin: change of the time, as a fraction, that does not matter.
+    """
+    run = Run(Path(), environment, tuple(records))
+    found = compared_of(run, None, CompareOptions(by="provider", baseline=baseline, margin=margin), 0.0)
+    unmatched = tuple(
+        replace(one, is_broken=one.record.status in WRONG)
+        for one in found.unmatched
+        if one.side == "candidate" or one.record.status != "ok"
+    )
+    return replace(found, unmatched=unmatched)
 
 
 def _counts(pair: MatchedPair, is_one_run: bool) -> tuple[int, int]:

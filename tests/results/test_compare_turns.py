@@ -9,8 +9,8 @@ import pytest
 from compare_runs import case, compared
 
 from results.__main__ import main
+from results.compare.comparison import compare_live as live
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
-from results.compare.live import compare_live as live
 from results.store.runs import load_run
 
 ROUNDS = 60

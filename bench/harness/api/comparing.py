@@ -34,8 +34,7 @@ from bench.harness.measure.errors import one_line
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.timing.protocol import Samples
-from results.compare.comparison import Compared
-from results.compare.live import compare_live
+from results.compare.comparison import Compared, compare_live
 from results.compare.output import as_text, describe, json_rows
 from results.compare.row import ComparedRow
 from results.record import Record

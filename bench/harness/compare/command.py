@@ -8,14 +8,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError, build_parser
 from bench.harness.cli.arguments import chosen_ops as usual_ops
 from bench.harness.cli.interrupt import INTERRUPTED, USAGE
 from bench.harness.cli.options import INPUTS, add, add_list, number
-from bench.harness.cli.terminal import print_path
+from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
+from bench.harness.providers.registry import UnknownProviderError, check_names
+from bench.harness.providers.user_kernel import is_user_kernel, problem_of_all
 from results.compare.command import margin
 from results.show.terminal import OutputError, Parser, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
@@ -60,19 +63,36 @@ examples:
 
 def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
     """Add the command to `python -m bench`, with the options that only some of the families have."""
-    parser = commands.add_parser(
-        "compare",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
-    add_arguments(parser, families)
+    add_arguments(commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG), families)
 
 
 def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[Op, ...]]) -> None:
     """Add all that the command takes."""
-    add_what(parser.add_argument_group("what to compare"), merged_options(families))
-    add_how(parser.add_argument_group("how to measure"))
-    add_output(parser.add_argument_group("what to do with it"))
+    group = parser.add_argument_group("what to compare")
+    add(group, "--op", help="operations, of any family (python -m bench list), or path/to/mine_op.py")
+    add(group, "--dtype", "--size")
+    add(group, "--shape", help="shapes, as in the family's own command (default: the op's)")
+    for name, by_family in merged_options(families).items():
+        texts = [f"{family}: {option.help}" for family, option in by_family.items()]
+        add_list(group, f"--{name}", "; ".join(texts).replace("%", "%%"))
+    names = "torch, torch-compile, triton-vN, file.py:function"
+    add(group, "--provider", help=f"who is compared, two or more with the baseline: {names}")
+    add(group, "--baseline", help="what the others are set against (default: the first)")
+    group = parser.add_argument_group("how to measure")
+    whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
+    add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
+    add(group, "--budget", help=BUDGET_HELP)
+    group.add_argument(
+        "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
+    )
+    group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
+    group = parser.add_argument_group("what to do with it")
+    group.add_argument(
+        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
+    )
+    add(group, "--format", "--output", "--no-save", "--quiet")
+    add(group, "--plot", help="draw ratios and MFU: .png, .svg or .pdf")
+    add(group, "--verbose", help="say how each provider was verified and timed")
     parser.set_defaults(run=run)
 
 
@@ -93,40 +113,6 @@ def reserved_names() -> set[str]:
     return {action.dest for action in actions} | set(parser._defaults) | {"command", "prog"}
 
 
-def add_what(group: Any, options: Mapping[str, Mapping[str, Option]]) -> None:
-    """Add the options that name ops, cases and providers; `options` as `merged_options` returns them."""
-    add(group, "--op", help="operations, of any family (python -m bench list), or path/to/mine_op.py")
-    add(group, "--dtype", "--size")
-    add(group, "--shape", help="shapes, as in the family's own command (default: the op's)")
-    for name, by_family in options.items():
-        texts = [f"{family}: {option.help}" for family, option in by_family.items()]
-        add_list(group, f"--{name}", "; ".join(texts).replace("%", "%%"))
-    names = "torch, torch-compile, triton-vN, file.py:function"
-    add(group, "--provider", help=f"who is compared, two or more with the baseline: {names}")
-    add(group, "--baseline", help="what the others are set against (default: the first)")
-
-
-def add_how(group: Any) -> None:
-    """Add the options that say how to measure."""
-    whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
-    add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
-    add(group, "--budget", help=BUDGET_HELP)
-    group.add_argument(
-        "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
-    )
-    group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
-
-
-def add_output(group: Any) -> None:
-    """Add the options that say what becomes of the comparison."""
-    group.add_argument(
-        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
-    )
-    add(group, "--format", "--output", "--no-save", "--quiet")
-    add(group, "--plot", help="draw ratios and MFU: .png, .svg or .pdf")
-    add(group, "--verbose", help="say how each provider was verified and timed")
-
-
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Compare and return the exit code.
 
@@ -135,10 +121,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         NoDeviceError: the device is not there.
         OutputError: stdout cannot be written.
     """
-    from bench.harness.cli import main
     from bench.harness.compare.rounds import ComparePolicy
     from bench.harness.device.host import why_no_isolation
-    from bench.harness.providers.user_kernel import is_user_kernel
     from bench.harness.run import Run
     from bench.harness.worker import start_server
 
@@ -149,7 +133,10 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     main.check_places(args)
     if any(map(is_user_kernel, providers)) and why_no_isolation() is None:
         start_server()  # it loads torch while this process loads it
-    cases = planned(args, ops, providers, device := detected(args))
+    with Progress(args.quiet or "torch" in sys.modules) as progress:
+        progress.say("loading torch")
+        device = main.device_of(args)
+    cases = planned(args, ops, providers, device)
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
     settings = cases[0][0].settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
     with Run(args, "bench", "compare", device, settings, argv) as run:
@@ -164,19 +151,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     return show(run)
 
 
-def detected(args: argparse.Namespace) -> Device:
-    """Return the device, and say how long it takes to load torch."""
-    from bench.harness.cli import main
-    from bench.harness.cli.terminal import Progress
-
-    with Progress(args.quiet or "torch" in sys.modules) as progress:
-        progress.say("loading torch")
-        began, device = time.perf_counter(), main.device_of(args)
-        if args.verbose:
-            progress.note(f"loading torch took {time.perf_counter() - began:.1f} s")
-    return device
-
-
 def planned(
     args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Sequence[str], device: Device
 ) -> list[list[Row]]:
@@ -185,7 +159,6 @@ def planned(
     Raises:
         UsageError: a dtype, a shape or an option's value that an op does not have, or no case can run here.
     """
-    from bench.harness.cli import main
     from bench.harness.measure.rows import Settings, plan
 
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
@@ -214,9 +187,6 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
     Raises:
         UsageError: there are fewer than two, or one of them does not exist.
     """
-    from bench.harness.providers.registry import UnknownProviderError, check_names
-    from bench.harness.providers.user_kernel import problem_of_all
-
     names = list(args.provider or [])
     if args.baseline is not None:
         if args.baseline in names:
@@ -255,7 +225,6 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
     from bench.harness.compare.interleave import interleave, interleave_in_worker
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
-    from bench.harness.providers.user_kernel import is_user_kernel
     from results.show.table import describe
 
     device, progress, deadline = run.device, run.progress, run.deadline
@@ -285,7 +254,7 @@ def show(run: Run) -> int:
         OutputError: stdout cannot be written.
         StoreError: the picture cannot be written, or the run file could not be to its end.
     """
-    from results.compare.live import compare_live
+    from results.compare.comparison import compare_live
     from results.compare.output import as_text, describe, exit_code
     from results.compare.plot import draw
     from results.show.picture import save_picture

@@ -74,7 +74,7 @@ def interleave_in_worker(
     again without it.
 
     Args:
-        rows: one case, a provider each, the baseline first.
+        rows: as of `interleave`, and so are the next three.
         device: the device under test.
         ceilings: what the rows are evaluated against.
         policy: of this case.

@@ -8,7 +8,7 @@ import torch
 
 import bench
 from bench.harness.api.comparing import difference
-from results.compare.live import compare_live
+from results.compare.comparison import compare_live
 from results.compare.output import as_text, json_rows
 from results.store.runs import load_run
 

@@ -262,7 +262,7 @@ def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provid
 
 
 def test_a_saved_run_tells_the_same_again(capsys, runs, provide):
-    from results.compare.live import compare_live
+    from results.compare.comparison import compare_live
 
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", "torch,torch-compile")

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from bench.harness.compare.turns import samples_per_turn
-from results.compare.live import compare_live
+from results.compare.comparison import compare_live
 from results.compare.output import as_markdown, json_rows
 from results.compare.turns import round_times
 from results.record import Environment, Record
