@@ -12,7 +12,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, settle
+from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of, settle
 from results.stats.samples import two_modes
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
@@ -77,6 +77,29 @@ def take_samples(
         tick_s=samplers.tick_s(device),
         target_half_width=limits.target_half_width,
         why_no_graph=sampler.why_no_graph,
+    )
+
+
+def sample_steps(step: samplers.Call, cache: str, device: Device, left_s: float | None = None) -> Samples:
+    """Time a step that the host takes part in by the host's clock, one step a sample: no graph or queue can hold it.
+
+    Args:
+        step: returns when all that it launched is done.
+        cache: `cold` or `warm`, what a step finds.
+        device: where it runs.
+        left_s: time that sampling may take at most, beside its own cap.
+    """
+    sampler, limits = samplers.HostSampler([step], 1), limits_of(device)
+    settling = settle(sampler.sample, limits)
+    until = sampling_limits(limits, device, 0.0, left_s=left_s)
+    samples = undisturbed(sampler, device, until, cache, None, Poller(device))
+    return replace(
+        samples,
+        settled=settling.settled,
+        host_launch_s=samples.median_s,
+        host_latency_s=samples.median_s,
+        tick_s=samplers.tick_s(device),
+        target_half_width=limits.target_half_width,
     )
 
 

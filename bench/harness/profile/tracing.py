@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.measure.steps import measure_steps
+from bench.harness.measure.samples import sample_steps
 from bench.harness.profile.step import MODULE, STEP, TAG, Breakdown, Operation, ProfiledStep
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from results.stats.samples import median
@@ -53,7 +53,7 @@ def time_step(
     Raises:
         UsageError: the trace cannot be written there.
     """
-    breakdown.samples_s = list(measure_steps(step, device, "warm", left_s).samples_s)
+    breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
     typical_s = median(breakdown.samples_s)
     divide(breakdown, recorded(step, steps_worth(typical_s, len(breakdown.operations)), keep))
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from bench.harness.cli.once import share_s
 from bench.harness.measure.flags import launch_limited, recorded
-from bench.harness.measure.samples import take_samples
-from bench.harness.measure.steps import measure_steps
+from bench.harness.measure.samples import sample_steps, take_samples
 from bench.harness.run import Run
 from bench.harness.timing.protocol import Samples, limits_of
 from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
@@ -88,7 +87,7 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
         step()
         device.synchronize()
 
-    samples = measure_steps(waited, device, "warm", share_s(run, rows))
+    samples = sample_steps(waited, "warm", device, share_s(run, rows))
     limited = launch_limited(queued)
     also = () if limited is None else (limited,)
     record = recorded(blank, replace(samples, host_launch_s=None), device, run.ceilings, also=also)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bench.harness.cli.once import share_s
 from bench.harness.device.device import Device
-from bench.harness.measure.steps import measure_steps
+from bench.harness.measure.samples import sample_steps
 from bench.harness.run import Run
 from bench.harness.transfer.copies import Matmuls, finished_row, finished_s
 from bench.harness.transfer.tokens import TokenFileError, open_tokens, write_random_tokens
@@ -52,7 +52,7 @@ def measure_load(work: Callable[[Device, int], Matmuls], blank: Record, run: Run
         alone_s, waits_s = tuple(finished_s(matmuls, device) for _ in range(ROUNDS_ALONE)), list[float]()
         with prefetched(batches) if blank.options["prefetch"] else nullcontext(batches) as loaded:
             step = loop_step(loaded, matmuls, device, waits_s)
-            samples = measure_steps(step, device, "warm", share_s(run, rows))
+            samples = sample_steps(step, "warm", device, share_s(run, rows))
     return replace(
         finished_row(replace(blank, flops=matmuls.flops), samples, run),
         compute_s=alone_s,
