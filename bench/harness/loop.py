@@ -91,7 +91,7 @@ def _unusable(row: Row, problem: str) -> Row:
 def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
     """Measure all rows, then visit each of them again; what is measured is saved after each visit."""
     budget = Budget(run.device, rows[0].settings, run.deadline, len(rows))
-    for name, reason in compile_rows(rows, run.device).items():
+    for name, reason in (compile_rows(rows, run.device) if run.device.is_gpu else {}).items():
         run.progress.note(f"{name} does not compile: {reason}")
     run.progress.expect(len(rows) * VISITS, budget.left_s)
     measured = first_visits(run, rows, budget, may_reorder)

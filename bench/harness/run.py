@@ -19,7 +19,7 @@ from bench.harness.cli.terminal import Document, Progress, Render, print_path, p
 from bench.harness.device import stamp as machine
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import judged, too_low
-from bench.harness.providers.user_kernel import with_revision
+from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record
 from results.show.terminal import say
@@ -134,7 +134,8 @@ class Run:
         Returns:
             The record as it was saved.
         """
-        record = with_revision(record)
+        if is_user_kernel(record.provider):
+            record = with_revision(record)
         if self.writer is not None and self.problem is None:
             try:
                 self.writer.append(record)

@@ -134,6 +134,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"formatter_class": _Help, "allow_abbrev": False, **options})
         # argparse takes `-7e9` and `-3%` for options, so that its error would not tell what is wrong with the number.
         self._negative_number_matcher = re.compile(r"-\.?\d")
+        self.late_help: dict[str, Callable[[], str]] = {}
+        """By option, returns a help text that is slow to make; only --help needs it."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and exit with 2, or raise it."""
@@ -161,6 +163,12 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices and value in known:
             raise argparse.ArgumentError(None if is_command else action, f"'{value}' was removed: {known[value]}")
         super()._check_value(action, value)
+
+    def format_help(self) -> str:
+        """Return the help, with the slow texts."""
+        for name, text in self.late_help.items():
+            self._option_string_actions[name].help = text()
+        return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
         """Print the help to `file`, or to stdout; exit with 2 where that cannot be written."""

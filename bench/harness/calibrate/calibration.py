@@ -237,13 +237,15 @@ class MeasuredCeilings:
                 for name, part in due(usable(found)):
                     found = merged(found, self._measured(name, part, FULL if too_low else QUICK), too_low)
                 self.save(found)
-        notes = [found.note, *peak_sentences(found, wanted)]
+        is_gpu = self._device.is_gpu  # the table of GPUs explains nothing of a CPU
+        notes = [found.note, *(peak_sentences(found, wanted) if is_gpu else ())]
         if disturbed := [e.title for e in found.entries if e.disturbed and e.judges(wanted)]:
             notes.append(
                 f"Perhaps too low, because something else held the device back meanwhile: {', '.join(disturbed)}; "
                 "when the machine is quiet: `python -m bench calibrate`"
             )
-        return replace(found.with_entries(explaining(found)), note="; ".join(filter(None, notes)) or None)
+        explained = found.with_entries(explaining(found)) if is_gpu else found
+        return replace(explained, note="; ".join(filter(None, notes)) or None)
 
     def _due(self, known: Ceilings, dtypes: Iterable[str], too_low: Collection[Ceiling]) -> list[tuple[str, Part]]:
         """Return the parts that any command needs and that are not known.

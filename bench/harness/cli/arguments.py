@@ -6,6 +6,7 @@ import argparse
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from bench.harness.cli.options import DEFAULT_DTYPE, INPUTS, MACHINE, OUTPUT, add, add_list
@@ -58,7 +59,7 @@ def one_of(what: str, word: str, known: Collection[str]) -> str:
     Raises:
         UsageError: it stands for none; the message names the nearest, or lists those that are.
     """
-    found = known_as(word, known)
+    found = word if word in known else known_as(word, known)
     if found not in known:
         hint, listed = did_you_mean(word, known), f"there are: {', '.join(known)}"
         said = f"{hint} {listed}" if hint and len(known) <= SHORT_LIST else hint or listed
@@ -85,13 +86,19 @@ def build_parser(
     for option in options:
         text = f"{option.help} (default: {option.default_text(DEFAULT_DTYPE, dtypes)})"
         add_list(what, f"--{option.name}", text.replace("%", "%%"))
-    usual = "torch, newest triton" if kernel_versions(family) else "torch"
-    names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
-    add(what, "--provider", help=f"who computes: {names} (default: {usual})")
+    add(what, "--provider")
+    parser.late_help["--provider"] = partial(provider_help, family)
     add(what, "--baseline", "--signature")
     add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
     add(parser.add_argument_group("what to do with it"), *OUTPUT)
     return parser
+
+
+def provider_help(family: str) -> str:
+    """Return the help of --provider, which names the versions of the family's kernels."""
+    usual = "torch, newest triton" if kernel_versions(family) else "torch"
+    names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
+    return f"who computes: {names} (default: {usual})"
 
 
 def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str, str]], notes: str = NOTES) -> Parser:
@@ -150,13 +157,15 @@ def chosen_ops(given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]
     Raises:
         UsageError: an op does not exist, or a file cannot be used.
     """
+    if not given:
+        return [(family, op) for family, ops in families.items() for op in ops]
     try:
-        own = own_families(given or (), families)
+        own = own_families(given, families)
     except OpFileError as error:
         raise UsageError(str(error)) from None
     known = {op.name: (family, op) for family, ops in {**families, **own}.items() for op in ops}
     names: list[str] = []
-    for word in given or known:
+    for word in given:
         file = own_file(word)
         if file is None:
             names.append(one_of("op", word, known))

@@ -274,6 +274,8 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
     Raises:
         UsageError: one of them does not exist.
     """
+    if args.baseline is None and not args.provider:
+        return []
     from bench.harness.providers.registry import UnknownProviderError, check_names
 
     baseline = [] if args.baseline is None else [args.baseline]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness import worker
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
-from bench.harness.data.verify import CheckResult
+from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
 
@@ -33,33 +33,6 @@ if TYPE_CHECKING:
 STALE = "returns the result of an earlier call: the inputs are others, the result is the same"
 
 
-class Checks:
-    """Verifies calls of built-in providers, whose code is known."""
-
-    call_s = 0.0
-    """Seconds from the last call to its finished result."""
-    result: Tensor
-    """Result of the last call."""
-
-    def __init__(self, op: Op, case: Case, device: Device) -> None:
-        """Prepare to check the calls of one row."""
-        self._op, self._case, self._device = op, case, device
-
-    def first(self, call: Callable[[], object], data: InputSet) -> CheckResult:
-        """Check a call on a poisoned output."""
-        return self._checked(call, data)
-
-    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None) -> CheckResult:
-        """Check a call after timing; a random result must differ from the result of the `earlier` launch."""
-        return self._checked(call, data, earlier)
-
-    def _checked(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
-        start = time.perf_counter()
-        self.result = verify.run_poisoned(call, data.out, self._device.synchronize)
-        self.call_s = time.perf_counter() - start
-        return verify.check(self._op, self._case, data, self.result, earlier)
-
-
 class UserChecks(Checks):
     """Verifies calls of a user's function."""
 
@@ -68,17 +41,17 @@ class UserChecks(Checks):
         super().__init__(op, case, device)
         self._fill, self._takes_out, self._settings = fill, takes_out, current_settings()
 
-    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None) -> CheckResult:
+    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
         """Check a call after timing, and a call on new values in the same input tensors."""
         stale = self.result
-        checked = self._checked(call, data, earlier)
+        checked = self.check(call, data, earlier)
         inputs = tuple(x.clone() for x in data.inputs)
         if checked.is_right:
             stale = self.result
             seed = random.getrandbits(32)
             fill = "uniform" if self._fill == "zeros" else self._fill
             _fill(data, self._op.make_inputs(self._case, Filler(fill, self._case.dtype, self._device, seed)))
-            checked = self._checked(call, data, earlier and (inputs, stale), is_poisoned=False)
+            checked = self.check(call, data, earlier and (inputs, stale), is_poisoned=False)
             if not checked.is_right and checked.checked_elements:
                 checked = replace(checked, reason=f"on new values in the same tensors (seed {seed}): {checked.reason}")
         if not checked.is_right and checked.checked_elements and _same_bytes(self.result, stale):
@@ -86,7 +59,7 @@ class UserChecks(Checks):
         _fill(data, inputs)  # others may share the buffers
         return checked
 
-    def _checked(
+    def check(
         self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None, is_poisoned: bool = True
     ) -> CheckResult:
         """Check a call; a problem with anything but the values checks no elements."""

@@ -25,6 +25,7 @@ reference: its op checks what must hold of every result.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from bench.harness.op import Case, Op
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bench.harness.device.device import Device
     from bench.harness.op import Launch
 
 UNIT_ROUNDOFF = {
@@ -272,3 +274,26 @@ def _bound(op: Op, case: Case, inputs: tuple[Tensor, ...], wide: tuple[Tensor, .
     bound = truth.abs().mul_(4 * (unit + product))
     bound = bound + (8 * (math.sqrt(terms) * accumulator + product) + 2 * op.intermediate_roundings * unit) * size
     return bound + 4 * unit * truth.square().mean().sqrt() if terms > 1 else bound
+
+
+class Checks:
+    """Verifies calls of built-in providers, whose code is known."""
+
+    call_s = 0.0
+    """Seconds from the last call to its finished result."""
+    result: Tensor
+    """Result of the last call."""
+
+    def __init__(self, op: Op, case: Case, device: Device) -> None:
+        """Prepare to check the calls of one row."""
+        self._op, self._case, self._device = op, case, device
+
+    def check(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
+        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch."""
+        start = time.perf_counter()
+        self.result = run_poisoned(call, data.out, self._device.synchronize)
+        self.call_s = time.perf_counter() - start
+        return check(self._op, self._case, data, self.result, earlier)
+
+    last = check
+    """The check after timing."""

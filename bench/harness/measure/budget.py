@@ -39,8 +39,8 @@ MIN_ROW_S = 0.7
 CHECK_S_PER_BYTE = 3e-8
 """Time to check the result twice on a processor, per byte of one set of inputs and outputs, as two cores take it."""
 
-SMALL_WORK = 2**22
-"""FLOPs plus bytes below which a case needs no estimate: at the slowest rate seen, 1 GFLOP/s, it takes 4 ms."""
+SMALL_WORK = 2**23
+"""FLOPs plus bytes below which a case needs no estimate: at the slowest rate seen, 1 GFLOP/s, it takes 8 ms."""
 
 LONG_ENOUGH_S = 0.05
 """A pilot that takes this long can be scaled up: launches, caches and the 4 to 16 ms that a busy machine's scheduler
@@ -251,6 +251,6 @@ def smaller_cases(op: Op, case: Case) -> list[Case]:
             break
         cases.append(smaller)
         larger = smaller
-        if total(op.work(smaller)) < SMALL_WORK // 16:
+        if total(op.work(smaller)) < SMALL_WORK // 32:
             break
     return cases[::-1]

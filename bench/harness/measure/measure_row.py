@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bench.harness import worker
-from bench.harness.data.checks import Checks, UserChecks
+from bench.harness.data.checks import UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.replay import ReplayCheck
-from bench.harness.data.verify import CheckResult
+from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.measure.errors import failed
 from bench.harness.measure.flags import Flag, recorded
@@ -144,7 +144,7 @@ def prepare(
         checks = checks_of(row, device, provider)
         checking = time.perf_counter()
         try:
-            before = checks.first(calls[0], sets[0])
+            before = checks.check(calls[0], sets[0])
         except provider.refuses_with as error:
             raise ProviderUnavailableError(str(error)) from None
     if not before.is_right:

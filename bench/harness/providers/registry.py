@@ -125,8 +125,10 @@ def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
     """Return for each default provider its stand-ins where it refuses a case: the older Triton versions, newest
     first.
     """
+    if not device.is_gpu:
+        return {}
     newest, *older = _fixed_versions(family, architecture(device)) or [""]
-    return {newest: tuple(older)} if device.is_gpu and older else {}
+    return {newest: tuple(older)} if older else {}
 
 
 def _fixed_versions(family: str, arch: int) -> list[str]:
