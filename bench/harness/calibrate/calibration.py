@@ -102,10 +102,10 @@ def identity(device: Device) -> dict[str, Any]:
 def _at_clock(ceilings: Ceilings, entry: Ceiling) -> float | None:
     """Return the datasheet's rate per clock at the SM clock of a measured peak, FLOP/s; None if it is not known."""
     at_clock = {"flops": clock_limited_peak_flops_per_s, "fma": clock_limited_vector_flops_per_s}.get(entry.quantity)
-    gpu = load_gpus().get(ceilings.slug)
-    if gpu is None or at_clock is None or entry.kind != "measured" or not entry.sm_clock_hz:
+    if at_clock is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
-    return at_clock(gpu, entry.name, entry.sm_clock_hz)
+    gpu = load_gpus().get(ceilings.slug)
+    return at_clock(gpu, entry.name, entry.sm_clock_hz) if gpu else None
 
 
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:

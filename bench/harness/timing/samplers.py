@@ -53,16 +53,10 @@ SPIN_CYCLES_PER_S = 3.2e9
 """Cycles of the spinning kernel per second, above all clocks of the GPU table: slower clocks only spin longer."""
 
 SPIN_SHARE = 1.3
-"""The spin lasts so many times what it takes to queue the launches behind it."""
+"""Length of the spin over the time that it takes to queue the launches behind it."""
 
-LEAST_SPIN_S = 30e-6
+LEAST_SPIN_S, LONGEST_GRAPH_SPIN_S = 30e-6, 5e-3
 """Spin before the replay of a graph: launching one takes the host about 10 us."""
-
-LONGEST_GRAPH_SPIN_S = 5e-3
-"""Longest spin before the replay of a graph, however long the host takes to queue it."""
-
-SHORTER_SPIN = 0.98
-"""Factor by which a spin that had to be made longer becomes shorter again with each sample that was queued in time."""
 
 LONGEST_SPIN_S = 0.5
 """Longest spin before queued launches. It does not wait for a slower host: one enqueue time that contains a compilation
@@ -71,15 +65,16 @@ would make every sample last minutes."""
 MOST_LONGER = 8
 """Factor by which the spin before queued launches may grow when the host is late."""
 
-ESTIMATE_LAUNCHES = 5
-SHORTEST_LAUNCH_S = 1e-7
+SHORTER_SPIN = 0.98
+"""Factor by which a longer spin becomes shorter again with each sample that was queued in time."""
+
 GROWN = 1.5
 """A graph whose replay is shorter than wanted by this factor is captured again, with more launches."""
 
-LATENCY_CALLS = 50
 BUSY_S = 0.05
 """Work that is queued before clock and power are read, so that the GPU is busy meanwhile: each takes up to 20 ms."""
 
+ESTIMATE_LAUNCHES, LATENCY_CALLS, SHORTEST_LAUNCH_S = 5, 50, 1e-7
 PROBE_CAP_S = 0.2
 """Time after which estimates stop calling: one call of a slow case is enough to know it."""
 

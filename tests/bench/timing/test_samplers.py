@@ -10,7 +10,7 @@ import torch
 
 from bench.harness.device.device import Device
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, Limits
+from bench.harness.timing.protocol import GPU_LIMITS, Limits
 from bench.harness.timing.samplers import (
     BUSY_S,
     EVENT_TICK_S,
@@ -185,21 +185,6 @@ def test_the_host_sampler_goes_on_where_the_last_sample_ended(monkeypatch):
     assert sampler.method == "host"
 
 
-def test_the_host_sampler_skips_the_first_calls_before_its_samples(monkeypatch):
-    clock = HostClock(monkeypatch)
-
-    class Slow(list):
-        def __iter__(self):
-            for call in super().__iter__():
-                clock.seconds += 10.0
-                yield call
-
-    sampler = HostSampler([clock.call("z", 0.5)], launches_per_sample=1)
-    sampler.begin_with(Slow(clock.call(name, 0.5) for name in "abc"), first=2)
-    assert sampler.sample() == 0.5
-    assert clock.log == ["c"]
-
-
 def test_results_on_the_host_are_kept_for_a_round_of_the_calls():
     alive = weakref.WeakSet()
     sampler = HostSampler([lambda: made(alive)] * 5, launches_per_sample=3)
@@ -249,14 +234,6 @@ def test_the_launch_of_a_graph_is_not_in_its_time_however_long_the_host_takes(gp
     gpu.replays = 0
     assert [sampler.sample() for _ in range(20)] == pytest.approx([1e-3] * 20, rel=1e-3)
     assert gpu.replays < 30  # the spin stays as long as it must be
-
-
-def test_without_the_spin_the_launch_of_the_graph_is_in_its_time(gpu, monkeypatch):
-    # What the test above guards against: 1.5 % of a sample of a millisecond.
-    gpu.graph_launch_s = 15e-6
-    monkeypatch.setattr(samplers, "LEAST_SPIN_S", 0.0)
-    monkeypatch.setattr(samplers, "LONGEST_GRAPH_SPIN_S", 0.0)
-    assert GraphSampler([gpu.launch("a", 10e-6)], launches=100).sample() == pytest.approx(1.015e-3)
 
 
 def test_a_host_that_is_slower_than_the_longest_spin_is_not_waited_for(gpu, monkeypatch):
@@ -388,28 +365,6 @@ def test_what_a_first_call_compiles_does_not_become_the_length_of_a_spin(gpu, mo
         assert max(spins_s) < 0.01
 
 
-def test_a_host_that_is_always_slow_is_waited_for_no_longer_than_the_longest_spin(gpu, monkeypatch):
-    spins_s = spins_of(gpu, monkeypatch)
-    gpu.enqueue_s, gpu.can_capture = 30.0, False
-    make_sampler([gpu.launch("a", 10e-6)], GPU, GPU_LIMITS).sample()
-    assert set(spins_s) == {LONGEST_SPIN_S}
-
-
-def test_without_enough_spin_the_fake_shows_the_hosts_time(gpu):
-    # What the test above guards against: the same sample without the hold-back is five times too long.
-    gpu.enqueue_s = 50e-6
-    sampler = EventSampler([gpu.launch("a", 10e-6)], launches_per_sample=100, enqueue_s=0.0)
-    assert sampler.sample() == pytest.approx(100 * 50e-6, rel=0.05)
-
-
-def test_on_a_cpu_the_host_clock_is_the_sampler(monkeypatch):
-    clock = HostClock(monkeypatch)
-    monkeypatch.setattr(samplers, "tick_s", lambda device: 1e-9)
-    sampler = make_sampler([clock.call("a", 2**-12)], CPU, Limits(20, 0.02, 0, 2, 0.1, min_sample_s=2**-10))
-    assert isinstance(sampler, HostSampler)
-    assert sampler.launches_per_sample == 4
-
-
 def test_one_preempted_call_does_not_make_the_samples_shorter(monkeypatch):
     clock = HostClock(monkeypatch)
     monkeypatch.setattr(samplers, "tick_s", lambda device: 1e-9)
@@ -419,13 +374,7 @@ def test_one_preempted_call_does_not_make_the_samples_shorter(monkeypatch):
         clock.seconds += next(durations_s)
 
     sampler = make_sampler([call], CPU, Limits(20, 0.02, 0, 2, 0.1, min_sample_s=2**-10))
-    assert sampler.launches_per_sample == 4
-
-
-def test_a_clock_that_shows_no_time_at_all_still_gives_a_sampler(monkeypatch):
-    clock = HostClock(monkeypatch)
-    sampler = make_sampler([clock.call("a", 0.0)], CPU, CPU_LIMITS)
-    assert sampler.launches_per_sample >= 1
+    assert (sampler.method, sampler.launches_per_sample) == ("host", 4)
 
 
 @pytest.mark.parametrize("duration_s", [5e-6, 1e-4, 0.01])
@@ -500,11 +449,6 @@ def test_a_capture_that_was_too_short_gives_its_memory_back_before_the_next_one(
     assert len(gpu.pools) == 2  # it was captured again
 
 
-def test_the_queue_of_a_short_launch_stays_below_its_limit(gpu):
-    gpu.can_capture = False
-    assert make_sampler([gpu.launch("a", 1e-7)], GPU, GPU_LIMITS).launches_per_sample == MAX_QUEUED
-
-
 def test_an_error_of_the_calls_themselves_is_not_swallowed(gpu):
     def broken():
         raise ValueError("no such kernel")
@@ -513,19 +457,16 @@ def test_an_error_of_the_calls_themselves_is_not_swallowed(gpu):
         make_sampler([broken], GPU, GPU_LIMITS)
 
 
-@pytest.mark.parametrize("copies", [1, 2, 3, 7, 300, 1999, 2000])
-@pytest.mark.parametrize("wanted", [1, 5, 200, 1999, 10**6])
+@pytest.mark.parametrize("copies", [1, 2, 7, 300, 1999, 2000])
+@pytest.mark.parametrize("wanted", [1, 200, 10**6])
 def test_a_graph_holds_whole_rounds_within_its_limit(copies, wanted):
+    assert graph_launches(MAX_GRAPH_LAUNCHES + 1, wanted) == MAX_GRAPH_LAUNCHES + 1
     launches = graph_launches(copies, wanted)
     assert launches % copies == 0
     assert launches >= copies
     assert launches <= MAX_GRAPH_LAUNCHES
     assert launches >= min(wanted, MAX_GRAPH_LAUNCHES - copies + 1)  # as many as wanted, or as many as fit
     assert launches < wanted + copies or launches == copies  # and no more than that
-
-
-def test_more_copies_than_the_longest_graph_are_each_launched_once():
-    assert graph_launches(MAX_GRAPH_LAUNCHES + 1, 10**6) == MAX_GRAPH_LAUNCHES + 1
 
 
 def test_host_latency_is_from_call_to_result_and_its_median(gpu):
