@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError, output
+from results.show.export import TABLE_FORMATS
 from results.show.terminal import OutputError, Parser, fail, print_out, say
 
 INTERRUPTED = 130
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     show = commands.add_parser("list", help="families, operations, versions", description="Print the shipped kernels.")
-    show.add_argument("--format", choices=output.FORMATS, default="table")
+    show.add_argument("--format", choices=TABLE_FORMATS, default="table")
     show.set_defaults(run=_list, prog=show.prog)
     audit = commands.add_parser("audit", help="compile and read the machine code", description=AUDIT, epilog=EXAMPLES)
     audit.set_defaults(run=_audit, prog=audit.prog)
@@ -78,7 +79,7 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
         "--version": "versions, v2; default: all",
     }.items():
         audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
-    audit.add_argument("--format", choices=output.FORMATS, default="table")
+    audit.add_argument("--format", choices=TABLE_FORMATS, default="table")
     audit.add_argument("--all", action="store_true", help="all variants of all versions: some minutes")
     audit.add_argument(
         "--sass",

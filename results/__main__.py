@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from results.compare import command as compare_command
 from results.compare.selection import NAMED, Selection, add_records, add_runs
 from results.history import command as history_command
-from results.show.export import FORMATS, csv_text, json_text, markdown_text, parquet_bytes, render, write_output
+from results.show.export import FORMATS, TABLE_FORMATS, Table, parquet_bytes, table_of_run, write_output
 from results.show.table import describe, render_runs, render_table
 from results.show.terminal import USAGE, OutputError, Parser, drawn, fail, prepare_streams, print_out, say, stdout
 from results.store.runfile import Run, StoreError, reason_of
@@ -95,8 +95,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
-    choices = ("table", "json", "csv", "md")
-    parser.add_argument("--format", choices=choices, default="table", help="of the output (default: table)")
+    parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="of the output (default: table)")
 
 
 def _directory(options: argparse.Namespace) -> Path:
@@ -117,21 +116,15 @@ def _list(options: argparse.Namespace) -> int:
         if not runs:
             say(f"no run in {directory} is of {NAMED}, and of --gpu and --since")
     rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
-    if options.format == "json":
-        print_out(json_text(rows))
-    elif options.format == "csv":
-        print_out(csv_text(rows, LIST_COLUMNS))
-    elif options.format == "md":
-        print_out(markdown_text(rows, LIST_COLUMNS))
-    elif runs:
-        print_out(drawn(lambda console: render_runs(runs, console)))
+    draw = (lambda console: render_runs(runs, console)) if runs else None
+    print_out(Table(rows=lambda: rows, columns=LIST_COLUMNS, draw=draw).render(options.format))
     return 0
 
 
 def _show(options: argparse.Namespace) -> int:
     run, problems = _load(options)
     if options.format != "table":
-        print_out(render(run.environment, run.records, options.format, problems.append))
+        print_out(table_of_run(run.environment, run.records, problems.append).render(options.format))
         return _report(run, problems, options)
     if any("share" in record.extra for record in run.records):
         show_profile = resolve_name(PROFILE)
@@ -159,7 +152,7 @@ def _export(options: argparse.Namespace) -> int:
     if options.format == "parquet":
         data = parquet_bytes(run, problems.append)
     else:
-        text = render(run.environment, run.records, options.format, problems.append)
+        text = table_of_run(run.environment, run.records, problems.append).render(options.format)
         data = text.encode("utf-8")
     if is_file:
         write_output(Path(options.output), data)

@@ -1,13 +1,11 @@
 """Prints rows: a table for people, JSON, CSV or Markdown for programs and pages."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from results.show.export import Table
 from results.show.grid import Column, print_grid
-from results.show.terminal import drawn
 
-FORMATS = ("table", "json", "csv", "md")
 TITLES = {
     "shape_class": "shapes",
     "registers": "regs",
@@ -44,21 +42,20 @@ def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], 
 
     Args:
         rows: The same keys in each.
-        how: One of `FORMATS`.
+        how: One of `TABLE_FORMATS`.
         columns: Those of the table and of Markdown; the other formats have all.
         environment: What the rows have in common, for JSON.
     """
-    from results.show.export import csv_text, markdown_text
-
-    if how == "json":
-        return json.dumps({"environment": dict(environment), "rows": list(rows)}, indent=1) + "\n"
-    if how == "csv":
-        plain = [{key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows]
-        return csv_text(plain, columns)
     used = [name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)]
-    if how == "md":
-        return markdown_text([{TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows], used)
-    return drawn(lambda console: _print_table(console, rows, used))
+    table = Table(
+        rows=lambda: [{key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows],
+        columns=columns,
+        titles=used,
+        shown=lambda: [{TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows],
+        document=lambda: {"environment": dict(environment), "rows": list(rows)},
+        draw=lambda console: _print_table(console, rows, used),
+    )
+    return table.render(how)
 
 
 def _shown(name: str, value: Any) -> str:

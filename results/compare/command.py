@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from results.compare.load import turns_of
 from results.compare.selection import NAMED, add_records, add_runs, wanted_of
 from results.compare.sides import MODES, CompareOptions
+from results.show.export import TABLE_FORMATS
 from results.show.theme import add_theme
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import StoreError
@@ -68,7 +69,7 @@ def add_margin(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the format of the text and the file of the picture, the one file that these commands write."""
-    parser.add_argument("--format", choices=("table", "json", "csv", "md"), default="table", help="(default: table)")
+    parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="(default: table)")
     parser.add_argument("-o", "--output", "--plot", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
     add_theme(parser)
 

@@ -15,7 +15,7 @@ from results.compare.match import Unmatched
 from results.compare.row import ComparedRow
 from results.compare.sides import revision
 from results.record import Environment
-from results.show.export import csv_text, json_text, markdown_text
+from results.show.export import Table
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_time
 from results.show.terminal import printable, table_console
@@ -192,29 +192,28 @@ def _json_unmatched(one: Unmatched) -> dict[str, Any]:
 
 
 def as_text(compared: Compared, form: str, fail_on: str, file: TextIO, **of_summary: Any) -> str:
-    """Return the comparison as `table`, as wide as `file` can show, `md`, `csv` or `json`, see `as_json`."""
-    if form == "json":
-        return as_json(compared, fail_on, **of_summary)
-    if form == "csv":
-        return as_csv(compared)
+    """Return the comparison as `table`, as wide as `file` can show, or in another of `TABLE_FORMATS`.
+
+    `of_summary` replaces values of the summary that JSON holds.
+    """
     lines = [f"{line}\n" for line in geomean_lines(compared)]
     if form == "table":
         return print_table(compared, file) + "".join(lines)
-    return as_markdown(compared) + "\n" * bool(lines) + "".join(f"- {line}".replace("<", "&lt;") for line in lines)
-
-
-def as_json(compared: Compared, fail_on: str, **of_summary: Any) -> str:
-    """Return the comparison as one JSON document; `of_summary` replaces values of its summary."""
-    return json_text(
-        {
+    table = Table(
+        rows=lambda: flat_rows(compared),
+        shown=lambda: _without_constant([_cells(row) for row in compared.rows]),
+        document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": json_rows(compared),
             "unmatched": [_json_unmatched(one) for one in compared.unmatched],
-        }
+        },
+        head=f"**{headline(compared)}**\n",
+        notes=_below(compared) + "\n" * bool(lines) + "".join(f"- {line}".replace("<", "&lt;") for line in lines),
     )
+    return table.render(form)
 
 
-def as_csv(compared: Compared) -> str:
+def flat_rows(compared: Compared) -> list[dict[str, Any]]:
     """Return a row for each comparison, and one with the verdict `UNMATCHED` for each record that has none."""
     rows = []
     for row in json_rows(compared):
@@ -227,14 +226,12 @@ def as_csv(compared: Compared) -> str:
         known = _json_unmatched(one)
         known |= {f"provider_{one.side}": one.record.provider, "verdict": UNMATCHED}
         rows.append({name: known.get(name) for name in rows[0]} | {"reason": f"{one.side}: {one.reason}"})
-    return csv_text(rows, list(rows[0]))
+    return rows
 
 
-def as_markdown(compared: Compared) -> str:
-    """Return a summary in one line, the table, and what was not compared: made to be pasted into a pull request."""
-    shown = _without_constant([_cells(row) for row in compared.rows])
-    text = f"**{headline(compared)}**\n\n{markdown_text(shown, list(shown[0]))}"
-    text += "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
+def _below(compared: Compared) -> str:
+    """Return what stands below the Markdown table: the runs, and what was not compared."""
+    text = "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
     if compared.unmatched:
         listed = [f"- {printable(describe(one))}" for one in compared.unmatched]
         inside = "\n".join(line.replace("<", "&lt;") for line in listed)

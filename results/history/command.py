@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -38,7 +37,7 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     Raises:
         StoreError: nothing fits or too much does, a folder cannot be read, or the picture cannot be written.
     """
-    from results.history.output import as_csv, as_json, as_markdown, print_table
+    from results.history.output import as_text
     from results.history.plot import draw
     from results.show.picture import check_picture, save_picture
 
@@ -51,11 +50,5 @@ def run(options: argparse.Namespace, directory: Path, stdout: TextIO) -> Output:
     series = history(runs, wanted_of(options), options.metric, options.margin, options.gpu)
     if options.output is not None:
         save_picture(draw(series, options.theme), options.output)
-    writers: dict[str, Callable[[], str]] = {
-        "json": lambda: as_json(series),
-        "csv": lambda: as_csv(series),
-        "md": lambda: as_markdown(series),
-        "table": lambda: print_table(series, stdout),
-    }
     notes = tuple(dict.fromkeys(note for one in series for note in one.notes))
-    return Output(writers[options.format](), notes, 0, options.output, series[0].problems)
+    return Output(as_text(series, options.format, stdout), notes, 0, options.output, series[0].problems)

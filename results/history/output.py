@@ -6,16 +6,24 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from results.history.segments import METRICS, HistoryPoint, Series, short_date
-from results.show.export import csv_text, json_text, markdown_text
+from results.show.export import Table
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_half_width, format_percent, format_rate, format_time
 from results.show.terminal import printable, table_console
 from results.stats.comparison import UNKNOWN
 
 
-def as_json(series: Sequence[Series]) -> str:
-    """Return all series as one JSON document."""
-    return json_text({"series": [_json_series(one) for one in series]})
+def as_text(series: Sequence[Series], form: str, file: TextIO) -> str:
+    """Return a history as `table`, as wide as `file` can show, or in another of `TABLE_FORMATS`."""
+    if form == "table":
+        return print_table(series, file)
+    table = Table(
+        rows=lambda: _flat_rows(series),
+        shown=lambda: [_cells(one, point) for one in series for point in one.points],
+        document=lambda: {"series": [_json_series(one) for one in series]},
+        head=f"**{heading(series)}**\n",
+    )
+    return table.render(form)
 
 
 def _json_series(one: Series) -> dict[str, Any]:
@@ -46,7 +54,7 @@ def _json_point(point: HistoryPoint) -> dict[str, Any]:
     }
 
 
-def as_csv(series: Sequence[Series]) -> str:
+def _flat_rows(series: Sequence[Series]) -> list[dict[str, Any]]:
     """Return a row for each run and provider."""
     rows = []
     for one in series:
@@ -59,13 +67,7 @@ def as_csv(series: Sequence[Series]) -> str:
                 else:
                     row[name] = ",".join(value) if name == "flags" else value
             rows.append(row)
-    return csv_text(rows, ())
-
-
-def as_markdown(series: Sequence[Series]) -> str:
-    """Return a heading and one table."""
-    rows = [_cells(one, point) for one in series for point in one.points]
-    return f"**{heading(series)}**\n\n{markdown_text(rows, list(rows[0]))}"
+    return rows
 
 
 def heading(series: Sequence[Series]) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
+from results.show.export import TABLE_FORMATS, Table
 from results.show.grid import Column, print_grid, width_of
-from results.show.terminal import WIDE, OutputError, drawn, fail, print_out
+from results.show.terminal import WIDE, OutputError, fail, print_out
 from roofline.hardware.gpu import (
     Gpu,
     UnknownGpuError,
@@ -26,7 +26,6 @@ from roofline.work import DTYPES
 if TYPE_CHECKING:
     from rich.console import Console
 
-FORMATS = ("table", "json", "csv", "md")
 SHOWN_DTYPES = {name: name for name in DTYPES if not name.startswith("fp8")} | {"fp8": "fp8e4m3"}
 """Columns for people: both fp8 formats have one peak. Label: dtype."""
 
@@ -83,7 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=EXAMPLES,
     )
     parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several side by side")
-    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="default: %(default)s")
     parser.set_defaults(run=run)
 
 
@@ -99,26 +98,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(form: str, gpus: Sequence[Gpu], is_detailed: bool) -> str:
-    if form == "json":
-        return json.dumps([gpu_row(gpu) for gpu in gpus], indent=2) + "\n"
-    if form == "csv":
-        return csv_text(gpus)
-    if form == "md":
-        return _markdown(gpus)
-    return drawn(lambda console: _table(console, gpus, is_detailed))
+    table = Table(
+        rows=lambda: [_flat_row(gpu) for gpu in gpus],
+        shown=lambda: [_markdown_row(gpu) for gpu in gpus],
+        document=lambda: [gpu_row(gpu) for gpu in gpus],
+        draw=lambda console: _table(console, gpus, is_detailed),
+    )
+    return table.render(form)
 
 
-def _markdown(gpus: Iterable[Gpu]) -> str:
-    peaks = [f"{label} {_unit(label)}" for label in TABLE_COLUMNS]
-    points = [f"ridge {label} FLOP/byte" for label in TABLE_COLUMNS]
-    header = ["GPU", "name", *peaks, "GB/s", "L2 MiB", *points]
-    lines = ["| " + " | ".join(header) + " |", "| --- | --- |" + " ---: |" * (len(header) - 2)]
-    for gpu in gpus:
-        cells = _cells(gpu)
-        row = [gpu.slug, gpu.name, *(cells[key] for key in (*TABLE_COLUMNS, "GB/s", "L2 MiB"))]
-        row += [_ridge_cell(gpu, label) for label in TABLE_COLUMNS]
-        lines.append("| " + " | ".join(row) + " |")
-    return "".join(f"{line}\n" for line in lines)
+def _markdown_row(gpu: Gpu) -> dict[str, str]:
+    cells = _cells(gpu)
+    return {
+        "GPU": gpu.slug,
+        "name": gpu.name,
+        **{f"{label} {_unit(label)}": cells[label] for label in TABLE_COLUMNS},
+        **{key: cells[key] for key in ("GB/s", "L2 MiB")},
+        **{f"ridge {label} FLOP/byte": _ridge_cell(gpu, label) for label in TABLE_COLUMNS},
+    }
 
 
 def _unit(label: str) -> str:
@@ -330,14 +327,6 @@ def gpu_row(gpu: Gpu) -> dict[str, Any]:
     row["peaks_flops_per_s"] = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
     row["ridge"] = ridges(gpu)
     return row
-
-
-def csv_text(gpus: Sequence[Gpu]) -> str:
-    """Return the GPUs as CSV with a header."""
-    from results.show import export
-
-    rows = [_flat_row(gpu) for gpu in gpus]
-    return export.csv_text(rows, list(rows[0]))
 
 
 def _flat_row(gpu: Gpu) -> dict[str, Any]:

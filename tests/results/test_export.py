@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from results.record import OPTIONAL_KEYS, Record
-from results.show.export import TEXT_FORMATS, markdown_text, parquet_bytes, render, write_output
+from results.show import export
+from results.show.export import TABLE_FORMATS, markdown_text, parquet_bytes, table_of_run, write_output
 from results.show.judge import JUDGED_KEYS
 from results.show.rows import COLUMNS, TELEMETRY_NUMBERS, WHOLE_COLUMNS, document, flat_rows, to_frame
 from results.show.table import TABLE_COLUMNS
@@ -45,7 +46,7 @@ def test_units_of_the_op_are_not_those_of_the_peak_that_judges_it(run, make_reco
 
 
 def test_json_holds_everything_and_the_judged_keys(run):
-    read = json.loads(render(run.environment, run.records, "json"))
+    read = json.loads(table_of_run(run.environment, run.records).render("json"))
     assert read["environment"] == run.environment.to_dict() | {"argv": list(run.environment.argv)}
     assert len(read["records"]) == 3
     for row, record in zip(read["records"], run.records, strict=True):
@@ -56,7 +57,7 @@ def test_json_holds_everything_and_the_judged_keys(run):
 
 
 def test_csv_reads_back_exactly(run):
-    rows = list(csv.DictReader(io.StringIO(render(run.environment, run.records, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(table_of_run(run.environment, run.records).render("csv"))))
     expected = flat_rows(run.environment, run.records)
     assert list(rows[0]) == list(expected[0])
     for read, row in zip(rows, expected, strict=True):
@@ -89,9 +90,9 @@ def test_every_plain_value_that_all_records_hold_has_a_column():
     assert {field.name for field in fields(Record)} - elsewhere <= set(COLUMNS)
 
 
-@pytest.mark.parametrize("format", TEXT_FORMATS)
+@pytest.mark.parametrize("format", TABLE_FORMATS[1:])
 def test_a_run_without_records_has_an_export(make_environment, format):
-    text = render(make_environment(), [], format)
+    text = table_of_run(make_environment(), []).render(format)
     if format == "csv":
         assert text == ",".join(COLUMNS) + "\n"
     elif format == "md":
@@ -101,8 +102,8 @@ def test_a_run_without_records_has_an_export(make_environment, format):
 
 
 def test_an_unknown_format_is_named(make_environment):
-    with pytest.raises(ValueError, match="unknown format 'xml'; known: csv, json, md"):
-        render(make_environment(), [], "xml")
+    with pytest.raises(ValueError, match="unknown format 'xml'; known: table, json, csv, md"):
+        table_of_run(make_environment(), []).render("xml")
 
 
 def markdown_cells(text):
@@ -113,7 +114,7 @@ def markdown_cells(text):
 
 
 def test_markdown_is_the_table_that_people_read(run):
-    head, rule, first, second, skipped = markdown_cells(render(run.environment, run.records, "md"))
+    head, rule, first, second, skipped = markdown_cells(table_of_run(run.environment, run.records).render("md"))
     assert head == [  # without `% meas` and `mix`, as nothing was measured of this machine
         *(
             "op",
@@ -143,7 +144,7 @@ def test_markdown_is_the_table_that_people_read(run):
 
 
 def test_markdown_leaves_out_a_column_without_any_value(make_environment, make_record):
-    head, *_ = markdown_cells(render(make_environment(), [make_record()], "md"))
+    head, *_ = markdown_cells(table_of_run(make_environment(), [make_record()]).render("md"))
     assert "reason" not in head
     assert "flags" not in head
 
@@ -156,10 +157,10 @@ def test_markdown_keeps_any_text_within_its_cell():
     assert "<" not in text
 
 
-@pytest.mark.parametrize("format", TEXT_FORMATS)
+@pytest.mark.parametrize("format", TABLE_FORMATS[1:])
 def test_no_export_holds_what_a_terminal_obeys(make_environment, make_record, format):
     record = make_record(provider=HOSTILE, options={HOSTILE: HOSTILE}, flags=(HOSTILE,), reason=HOSTILE)
-    text = render(make_environment(run_id=HOSTILE), [record], format)
+    text = table_of_run(make_environment(run_id=HOSTILE), [record]).render(format)
     assert all(character.isprintable() or character == "\n" for character in text)
     text.encode("utf-8")
 
@@ -234,8 +235,8 @@ def test_whole_numbers_with_gaps_stay_whole(make_environment, make_record, tmp_p
 
 def test_why_telemetry_is_missing_is_left_to_json(make_environment, make_record):
     record = make_record(telemetry={"power_w": None, "errors": {"power_w": "NoPermission"}})
-    assert "NoPermission" in render(make_environment(), [record], "json")
-    text = render(make_environment(), [record], "csv")
+    assert "NoPermission" in table_of_run(make_environment(), [record]).render("json")
+    text = table_of_run(make_environment(), [record]).render("csv")
     assert ("NoPermission" in text, "telemetry_errors" in text, "telemetry_power_w" in text) == (False, False, True)
 
 
@@ -302,3 +303,8 @@ def test_an_export_that_cannot_be_written_is_one_line(tmp_path, place):
     assert str(caught.value).startswith(f"cannot write {tmp_path / place}: ")
     assert ("a part of its folder is a file" in str(caught.value)) == bool(place)
     assert "\n" not in str(caught.value)
+
+
+def test_a_new_format_is_one_function_that_every_table_has(run, monkeypatch):
+    monkeypatch.setitem(export.WRITERS, "count", lambda table: f"{len(table.rows())} rows\n")
+    assert table_of_run(run.environment, run.records).render("count") == "3 rows\n"

@@ -13,10 +13,10 @@ from typing import Any
 from bench.harness.data.inputs import FILLS
 from results.record import CACHE_STATES
 from results.show import removed
+from results.show.export import TABLE_FORMATS
 from roofline.work import dtype_named
 
 DEFAULT_DTYPE = "bf16"
-FORMATS = ("table", "json", "csv", "md")
 PICTURES = (".png", ".svg", ".pdf")
 
 MAX_BUDGET_S = 1e9
@@ -148,7 +148,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)",
     },
     "--kernels": SWITCH | {"help": "on a GPU, record after the timing which kernels a launch starts; -v prints them"},
-    "--format": {"choices": FORMATS, "default": "table", "help": "of what goes to stdout (default: table)"},
+    "--format": {"choices": TABLE_FORMATS, "default": "table", "help": "of what goes to stdout (default: table)"},
     "--output": {
         "metavar": "PATH",
         "type": path,

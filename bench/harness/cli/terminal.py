@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from results.record import Environment, Record
+from results.show.export import table_of_run
 from results.show.table import name_of, render_table
-from results.show.terminal import OutputError, drawn, print_out, printable, say
+from results.show.terminal import OutputError, print_out, printable, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,7 +108,7 @@ def print_run(
     Args:
         environment: of the run.
         records: what was measured.
-        output_format: `table`, or a format of `results.show.export.render`.
+        output_format: `table`, or another of `results.show.export.TABLE_FORMATS`.
         baseline: provider that a table sets the others against.
         saved: where the run is kept.
         render: prints the table in place of that of ops.
@@ -132,19 +133,14 @@ def run_text(
     document: Document | None = None,
 ) -> str:
     """Return a run in the format asked for; a table is as wide as stdout is, and colored where that is a terminal."""
-    if output_format != "table":
-        from results.show import export
-
-        if output_format == "json" and document is not None:
-            return export.json_text(document(environment, records))
-        return export.render(environment, records, output_format)
 
     def draw(console: Console) -> None:
         (render or render_table)(environment, records, console)
         for line in baseline_lines(records, baseline):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    return drawn(draw)
+    content = None if document is None else lambda: document(environment, records)
+    return table_of_run(environment, records, draw=draw, content=content).render(output_format)
 
 
 def table_of(ops: Iterable[Op]) -> Render:

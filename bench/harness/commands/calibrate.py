@@ -13,9 +13,10 @@ from bench.harness.cli.interrupt import INTERRUPTED
 from bench.harness.cli.options import OUTPUT, add
 from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.op import Op
+from results.show.export import Table
 from results.show.grid import Column, print_grid
 from results.show.table import format_rate, format_time, header_lines
-from results.show.terminal import drawn, print_out, printable
+from results.show.terminal import print_out, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -166,21 +167,23 @@ def show(args: argparse.Namespace, calibration: Calibration, writer: RunWriter |
 
 def text_of(output_format: str, calibration: Calibration) -> str:
     """Return the ceilings in an output format; JSON holds the records too."""
-    from results.show.export import csv_text, json_text, markdown_text
     from results.show.rows import document
 
-    if output_format == "table":
-        return drawn(lambda console: draw(calibration, console))
-    if output_format == "json":
-        extra = {
+    def content() -> dict[str, Any]:
+        return document(calibration.environment, calibration.records) | {
             "ceilings": [asdict(entry) | {"unit": entry.unit} for entry in calibration.found],
             "decomposition": calibration.sentences,
             "not_measured": calibration.missing,
             "doubts": doubts(calibration.records),
         }
-        return json_text(document(calibration.environment, calibration.records) | extra)
-    rows = [row_of(entry) for entry in calibration.found]
-    return (csv_text if output_format == "csv" else markdown_text)(rows, COLUMNS)
+
+    table = Table(
+        rows=lambda: [row_of(entry) for entry in calibration.found],
+        columns=COLUMNS,
+        document=content,
+        draw=lambda console: draw(calibration, console),
+    )
+    return table.render(output_format)
 
 
 def draw(calibration: Calibration, console: Console) -> None:

@@ -1,12 +1,13 @@
 """From records to rows: pairs by round and by process, clock cycles, Holm, and what is left over."""
 
 import random
+import sys
 
 import pytest
 
 from bench.harness.compare.turns import samples_per_turn
 from results.compare.comparison import compare_live
-from results.compare.output import as_markdown, json_rows
+from results.compare.output import as_text, json_rows
 from results.compare.turns import round_times
 from results.record import Environment, Record
 from results.stats.comparison import SAME, SLOWER, UNSURE
@@ -99,7 +100,7 @@ def test_flags_of_both_sides_stand_beside_the_verdict():
     assert "both are flagged preempted; the candidate is flagged drifting" in row.reason
     found = compare_live(ENVIRONMENT, sides, "torch", 0.01)
     assert json_rows(found)[0]["flags_candidate"] == ["drifting", "preempted"]
-    assert "the candidate is flagged drifting" in as_markdown(found)
+    assert "the candidate is flagged drifting" in as_text(found, "md", "slower", sys.stdout)
 
 
 def test_a_change_that_one_of_many_rows_may_show_by_chance_is_not_confirmed():
