@@ -33,9 +33,14 @@ class Tags(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation in its tag; a range of a profiler is none."""
+        kwargs = kwargs or {}
+        return func(*args, **kwargs) if getattr(func, "namespace", "") == "profiler" else self.run(func, args, kwargs)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation in its tag."""
         with self.tag(name_of(func)):
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
 
     def tag(self, name: str) -> Any:
         """Return the range in a trace of the next operation."""
@@ -56,11 +61,11 @@ class Arguments(Tags):
         self.kept: dict[int, tuple[Any, Any, Any]] = {}
         self._names = {index: operations[index].op for index in wanted}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Keep the arguments if they are wanted, then run the operation."""
         if self._names.get(self.number) == name_of(func):
-            self.kept[self.number] = func, args, kwargs or {}
-        return super().__torch_dispatch__(func, types, args, kwargs)
+            self.kept[self.number] = func, args, kwargs
+        return super().run(func, args, kwargs)
 
 
 class Account(Tags):
@@ -77,10 +82,9 @@ class Account(Tags):
         named = step.target.modules.named_parameters()
         self._owners: dict[int, str] = {id(parameter): path.rpartition(".")[0] for path, parameter in named}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation and count it."""
-        kwargs = kwargs or {}
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().run(func, args, kwargs)
         where: dict[str, Any] = {"module": self._module(), "phase": self._step.phase}
         if hasattr(func, "_schema"):
             work = count(func, args, kwargs, result)

@@ -133,9 +133,8 @@ class Event:
 
     @property
     def is_operation(self) -> bool:
-        """Whether it is a torch operation, or a region that the user compiled."""
-        is_named = "::" in self.name and not self.name.startswith(("autograd::", "torch::"))
-        return is_named or self.name.startswith(PRECOMPILED)
+        """Whether it is a torch operation."""
+        return "::" in self.name and not self.name.startswith(("autograd::", "torch::", "profiler::"))
 
     def all(self) -> Iterator[Event]:
         """Yield it and all within it."""
@@ -180,15 +179,18 @@ def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
     _divide_gpu(breakdown, [step, *beside], kernels)
 
 
-def _untagged(step: Event) -> int:
-    """Return the nanoseconds of a step of one thread without those of tagging its operations."""
-    return sum(event.own for event in step.all() if not event.is_tagging)
+def _untagged(event: Event) -> int:
+    """Return the nanoseconds of an event of one thread without those of tagging the operations in it."""
+    return sum(part.own for part in event.all() if not part.is_tagging)
 
 
 def _divide_host(
     breakdown: Breakdown, event: Event, module: str = "", owner: Operation | None = None
 ) -> Operation | None:
     """Give the time of an event and of all within it to its owners; return the first operation in it."""
+    if event.name.startswith(PRECOMPILED) and owner is None:
+        _add(breakdown.unattributed, event.name, _untagged(event))
+        return None
     if event.name.startswith(TAG):
         owner = _tagged(breakdown, event)
     elif event.name.startswith(MODULE):
@@ -205,7 +207,7 @@ def _divide_host(
         # What autograd does for a node belongs to the module of the node.
         is_node = first is not None and not event.name.startswith((STEP, MODULE))
         _add(breakdown.gaps, first.module if first is not None and is_node else module, event.own)
-    elif first is None or event.name.startswith(PRECOMPILED):
+    elif first is None:
         _add(breakdown.unattributed, event.name, event.own)
     else:
         first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
@@ -233,6 +235,9 @@ def _divide_gpu(breakdown: Breakdown, hosts: Sequence[Event], kernels: Sequence[
 def _launches(
     breakdown: Breakdown, event: Event, owner: Operation | None = None
 ) -> Iterator[tuple[Event, Operation | None]]:
+    if event.name.startswith(PRECOMPILED) and owner is None:
+        yield from ((launch, None) for launch in event.all() if launch.correlation is not None)
+        return
     owner = _tagged(breakdown, event) if event.name.startswith(TAG) else owner
     if event.correlation is not None:
         yield event, owner
