@@ -81,7 +81,6 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
 
 
 def _unusable(row: Row, problem: str) -> Row:
-    """Return a row that cannot be measured; one that was refused before stays as it is."""
     if row.refused is not None:
         return row
     reason = problem.removeprefix(f"provider '{row.provider}': ")
@@ -226,7 +225,6 @@ def with_visit(record: Record | None, visit: Record, limits: Limits) -> Record:
 
 
 def passed_over(record: Record) -> list[str]:
-    """Return a line for each version that refused a case before the one that was measured."""
     name = name_of(record)
     return [f"{name}: {provider} was passed over: {reason}" for provider, reason in record.passed_over.items()]
 

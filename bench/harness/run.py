@@ -158,7 +158,6 @@ class Run:
                 say(f"the run file keeps a line for each visit of a row: {error}")
 
     def note_time(self) -> None:
-        """Note the share of the time since `start` that was spent on timed launches."""
         took_s = time.perf_counter() - self._started_s
         timed_s = sum(sum(record.samples_s) * (record.launches_per_sample or 0) for record in self.records)
         if self.records:

@@ -224,7 +224,7 @@ class MeasuredCeilings:
             too_low: ceilings to measure again because a row is above them; the higher rate is kept.
         """
         wanted = list(dict.fromkeys(dtypes))
-        due = partial(self._due, dtypes=[d for d in wanted if d in matmul_peak.matmul().dtypes], too_low=too_low)
+        due = partial(self._due, dtypes=wanted, too_low=too_low)
         found = ceilings.with_entries(self.load())
         is_disturbed = len(due(_undisturbed(found))) > len(due(found))
         usable = _undisturbed if is_disturbed and self._is_quiet() else _all
@@ -253,8 +253,10 @@ class MeasuredCeilings:
         A GPU is judged by its datasheet, and also by the bandwidths of the mixes of reads and writes.
         """
         mixes = [entry.name for entry in known.mixes() if entry in too_low] if known.mixes() else bandwidth.MIXES
-        peaks = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *too_low)]
-        return parts_of(known.launch_floor() is None, mixes, peaks)
+        unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *too_low)]
+        peaks = [d for d in unknown if d in matmul_peak.matmul().dtypes]
+        needs_launch = known.launch_floor() is None
+        return parts_of(needs_launch, mixes, peaks) if needs_launch or mixes or peaks else []
 
     def _is_quiet(self) -> bool:
         """Return whether nothing else holds the device back at this moment, by a short time of work."""

@@ -136,7 +136,8 @@ def planned(
         providers = names[place] or registry.default_providers(place, device, case.dtype)
         rows += planning.plan([(op, case)], providers, device, settings, stand_ins, place)
     refuse_if_none_can_run(rows)
-    return Run(args, stamp_of(family), Path(family).stem, device, settings.to_dict(), argv), rows
+    command = family if is_own(family) else f"bench.{family}"
+    return Run(args, command, Path(family).stem, device, settings.to_dict(), argv), rows
 
 
 def make_all_cases(
@@ -160,11 +161,6 @@ def make_all_cases(
         found = make_cases([op], options, CaseWords.of(args, options), device_type)
         cases += [(family, op, case) for op, case in found]
     return cases
-
-
-def stamp_of(family: str) -> str:
-    """Return the name of a family's command in a record: `bench.matmul`, or the path of a user's file."""
-    return family if is_own(family) else f"bench.{family}"
 
 
 def device_of(args: argparse.Namespace) -> Device:
@@ -253,11 +249,6 @@ def check_folder(folder: Path, path: Path) -> None:
 
 
 def refuse_if_none_can_run(rows: Sequence[Row]) -> None:
-    """Refuse a run in which no row can be measured.
-
-    Raises:
-        UsageError: with the reason of the first row.
-    """
     refuse_all([f"{r.op.name} {r.case.dtype} {r.case.name}: {r.refused.reason}" for r in rows if r.refused], len(rows))
 
 

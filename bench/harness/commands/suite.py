@@ -34,7 +34,6 @@ Planned = tuple[str, Op, Case]
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m bench`."""
     parser = commands.add_parser(
         "suite",
         description=DESCRIPTION,
@@ -48,7 +47,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Measure all families and return the exit code."""
     from bench.harness.cli import main
     from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run

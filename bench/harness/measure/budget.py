@@ -163,7 +163,9 @@ class Budget:
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         call_s = self.call_s(row.op, row.case)
         case_s = (call_s or 0.0) * CALLS_PER_CASE * (1 if left_s is None else together)
-        case_s += PREPARE_S_PER_BYTE[self._device.type] * rotation_of(row, self._device).copies * _bytes(row)
+        case_s += (
+            PREPARE_S_PER_BYTE[self._device.type] * rotation_of(row, self._device).copies * row.op.work(row.case).bytes
+        )
         if case_s <= allowance_s:
             return None
         estimated = (f"{plain(call_s, 2)} s a launch and " if call_s else "") + f"{plain(case_s, 2)} s for the case"
@@ -177,7 +179,8 @@ class Budget:
             calls_s = (self.call_s(row.op, row.case) or 0.0) * CALLS_PER_CASE
         check_s_per_byte = 0.0 if self._device.is_gpu else CHECK_S_PER_BYTE
         copies = rotation_of(row, self._device).copies
-        return MIN_ROW_S + calls_s + (copies * PREPARE_S_PER_BYTE[self._device.type] + check_s_per_byte) * _bytes(row)
+        s_per_byte = copies * PREPARE_S_PER_BYTE[self._device.type] + check_s_per_byte
+        return MIN_ROW_S + calls_s + s_per_byte * row.op.work(row.case).bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
         """Return the seconds of one call by eager torch, estimated by the largest smaller case; None if short."""
@@ -195,7 +198,6 @@ class Budget:
         return pilot.seconds * size / pilot.size if pilot.size else None
 
     def learn(self, row: Row, seconds: float) -> None:
-        """Take the measured time of a call by eager torch as the pilot of larger cases."""
         size, key = total(row.op.work(row.case)), (row.op.name, row.case.dtype)
         if key not in self._pilots or size > self._pilots[key].size:
             self._pilots[key] = Pilot(size, seconds)
@@ -229,10 +231,6 @@ class Budget:
                 is_held_up = not self._device.is_gpu and took_s * LEAST_BUSY < cpu_s < took_s
                 seconds.append(cpu_s if is_held_up else took_s)
         return max(min(seconds), 1e-9)
-
-
-def _bytes(row: Row) -> int:
-    return row.op.work(row.case).bytes
 
 
 def smaller_cases(op: Op, case: Case) -> list[Case]:

@@ -82,7 +82,6 @@ class Flag:
     """What to do about it."""
 
     def text(self, has_advice: bool = True) -> str:
-        """Return the reason, with the advice."""
         return f"{self.reason}; {self.advice}" if has_advice else self.reason
 
 
@@ -180,7 +179,6 @@ class Roofs:
 
     @classmethod
     def of(cls, record: Record, device: Device, ceilings: Ceilings | None) -> Roofs:
-        """Find the ceilings of a record."""
         known, read, written = ceilings or Ceilings("", ""), record.bytes_read or 0, record.bytes_written or 0
         peak = known.peak(record.dtype)
         return cls(
@@ -196,7 +194,6 @@ class Roofs:
         )
 
     def exceeds_cache(self) -> bool:
-        """Return whether the data of a launch does not fit in the cache."""
         return self.bytes_moved is not None and self.bytes_moved > self.cache_bytes
 
 
@@ -352,7 +349,6 @@ def l2_suspect(record: Record, roofs: Roofs) -> Flag | None:
 
 
 def not_cold(cache: str, asked_cache: str) -> Flag | None:
-    """Flag a row that could not be made cold as requested."""
     if asked_cache != "cold" or cache == "cold":
         return None
     if cache == "warm":
@@ -367,7 +363,6 @@ def not_cold(cache: str, asked_cache: str) -> Flag | None:
 
 
 def tick_limited(samples: Samples) -> Flag | None:
-    """Flag samples of so few ticks of the clock that the tick shows in them."""
     sample_s, tick_s = samples.median_s * samples.launches_per_sample, samples.tick_s
     if not tick_s or sample_s >= LEAST_TICKS * tick_s:
         return None
@@ -380,7 +375,6 @@ def tick_limited(samples: Samples) -> Flag | None:
 
 
 def near_floor(time_s: float, launch_floor_s: float) -> Flag | None:
-    """Flag a launch that takes little longer than an empty kernel does in the same kind of graph."""
     if time_s >= FLOORS * launch_floor_s:
         return None
     return Flag(
@@ -392,7 +386,6 @@ def near_floor(time_s: float, launch_floor_s: float) -> Flag | None:
 
 
 def not_captured(why_no_graph: str | None) -> Flag | None:
-    """Flag launches that were to be timed by replaying a graph and could not be."""
     if why_no_graph is None:
         return None
     return Flag(
@@ -483,7 +476,6 @@ def _percent(share: float) -> str:
 
 
 def bimodal(modes: Modes | None) -> Flag | None:
-    """Flag samples that fall into two clusters."""
     if modes is None:
         return None
     gap = _percent(modes.high_s / modes.low_s - 1)

@@ -179,7 +179,6 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
 
 
 def checks_of(row: Row, device: Device, provider: Provider) -> Checks:
-    """Return what verifies the calls of a provider; a user's function is checked more closely."""
     if is_user_kernel(provider.name):
         return UserChecks(row.op, row.case, device, row.settings.fill, provider.takes_out)
     return Checks(row.op, row.case, device)
@@ -247,7 +246,6 @@ def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:
 
 
 def beyond_rounding(error_of_bound: float) -> tuple[Flag, ...]:
-    """Return the flag of a result that is right by `--tolerance` alone."""
     if not error_of_bound > 1:
         return ()
     reason = f"the result is {error_of_bound:.3g} times further off than rounding explains; --tolerance allowed it"

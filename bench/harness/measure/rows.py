@@ -42,7 +42,6 @@ class Settings:
     """Whether the kernels of a launch are recorded, after all timing."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of a run's settings."""
         left_out = {"tolerance": 1.0, "kernels": False}
         return {name: value for name, value in asdict(self).items() if left_out.get(name) != value}
 
@@ -68,13 +67,11 @@ class Row:
         return self.__dict__ | {"op": (self.op.name, self.op.tolerance)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Find the op in its family."""
         name, tolerance = state["op"]
         op = next(op for op in module_of(state["family"]).OPS if op.name == name)
         self.__dict__.update(state, op=replace(op, tolerance=tolerance))
 
     def blank(self) -> Record:
-        """Return the record of the row with nothing measured."""
         return blank_record(self.op, self.case, self.label or self.provider, self.settings)
 
 
@@ -118,7 +115,6 @@ def refusal(op: Op, case: Case, device: Device) -> str | None:
 
 
 def has_dtype(device: Device, dtype: str) -> bool:
-    """Return whether the device has arithmetic of a dtype."""
     if device.type == "cpu":
         return dtype in CPU_DTYPES
     if device.type == "rocm" or device.compute_capability is None:
@@ -133,7 +129,6 @@ def _capability(dtype: str) -> tuple[int, int]:
 
 
 def in_gb(size_bytes: int) -> str:
-    """Return a size for a message, in powers of ten."""
     size_gb = size_bytes / 1e9
     return f"{plain(size_gb, 3)} GB" if size_gb < 1e6 else f"{size_gb:.2e} GB"
 
@@ -144,7 +139,6 @@ def plain(value: float, digits: int) -> str:
 
 
 def out_of_time(budget_s: float | None) -> str:
-    """Return why a row is skipped that no time is left for."""
     return f"the budget of {budget_s:g} s is spent"
 
 
@@ -173,6 +167,5 @@ def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Recor
 
 
 def rotation_of(row: Row, device: Device) -> inputs.Rotation:
-    """Return how many copies of its inputs the launches of a row rotate through."""
     size_bytes = row.op.work(row.case).bytes
     return inputs.plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, row.settings.cache)
