@@ -44,6 +44,9 @@ from roofline.work import dtype_named
 if TYPE_CHECKING:
     import pandas as pd
 
+Wrong = Callable[[Callable[..., Any]], str | None]
+"""Calls a function and returns what is wrong with its result, or None."""
+
 
 class Verdicts:
     """A comparison: its rows by the name of the candidate, its records, and the command's table as its text."""
@@ -149,11 +152,12 @@ def compare(
     blank = called(name, lambda: with_work(blank, named[name], fresh(first), kwargs))
     blank = replace(blank, op="function", extra={**blank.extra, "work": f"{blank.extra['work']}, of {name}"})
 
-    def differs(result: Any) -> str | None:
+    def wrong(fn: Callable[..., Any]) -> str | None:
+        result = fn(*fresh(first), **kwargs)
         return difference(truth, result, tolerance) if check else None
 
     contenders = [
-        _Function(name, index, under_test, fn, first, kwargs, replace(blank, provider=name), cache, differs)
+        _Function(replace(blank, provider=name), index, under_test, cache, fn, wrong)
         for index, (name, fn) in enumerate(named.items())
     ]
     for contender in contenders[1:]:
@@ -163,7 +167,7 @@ def compare(
         if len(right) > 1:
             sets, reached = rotation(first, make, under_test) if make and cache == "cold" else ([first], "warm")
             for contender in right:
-                contender.prepare(sets, reached)
+                contender.prepare(sets, kwargs, reached)
             take_turns(right, under_test, replace(policy, rows=len(right) - 1))
     return _judged([contender.outcome() for contender in contenders], under_test, policy)
 
@@ -217,32 +221,22 @@ class _Function(Contender):
     """A function whose result must be that of the baseline, the first of its comparison."""
 
     def __init__(
-        self,
-        name: str,
-        index: int,
-        device: Device,
-        fn: Callable[..., Any],
-        first: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        blank: Record,
-        asked_cache: str,
-        differs: Callable[[Any], str | None],
+        self, blank: Record, index: int, device: Device, cache: str, fn: Callable[..., Any], wrong: Wrong
     ) -> None:
-        super().__init__(name, index, device)
-        self._fn, self._first, self._kwargs, self._blank = fn, first, kwargs, blank
-        self._asked_cache, self._differs = asked_cache, differs
+        super().__init__(blank.provider, index, device)
+        self._blank, self._asked_cache, self._fn, self._wrong = blank, cache, fn, wrong
 
     def verify(self, when: str = "") -> None:
-        """Call the function with fresh arguments; what differs from the baseline ends its part."""
-        reason = self._differs(self._fn(*fresh(self._first), **self._kwargs))
+        """Call the function once more; what differs from the baseline ends its part."""
+        reason = self._wrong(self._fn)
         if reason is not None:
             self.record = replace(self._blank, status="invalid", reason=when + reason)
 
-    def prepare(self, sets: Sequence[tuple[Any, ...]], cache: str) -> None:
+    def prepare(self, sets: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any], cache: str) -> None:
         """Make a call for each set of arguments."""
 
         def call(copy: int) -> Callable[[], Any]:
-            return functools.partial(self._fn, *sets[copy], **self._kwargs)
+            return functools.partial(self._fn, *sets[copy], **kwargs)
 
         self.calls, self.cache, self.new_call = [call(copy) for copy in range(len(sets))], cache, call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -267,16 +267,27 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
     """
     if args.baseline is None and not args.provider:
         return []
-    from bench.harness.providers.registry import UnknownProviderError, check_names
-
     baseline = [] if args.baseline is None else [args.baseline]
     names = list(dict.fromkeys(baseline + (args.provider or [])))
-    try:
-        check_names(names, family)
-    except UnknownProviderError as error:
-        raise UsageError(str(error)) from None
-    if (problem := problem_of_all(names)) is not None:
-        raise UsageError(problem)
+    check_providers(names, [family])
     if baseline and names == baseline:
         raise UsageError(f"--baseline {args.baseline} needs other providers to set against it; name them: --provider")
     return names
+
+
+def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
+    """Refuse providers that a family does not have.
+
+    Raises:
+        UsageError: with the first of them.
+    """
+    from bench.harness.providers.registry import UnknownProviderError, check_names
+
+    unique = list(dict.fromkeys(names))
+    try:
+        for family in dict.fromkeys(families):
+            check_names(unique, family)
+    except UnknownProviderError as error:
+        raise UsageError(str(error)) from None
+    if (problem := problem_of_all(unique)) is not None:
+        raise UsageError(problem)

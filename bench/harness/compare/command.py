@@ -17,8 +17,7 @@ from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from bench.harness.providers.registry import UnknownProviderError, check_names
-from bench.harness.providers.user_kernel import is_user_kernel, problem_of_all
+from bench.harness.providers.user_kernel import is_user_kernel
 from results.compare.command import margin
 from results.show.terminal import OutputError, Parser, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
@@ -192,16 +191,10 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
         if args.baseline in names:
             names.remove(args.baseline)
         names.insert(0, args.baseline)
-    try:
-        for family in dict.fromkeys(families):
-            check_names(list(dict.fromkeys(names)), family)
-    except UnknownProviderError as error:
-        raise UsageError(str(error)) from None
+    main.check_providers(names, families)
     if len(names) < 2:
         given = f"only {names[0]} is named" if names else "no provider is named"
         raise UsageError(f"{given}; a comparison needs two: --provider torch,torch-compile (or one of them twice)")
-    if (problem := problem_of_all(names)) is not None:
-        raise UsageError(problem)
     return names
 
 

@@ -51,12 +51,6 @@ def ask(monkeypatch, names, broken):
     return workers.asked, [(one.provider, one.status, one.reason) for one in records]
 
 
-def test_all_go_well_in_one_process(monkeypatch):
-    asked, found = ask(monkeypatch, ["torch", "a", "b"], ())
-    assert asked == [["torch", "a", "b"]]
-    assert found == [("torch#", "ok", None), ("a#", "ok", None), ("b#", "ok", None)]
-
-
 def test_those_that_break_it_are_left_out_one_by_one(monkeypatch):
     asked, found = ask(monkeypatch, ["torch", "a", "b", "c"], ("a", "c"))
     assert asked == [["torch", "a", "b", "c"], ["torch", "b", "c"], ["torch", "b"]]
