@@ -48,7 +48,7 @@ MOVES = named(
     "pixel_shuffle upsample_nearest2d randperm equal split_copy native_channel_shuffle _copy_from_and_resize "
     "bincount histc exponential max_pool2d_with_indices_backward one_hot _foreach_copy _foreach_zero embedding "
     "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index _unsafe_index_put scatter "
-    "index_copy masked_scatter index_fill nll_loss_backward"
+    "index_copy masked_scatter index_fill nll_loss_backward iota convert_element_type"
 )
 """Operations that move data and compute nothing."""
 
@@ -64,7 +64,7 @@ OWN_FLOPS = {
         "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout "
         "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce max_pool2d_with_indices "
         "avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward count_nonzero "
-        "searchsorted floor_divide rrelu_with_noise"
+        "searchsorted floor_divide rrelu_with_noise _unsafe_masked_index_put_accumulate"
     ),
     2: "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm",
     3: (
@@ -215,6 +215,7 @@ class Call:
             products = int(flop_registry[packet](*self.args, **self.kwargs, out_val=self.result))
         if products is not None:
             return products, products, True
+        is_aten = is_aten or self.namespace == "prims"  # in graphs of the compiler
         is_pointwise = torch.Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
         if is_aten and self.base in MOVES:
             return 0, 0, True
