@@ -37,6 +37,12 @@ def test_the_order_is_doctor_calibration_suite_and_tests_of_kernels_last():
     assert names[-1].startswith("tests-")
 
 
+def test_all_steps_that_measure_rows_are_judged_by_the_ceilings_of_this_machine():
+    measuring = [one for one in publish.steps() if re.match("bench (?!doctor|calibrate)|bench[.]", one.arguments)]
+    assert len(measuring) > 10
+    assert all(one.is_judged for one in measuring)
+
+
 def test_the_whole_calibration_and_the_suite_judged_by_it_fit_into_one_call(tmp_path):
     clock = Clock(publish.CALIBRATE.limit_s)
     call(tmp_path, [one for one in publish.steps() if one.name in ("calibrate", "suite-full")], clock, 9 * 60.0)

@@ -403,6 +403,13 @@ def test_the_cost_of_events_does_not_make_the_samples_of_one_short_launch_shorte
     assert launched_s >= GPU_LIMITS.min_sample_s * 0.98
 
 
+def test_the_time_between_the_events_and_the_work_is_hardly_seen_in_a_sample(gpu):
+    """3 to 6 us on a GPU, of a row whose interval aims at 0.5 %."""
+    gpu.event_s = 6e-6
+    sampler = make_sampler([gpu.launch("a", 10e-6)], GPU, GPU_LIMITS)
+    assert sampler.sample() / sampler.launches_per_sample == pytest.approx(10e-6, rel=0.0015)
+
+
 @pytest.mark.parametrize("late", [3, 5])
 def test_a_late_host_does_not_make_the_samples_shorter(gpu, late):
     """The first five calls tell what one keeps the host, the next five are queued behind a spin that is too short."""
