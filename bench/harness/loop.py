@@ -17,7 +17,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.compile import compile_rows
 from bench.harness.measure.errors import failed
-from bench.harness.measure.flags import not_converged
+from bench.harness.measure.flags import judged, not_converged
 from bench.harness.measure.isolated import launched_fields, load_problem, measure_isolated
 from bench.harness.measure.measure_row import measure_row, release
 from bench.harness.measure.rows import Row, out_of_time
@@ -34,7 +34,7 @@ VISITS = 3
 """Two visits cannot show which of them is unusual; more would cost more preparation than they add."""
 
 NOT_CONVERGED = "not-converged"
-"""The one flag that is decided again by the samples of all visits; the others are those of any visit."""
+"""This flag and those of ceilings are decided again by all samples; the others are those of any visit."""
 
 
 def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
@@ -144,6 +144,7 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
         share = len(places) - index + (VISITS - 1 - number) * len(places)
         merged = with_visit(record, visit(run, row, budget, share), limits_of(run.device))
         if merged is not record:
+            merged = judged(merged, run.device, run.ceilings)  # the median of one visit alone may be above a ceiling
             measured[place] = row, run.keep(merged, replaces=record)
             run.progress.advance()
 

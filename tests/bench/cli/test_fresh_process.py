@@ -25,6 +25,7 @@ class Machine:
     breaks_at: int | None = None
     is_gpu = True
     type = "rocm"
+    cache_bytes = 2**20
     is_dead = False
 
     def __post_init__(self):

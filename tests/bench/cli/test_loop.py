@@ -13,10 +13,12 @@ from bench.harness.commands import suite
 from bench.harness.device.device import cpu_device
 from bench.harness.loop import put_off
 from bench.harness.measure.budget import Budget
+from bench.harness.measure.flags import judged
 from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from results.record import Record
+from roofline.ceilings import Ceiling, Ceilings
 from tests.bench.commands import StubRun
 
 RECORD = Record(op="a", provider="torch", dtype="fp32", shape={}, case="", status="ok")
@@ -128,7 +130,7 @@ def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
     SlowMachine(monkeypatch, clock, 1.0)
     family, op, case = suite.planned(["bf16"], families(), "cpu")[0]
     rows = [Row(op, case, "mine.py:add", family=family, settings=Settings(budget_s=100.0))] * 4
-    run = StubRun(SimpleNamespace(is_gpu=False, type="cpu"), clock.now + 100.0)
+    run = StubRun(cpu_device(), clock.now + 100.0)
     shares = []
 
     def measure_isolated(row, *how):
@@ -138,3 +140,18 @@ def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
     monkeypatch.setattr(loop, "measure_isolated", measure_isolated)
     loop.measure_rows(run, rows)
     assert shares == list(range(12, 0, -1))
+
+
+def test_ceiling_flags_are_decided_by_the_samples_of_all_visits(monkeypatch):
+    peak = Ceiling("flops", "fp32", 1e12, "measured", "here")
+    run = StubRun(cpu_device())
+    run.ceilings = Ceilings("x", "X", (peak,))
+    visits = {s: replace(RECORD, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s)) for s in (5e-4, 4e-3)}
+    fast = judged(visits[5e-4], run.device, run.ceilings)
+    assert "above-roof" in fast.flags
+    monkeypatch.setattr(loop, "visit", lambda *_: visits[4e-3])
+    measured = [(queue(512)[0], run.keep(fast))]
+    for number in (1, 2):
+        loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number)
+    assert measured[0][1].median_s == 4e-3
+    assert "above-roof" not in measured[0][1].flags
