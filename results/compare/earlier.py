@@ -40,9 +40,14 @@ def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
     return record.provider, hashes, str(record.compiled), versions, revision_text(git)
 
 
-def is_code_known(record: Record) -> bool:
-    """Return whether a record tells its code: not that of a function measured from Python, or of another library."""
-    return bool(record.source_sha256 or (record.op_sha256 and record.provider.startswith("torch")))
+def is_code_known(record: Record, environment: Environment) -> bool:
+    """Return whether a record identifies its code: not that of a function measured from Python, or of another library.
+
+    Records of older versions have no hash; a clean revision identifies the code of theirs that torch computed.
+    """
+    git = environment.git
+    is_clean = bool(git.get("sha")) and git.get("dirty") is False and record.op != "function"
+    return bool(record.source_sha256 or ((record.op_sha256 or is_clean) and record.provider.startswith("torch")))
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
@@ -64,9 +69,9 @@ class RunMedians:
     """Medians of rows over runs of one machine, by the code that they measured."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Collect the finished, undisturbed rows of some runs."""
+        """Collect the finished, undisturbed rows of some runs; a run that is there twice is no repeat."""
         self._logs: dict[RowKey, dict[tuple[object, ...], list[float]]] = {}
-        for run in runs:
+        for run in {run.environment.run_id: run for run in runs}.values():
             for one in run.records:
                 if one.status == "ok" and one.median_s and DISTURBED.isdisjoint(one.flags) and not one.interleaved:
                     groups = self._logs.setdefault(RowKey.of(one, with_provider=True), {})
@@ -87,8 +92,8 @@ def of_same_code(
     compared: Comparison, before: Record, after: Record, environments: tuple[Environment, Environment]
 ) -> Comparison:
     """Return a comparison without FASTER or SLOWER if both records measured the same code: the machine changed."""
-    records = before, after
-    codes = {code_of(one, environment) for one, environment in zip(records, environments, strict=True)}
-    if len(codes) > 1 or not all(map(is_code_known, records)) or compared.verdict not in (FASTER, SLOWER):
+    sides = list(zip((before, after), environments, strict=True))
+    is_same = len({code_of(*side) for side in sides}) == 1 and all(is_code_known(*side) for side in sides)
+    if not is_same or compared.verdict not in (FASTER, SLOWER):
         return compared
     return without_verdict(compared, "the code is the same: the machine changed")

@@ -9,8 +9,10 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
+from results.compare.earlier import RunMedians
+from results.compare.load import load
 from results.stats.comparison import geometric_mean
-from results.stats.spread import given_spread
+from results.stats.spread import Repeats, given_spread
 from results.stats.unpaired import compare_sides, side_of
 
 # ---- flags --------------------------------------------------------------------------------------------------------
@@ -160,6 +162,20 @@ def test_code_that_may_have_changed_is_not_the_same_code(save, measured, capsys,
     paths = save("a", measured(seed=1, **before), **git), save("b", measured(1.5, seed=2, **after), **git, **versions)
     code, document = compared(capsys, *paths)
     assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
+
+
+def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, measured, capsys):
+    for name, dirty, verdict in (("clean", False, "UNSURE"), ("dirty", True, "SLOWER")):
+        git = {"git": {"sha": "e" * 40, "dirty": dirty}}
+        paths = save(f"{name}-a", measured(seed=1), **git), save(f"{name}-b", measured(1.5, seed=2), **git)
+        (row,) = compared(capsys, *paths)[1]["rows"]
+        assert row["verdict"] == verdict
+        assert ("the machine changed" in row["reason"]) == (not dirty)
+
+
+def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
+    run = load(Path(save("a", measured(seed=1))))
+    assert RunMedians([run, run]).repeats(*run.records) == RunMedians([run]).repeats(*run.records) == Repeats()
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):
