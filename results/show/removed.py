@@ -8,21 +8,25 @@ COMMANDS = {
 
 OPTIONS = {
     "--counters": "run the operation under Nsight Compute: ncu python -m bench.matmul",
-    "--fill-sensitivity": "measure twice, with --fill uniform and --fill zeros, and use `python -m results compare`",
-    "--fp-fusion": "kernels are compiled with fusion, as Triton does by default",
-    "--gpu": "one GPU stands for each architecture; choose with --arch",
+    "--fill-sensitivity": "measure with --fill uniform and --fill zeros, and use `python -m results compare --force`",
     "--metric": "results compare prints the MFU of both sides if the peak is known",
-    "--no-fp-fusion": "kernels are compiled with fusion, as Triton does by default",
-    "--odd-sizes": "audit your kernel with a signature without :16, python -m kernels audit file.py:kernel --signature",
     "--page-cache": "the file stays in the page cache; drop it before a run with: echo 1 > /proc/sys/vm/drop_caches",
     "--panels": "draw one plot per dtype with --dtype",
     "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
-    "--quick": "python -m kernels audit without a name compiles the quick set",
     "--recalibrate": "python -m bench calibrate measures the ceilings again",
     "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
     "--theme": "python -m roofline plot latest --theme dark -o dark.png draws the saved run",
     "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
 }
+
+AUDIT_OPTIONS = {
+    "--fp-fusion": "kernels are compiled with fusion, as Triton does by default",
+    "--gpu": "one GPU stands for each architecture; choose with --arch",
+    "--no-fp-fusion": "kernels are compiled with fusion, as Triton does by default",
+    "--odd-sizes": "audit your kernel with a signature without :16, python -m kernels audit file.py:kernel --signature",
+    "--quick": "python -m kernels audit without a name compiles the quick set",
+}
+"""Options of `python -m kernels audit` alone: other commands have, or never had, options of these names."""
 
 VALUES = {
     "mps": "Apple GPUs are no longer measured; use cpu",

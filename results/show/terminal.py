@@ -149,8 +149,9 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-            if replaced := [word for word in options if word in removed.OPTIONS]:
-                self.error(f"{replaced[0]} was removed: {removed.OPTIONS[replaced[0]]}")
+            gone = removed.OPTIONS | (removed.AUDIT_OPTIONS if self.prog.endswith(" audit") else {})
+            if replaced := [word for word in options if word in gone]:
+                self.error(f"{replaced[0]} was removed: {gone[replaced[0]]}")
             known = [word for word in self._option_string_actions if word.startswith("--")]
             hints = [did_you_mean(word, known, 1) for word in options]
             self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
