@@ -165,9 +165,10 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
             return failed(row, error)
         if reason:
             return replace(row.blank(), reason=reason)
+    how = run.device, run.ceilings, limits, run.deadline, share
     if is_user_kernel(row.provider) or not has_device:
-        return measure_isolated(row, run.device, limits, run.ceilings, run.args.timeout, run.deadline, share)
-    record = measure_row(row, run.device, run.ceilings, limits, run.deadline, share)
+        return measure_isolated(row, *how, timeout_s=run.args.timeout)
+    record = measure_row(row, *how)
     if row.provider == "torch" and record.status == "ok" and record.median_s:
         budget.learn(row, record.median_s)
     return record

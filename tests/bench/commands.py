@@ -13,6 +13,7 @@ from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.cli.main import main
 from bench.harness.device.device import cpu_device, default_threads
 from bench.harness.timing.protocol import Limits
+from results.record import Record
 from roofline.ceilings import Ceiling, Ceilings
 from tests.child_signals import usual_signals
 
@@ -25,6 +26,29 @@ QUICK = Limits(min_samples=5, target_half_width=0.5, min_time_s=0.0, cap_s=0.05,
 BANDWIDTH_BYTES_PER_S = 2e10
 PEAKS_FLOPS_PER_S = {"fp64": 5e12, "fp32": 1e13, "fp16": 1e13, "bf16": 2e13, "int8": 4e13}
 """Above every row: a ceiling that a row is above is measured again."""
+
+
+HALF_SECONDS = Record(
+    op="a",
+    provider="torch",
+    dtype="fp32",
+    shape={},
+    case="",
+    status="ok",
+    samples_s=(0.5, 0.5),
+    launches_per_sample=1,
+)
+"""A record of two samples of half a second."""
+
+
+class Clock:
+    """Seconds that pass only if a test adds them to `now`."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
 
 
 THREADS = default_threads()

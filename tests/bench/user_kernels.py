@@ -17,7 +17,7 @@ def measure(provider, op="gelu", dtype="fp32", settings=None, deadline=None, tim
     """Return the record of one function on a small case, measured in a worker."""
     case, settings = Case(op, dtype, {"n": ELEMENTS}), settings or Settings()
     row = Row(ELEMENTWISE[op], case, provider, family="elementwise", settings=settings)
-    return measure_isolated(row, CPU, LIMITS, None, timeout_s, deadline)
+    return measure_isolated(row, CPU, None, LIMITS, deadline, timeout_s=timeout_s)
 
 
 HONEST = """

@@ -21,25 +21,20 @@ from roofline.ceilings import Ceilings
 def measure_isolated(
     row: Row,
     device: Device,
-    limits: Limits | None,
     ceilings: Ceilings | None,
-    timeout_s: float,
+    limits: Limits | None,
     deadline: float | None = None,
     rows_left: int = 1,
+    *,
+    timeout_s: float,
 ) -> Record:
     """Return the record of a row that is measured in a new process; it is `failed` if the process sends none.
 
-    Args:
-        row: the row.
-        device: the device under test.
-        limits: when to stop sampling.
-        ceilings: what the row is evaluated against.
-        timeout_s: longest call, or import, of a user's function.
-        deadline: reading of `time.perf_counter`, which all processes of a machine share.
-        rows_left: rows that the time until the deadline is for, this one among them.
+    The arguments are those of `measure_row`, with `timeout_s` as the time limit for a call or import of a user's
+    function. All processes of a machine share the timer of `deadline`.
     """
     blank = row.blank()
-    what = row, device, limits, ceilings, deadline, rows_left
+    what = row, device, ceilings, limits, deadline, rows_left
     try:
         record, output = worker.call(_measure, *what, timeout_s=timeout_s, deadline=deadline)
         if record.op_sha256 != blank.op_sha256:
@@ -55,8 +50,8 @@ def measure_isolated(
 def _measure(
     row: Row,
     device: Device,
-    limits: Limits | None,
     ceilings: Ceilings | None,
+    limits: Limits | None,
     deadline: float | None,
     rows_left: int,
 ) -> Record:

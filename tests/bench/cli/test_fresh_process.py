@@ -55,7 +55,7 @@ class Machine:
         failed = replace(self.blank(row), status="failed", reason="CUDA error: an illegal memory access")
         return failed if self.is_dead else self.timed(self.blank(row))
 
-    def measure_isolated(self, row, *how):
+    def measure_isolated(self, row, *how, timeout_s):
         self.log.append(("worker", row.case.shape["n"]))
         return self.timed(self.blank(row))
 
@@ -107,7 +107,7 @@ def test_a_worker_measures_a_row_of_any_provider():
     from bench.harness.device.device import cpu_device
 
     row = replace(ROWS[0], provider="triton-v1", stand_ins=("torch",))
-    record = measure_isolated(row, cpu_device(), QUICK, None, 60)
+    record = measure_isolated(row, cpu_device(), None, QUICK, timeout_s=60)
     assert (record.status, record.provider) == ("ok", "torch"), record.reason
 
 

@@ -17,20 +17,8 @@ from bench.harness.measure.flags import judged
 from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
-from results.record import Record
 from roofline.ceilings import Ceiling, Ceilings
-from tests.bench.commands import StubRun
-
-RECORD = Record(op="a", provider="torch", dtype="fp32", shape={}, case="", status="ok")
-RECORD = replace(RECORD, samples_s=(0.5, 0.5), launches_per_sample=1)
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
+from tests.bench.commands import HALF_SECONDS, Clock, StubRun
 
 
 @pytest.fixture
@@ -101,7 +89,7 @@ class SlowMachine:
         self.clock.now += self.slowdown * self.expected_s(row)
         share_s = max(0.0, (deadline - self.clock.now) / rows_left)
         self.clock.now += share_s
-        blank = replace(RECORD, op=row.op.name, case=row.case.name)
+        blank = replace(HALF_SECONDS, op=row.op.name, case=row.case.name)
         return replace(blank, samples_s=(share_s / 2,) * 2, median_s=share_s / 2)
 
 
@@ -133,9 +121,9 @@ def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
     run = StubRun(cpu_device(), clock.now + 100.0)
     shares = []
 
-    def measure_isolated(row, *how):
+    def measure_isolated(row, *how, timeout_s):
         shares.append(how[-1])
-        return replace(RECORD, status="ok")
+        return replace(HALF_SECONDS, status="ok")
 
     monkeypatch.setattr(loop, "measure_isolated", measure_isolated)
     loop.measure_rows(run, rows)
@@ -146,7 +134,9 @@ def test_ceiling_flags_are_decided_by_the_samples_of_all_visits(monkeypatch):
     peak = Ceiling("flops", "fp32", 1e12, "measured", "here")
     run = StubRun(cpu_device())
     run.ceilings = Ceilings("x", "X", (peak,))
-    visits = {s: replace(RECORD, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s)) for s in (5e-4, 4e-3)}
+    visits = {
+        s: replace(HALF_SECONDS, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s)) for s in (5e-4, 4e-3)
+    }
     fast = judged(visits[5e-4], run.device, run.ceilings)
     assert "above-roof" in fast.flags
     monkeypatch.setattr(loop, "visit", lambda *_: visits[4e-3])

@@ -25,8 +25,8 @@ from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
 from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
-from results.record import Record
 from roofline.work import Work
+from tests.bench.commands import HALF_SECONDS, Clock
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
@@ -221,17 +221,6 @@ def test_total_is_flops_and_bytes():
 
 # ---- shares of a budget ---------------------------------------------------------------------------------------------
 
-RECORD = Record(op="a", provider="torch", dtype="fp32", shape={}, case="", status="ok")
-RECORD = replace(RECORD, samples_s=(0.5, 0.5), launches_per_sample=1)
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
 
 @pytest.fixture
 def clock():
@@ -257,7 +246,7 @@ def test_no_row_begins_where_what_it_takes_beside_its_samples_does_not_fit(clock
     for seconds in (4.0, 3.0):  # of which one is timed
         began = clock.now
         clock.now += seconds
-        made.took(RECORD, began)
+        made.took(HALF_SECONDS, began)
     assert (made.left_s(), made.has_time()) == (3.0, True)
     clock.now += 1.5
     assert (made.left_s(), made.has_time()) == (1.5, False)
@@ -266,7 +255,7 @@ def test_no_row_begins_where_what_it_takes_beside_its_samples_does_not_fit(clock
 def test_rows_that_were_not_measured_say_nothing_of_the_time_that_others_take(clock):
     made = budget_of(clock, 110.0, 5)
     clock.now += 9
-    made.took(replace(RECORD, status="skipped", samples_s=()), 100.0)
+    made.took(replace(HALF_SECONDS, status="skipped", samples_s=()), 100.0)
     assert made.has_time()
 
 
@@ -274,7 +263,7 @@ def test_where_rows_take_longer_than_expected_the_next_one_is_expected_to(clock)
     made = budget_of(clock, 120.0, 5)
     assert (made.slowdown, made.has_time(1e9)) == (1.0, True)  # the first row is tried
     clock.now += 7.0
-    made.took(RECORD, 100.0, 2.0)  # 6 s beside its samples
+    made.took(HALF_SECONDS, 100.0, 2.0)  # 6 s beside its samples
     assert made.slowdown == 3.0
     assert (made.has_time(4.3), made.has_time(4.4), made.left_s()) == (True, False, 13.0)
     assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (False, True)  # three shares of 13 s for four rows

@@ -211,7 +211,7 @@ def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_
     row = Row(OPS["relu"][1], Case("relu", "fp32", {"n": 64}), "torch", family="elementwise")
     other = replace(blank_record(row.op, row.case, row.provider, Settings()), status="ok", op_sha256="f" * 64)
     monkeypatch.setattr(worker, "call", lambda *arguments, **limits: (other, ""))
-    record = measure_isolated(row, cpu_device(), None, None, 60)
+    record = measure_isolated(row, cpu_device(), None, None, timeout_s=60)
     assert record.status == "failed"
     assert "definition of relu in its file was changed during the run" in record.reason
 
