@@ -9,11 +9,12 @@ provider would be somebody else's, so the import stops here with one line.
 
 import importlib
 import importlib.util
+import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
-
-from bench.harness.cli.interrupt import leave_when_interrupted
 
 if TYPE_CHECKING:
     from bench.harness.api.comparing import Verdicts as Verdicts
@@ -27,6 +28,27 @@ if TYPE_CHECKING:
     from bench.harness.device.device import NoDeviceError as NoDeviceError
     from bench.harness.profile.counts import declare_work as declare_work
     from bench.harness.profile.profiling import profile as profile
+
+SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""What ends a command, and what Python does on it; where one is ignored or handled by somebody else, it stays so."""
+
+
+def leave_when_interrupted() -> None:
+    """Let Ctrl-C and SIGTERM end the process at once, with one line and exit code 130.
+
+    So it is while a command loads: a `KeyboardInterrupt` in the middle of an import ends in a traceback, or is lost,
+    because torch and numpy catch it while they load, and go on without a part of themselves.
+    """
+    for number, usual in SIGNALS.items():
+        if signal.getsignal(number) is usual:
+            signal.signal(number, leave)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """End the process; a handler of signals."""
+    os.write(2, b"interrupted before anything was measured\n")  # print could be in the middle of a line of its own
+    os._exit(130)
+
 
 IS_COMMAND = sys.argv[:1] == ["-m"]
 """Whether this is the start of `python -m bench.x`: Python has not found the module's file yet."""

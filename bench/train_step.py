@@ -23,9 +23,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import command_parser
+from bench.harness.cli.arguments import MACHINE, OUTPUT, add, command_parser
 from bench.harness.cli.main import check_places, device_of, guarded
-from bench.harness.cli.options import MACHINE, OUTPUT, add
 from bench.harness.train.plan import PROVIDERS, RECIPE_NAMES, add_options, checking_bytes, flops_of, plans_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid

@@ -31,13 +31,18 @@ from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.cli.arguments import (
+    MACHINE,
+    OUTPUT,
     UsageError,
+    add,
+    add_list,
     chosen,
     command_parser,
+    number,
+    path,
 )
 from bench.harness.cli.main import check_places, device_of, guarded
-from bench.harness.cli.options import MACHINE, OUTPUT, add, add_list, number, path
-from bench.harness.shapes import ShapeError, parse_batch_shape, parse_size
+from bench.harness.op import ShapeError, parse_batch_shape, parse_size
 from bench.harness.transfer.tokens import TOKEN_BYTES, TokenFileError, open_tokens
 from results.record import Environment, Record
 from results.show.table import format_percent, render_table

@@ -192,7 +192,7 @@ class Record:
     source_sha256: str | None = None
     """Hash of the text, of a kernel of ours with all that it imports of ours: tells two texts of one name apart."""
     op_sha256: str | None = None
-    """Hash of the op's definition (inputs, formula, work), see `bench.harness.definition`. Hashes without
+    """Hash of the op's definition (inputs, formula, work), see `bench.harness.op_file`. Hashes without
     `DEFINITION_PREFIX` are of older versions, which hashed the whole file. None if the op has no source file."""
     source_git: Object | None = None
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""

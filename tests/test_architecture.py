@@ -26,7 +26,7 @@ KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/a
 FOLDERS = {
     "bench.harness": (
         *("worker", "preload"),
-        *("op", "op_file", "shapes", "definition", "device", "timing", "data", "providers", "measure"),
+        *("op", "op_file", "device", "timing", "data", "providers", "measure"),
         *("calibrate", "cli run loop", "model", "train", "transfer", "profile", "commands"),
         *("compare", "api", "fixture"),
     ),

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.cli.interrupt import INTERRUPTED, OK, USAGE, WRONG_RESULT
 from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run
 from bench.harness.device import stamp as machine
 from bench.harness.device.device import Device
@@ -22,7 +21,7 @@ from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record
-from results.show.terminal import say
+from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, say
 from results.store.runs import RunWriter, StoreError, new_run_id, runs_directory
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.plot.figure import NoCeilingError, plot_run

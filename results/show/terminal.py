@@ -19,8 +19,8 @@ from results.store.runfile import reason_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-USAGE = 2
-"""Exit code of what cannot be done as asked."""
+OK, WRONG_RESULT, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes, the same for all commands; 130 is 128 and the number of SIGINT, as shells report it."""
 
 WIDE = 400
 """Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""

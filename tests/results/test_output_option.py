@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.arguments import UsageError, path
 from bench.harness.cli.main import check_output, check_places
-from bench.harness.cli.options import path
 from results.store.runs import RunWriter
 
 

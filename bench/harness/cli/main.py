@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bench import SIGNALS, leave, leave_when_interrupted
 from bench.harness.cli.arguments import CaseWords, UsageError, build_parser, chosen_ops, make_cases
-from bench.harness.cli.interrupt import (
-    INTERRUPTED,
-    NO_DEVICE,
-    USAGE,
-    exit_undisturbed,
-    leave_when_interrupted,
-    raise_when_interrupted,
-)
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
 from bench.harness.providers.user_kernel import problem_of_all
-from results.show.terminal import OutputError, prepare_streams, say
+from results.show.terminal import INTERRUPTED, NO_DEVICE, USAGE, OutputError, prepare_streams, say
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -80,8 +74,8 @@ def guarded(
     except KeyboardInterrupt:
         return _fail(prog, "interrupted", INTERRUPTED)
     finally:
-        if argv is None:
-            exit_undisturbed()
+        if argv is None:  # libraries clean up undisturbed
+            handle_signals((leave, signal.default_int_handler), signal.SIG_IGN)
 
 
 def _fail(prog: str, message: str, code: int) -> int:
@@ -174,7 +168,7 @@ def device_of(args: argparse.Namespace) -> Device:
     from bench.harness.device import device
 
     found = device.detect(args.device)
-    raise_when_interrupted()
+    handle_signals((leave,), signal.default_int_handler)
     if args.threads is None:
         return found
     if found.is_gpu:
@@ -182,6 +176,17 @@ def device_of(args: argparse.Namespace) -> Device:
             f"--threads {args.threads} does not fit: the device measured is a GPU; add --device cpu or leave it out"
         )
     return device.cpu_device(args.threads)
+
+
+def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
+    """Give Ctrl-C and SIGTERM another handler if theirs is a known one.
+
+    A batch system that ends a job sends SIGTERM: while rows are measured both raise `KeyboardInterrupt`, and the
+    finished rows count.
+    """
+    for number in SIGNALS:
+        if signal.getsignal(number) in known:
+            signal.signal(number, handler)
 
 
 def check_places(args: argparse.Namespace) -> None:

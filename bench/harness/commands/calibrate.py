@@ -8,15 +8,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import chosen
-from bench.harness.cli.interrupt import INTERRUPTED
-from bench.harness.cli.options import OUTPUT, add
+from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.op import Op
 from results.show.export import Table
 from results.show.grid import Column, print_grid
 from results.show.table import format_rate, format_time, header_lines
-from results.show.terminal import print_out, printable
+from results.show.terminal import INTERRUPTED, print_out, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import CaseWords, UsageError, make_cases
-from bench.harness.cli.interrupt import INTERRUPTED
-from bench.harness.cli.options import add, number, path
+from bench.harness.cli.arguments import CaseWords, UsageError, add, make_cases, number, path
 from bench.harness.cli.terminal import Progress
 from bench.harness.commands.findings import (
     BAD,
@@ -36,7 +34,7 @@ from bench.harness.providers.registry import default_providers, load, numerics, 
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Settling, limits_of, no_garbage_collection, settle
 from results.show.table import format_time
-from results.show.terminal import Parser, drawn, print_out, printable
+from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.stats.samples import median
 from results.stats.verdict import compare_pairs, smallest_detectable_change
 

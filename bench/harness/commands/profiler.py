@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
-from bench.harness.cli.arguments import UsageError
-from bench.harness.cli.options import MACHINE, OUTPUT, add, dtype_words, number, path
+from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, dtype_words, number, path
 from bench.harness.device.device import NoDeviceError
-from bench.harness.op import Op
+from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile import report, show, target
 from bench.harness.profile.step import ProfiledStep
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
-from bench.harness.shapes import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.terminal import Parser, print_out, say
 

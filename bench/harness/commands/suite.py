@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.harness.cli.arguments import COLUMNS, CaseWords, chosen, make_cases
-from bench.harness.cli.options import INPUTS, MACHINE, OUTPUT, add
+from bench.harness.cli.arguments import COLUMNS, INPUTS, MACHINE, OUTPUT, CaseWords, add, chosen, make_cases
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 

@@ -9,17 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
-from bench.harness.cli.arguments import UsageError, build_parser
+from bench.harness.cli.arguments import INPUTS, UsageError, add, add_list, build_parser, number
 from bench.harness.cli.arguments import chosen_ops as usual_ops
-from bench.harness.cli.interrupt import INTERRUPTED, USAGE
-from bench.harness.cli.options import INPUTS, add, add_list, number
 from bench.harness.cli.terminal import Progress, print_path
 from bench.harness.compare.rounds import MOST_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
 from bench.harness.providers.user_kernel import is_user_kernel
 from results.compare.command import margin
-from results.show.terminal import OutputError, Parser, print_out, say
+from results.show.terminal import INTERRUPTED, USAGE, OutputError, Parser, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from bench.harness.data import inputs
-from bench.harness.definition import op_sha256
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
-from bench.harness.op_file import module_of
+from bench.harness.op_file import module_of, op_sha256
 from bench.harness.providers.registry import unavailable
 from results.record import MAX_COUNT, Record
 

@@ -7,10 +7,9 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-from bench.harness.cli.arguments import UsageError, chosen
-from bench.harness.cli.options import add, add_list, number, path, words
+from bench.harness.cli.arguments import UsageError, add, add_list, chosen, number, path, words
 from bench.harness.model.known import load_model, unsupported
-from bench.harness.shapes import ShapeError, parse_batch_shape
+from bench.harness.op import ShapeError, parse_batch_shape
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
 from roofline.accounting.config.config import ConfigError
 from roofline.accounting.config.file import load_config

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import bench
 from bench import __main__ as command
 from bench.harness import loop
 from bench.harness.calibrate import bandwidth, calibration, matmul_peak
-from bench.harness.cli import interrupt
 from bench.harness.measure import measure_row as row_protocol
 from results.store.runs import load_run
 from tests.bench import commands
@@ -241,7 +241,7 @@ def test_a_process_that_a_test_interrupts_hears_it_although_the_test_does_not(nu
 @pytest.fixture
 def handler():
     """Give the tests of the handlers the usual ones, and put back what was there."""
-    before = {number: signal.signal(number, usual) for number, usual in interrupt.USUAL.items()}
+    before = {number: signal.signal(number, usual) for number, usual in bench.SIGNALS.items()}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -249,30 +249,17 @@ def handler():
 
 @pytest.mark.usefixtures("handler")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_handlers_follow_one_another_and_respect_those_of_others(number):
-    interrupt.leave_when_interrupted()
-    assert signal.getsignal(number) is interrupt._leave
-    interrupt.raise_when_interrupted()
-    assert signal.getsignal(number) is signal.default_int_handler
-    interrupt.exit_undisturbed()
-    assert signal.getsignal(number) == signal.SIG_IGN
-    interrupt.leave_when_interrupted()
-    interrupt.raise_when_interrupted()
-    assert signal.getsignal(number) == signal.SIG_IGN
-
-    def others(number, frame):
-        pass
-
+@pytest.mark.parametrize("others", [signal.SIG_IGN, lambda number, frame: None])
+def test_a_signal_that_somebody_else_handles_stays_theirs(number, others):
     signal.signal(number, others)
-    for change in (interrupt.leave_when_interrupted, interrupt.raise_when_interrupted, interrupt.exit_undisturbed):
-        change()
-        assert signal.getsignal(number) is others
+    bench.leave_when_interrupted()
+    assert signal.getsignal(number) is others
 
 
 @pytest.mark.usefixtures("handler")
 def test_a_command_called_by_a_program_leaves_its_handlers_alone(capsys):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
-    assert {number: signal.getsignal(number) for number in interrupt.USUAL} == interrupt.USUAL
+    assert {number: signal.getsignal(number) for number in bench.SIGNALS} == bench.SIGNALS
 
 
 # ---- a disk that fills up ------------------------------------------------------------------------------------------

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.cli import once
-from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add
 from bench.harness.cli.once import measure_once, share_s
-from bench.harness.cli.options import MACHINE, OUTPUT, add
 from bench.harness.device.device import cpu_device
 from results.record import Record
 from results.store.runs import RunWriter, StoreError, load_run

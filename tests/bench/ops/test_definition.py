@@ -14,12 +14,11 @@ import pytest
 from bench.__main__ import families
 from bench.harness import op_file, worker
 from bench.harness.commands import catalog
-from bench.harness.definition import modules_sha256, op_sha256
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row, Settings, blank_record
 from bench.harness.op import Case, Op
-from bench.harness.op_file import options_of
+from bench.harness.op_file import modules_sha256, op_sha256, options_of
 from results.store.runs import load_run
 from roofline.work import VECTOR_OPS
 from tests.bench import commands
@@ -141,7 +140,7 @@ def test_what_an_op_file_imports_of_bench_is_part_of_its_definition(family):
 
 def test_the_definition_of_decoding_covers_the_layer_that_is_decoded(tmp_path):
     repository = repository_with(tmp_path / "repository")
-    show = "from bench.decode import OPS; from bench.harness.definition import op_sha256; print(op_sha256(OPS[0]))"
+    show = "from bench.decode import OPS; from bench.harness.op_file import op_sha256; print(op_sha256(OPS[0]))"
 
     def found():
         done = subprocess.run([sys.executable, "-c", show], cwd=repository, capture_output=True, text=True, check=True)
@@ -157,8 +156,8 @@ def test_the_definition_of_decoding_covers_the_layer_that_is_decoded(tmp_path):
 
 
 def test_nothing_is_hashed_before_a_record_is_made():
-    code = "import bench.__main__ as m; m.families(); from bench.harness import definition; "
-    code += "print(definition._parsed.cache_info().currsize)"
+    code = "import bench.__main__ as m; m.families(); from bench.harness import op_file; "
+    code += "print(op_file._parsed.cache_info().currsize)"
     done = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
 

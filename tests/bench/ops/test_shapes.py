@@ -3,7 +3,7 @@
 import pytest
 
 from bench.elementwise import OPS as ELEMENTWISE
-from bench.harness.shapes import MAX_CASES, ShapeError, parse_shapes, parse_size
+from bench.harness.op import MAX_CASES, ShapeError, parse_shapes, parse_size
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
 
