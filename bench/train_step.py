@@ -18,19 +18,38 @@ Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import MACHINE, OUTPUT, add, command_parser
+from bench.harness.cli.arguments import (
+    MACHINE,
+    OUTPUT,
+    UsageError,
+    add,
+    add_list,
+    chosen,
+    command_parser,
+    number,
+    path,
+    words,
+)
 from bench.harness.cli.main import check_places, device_of, guarded
-from bench.harness.train.plan import PROVIDERS, RECIPE_NAMES, add_options, checking_bytes, flops_of, plans_of
+from bench.harness.model.known import load_model, unsupported
+from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.judge import judged
 from results.show.table import ABSENT, format_number, format_time, render_table
 from results.show.terminal import Parser
+from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
+from roofline.accounting.config.config import ConfigError
+from roofline.accounting.config.file import load_config
+from roofline.accounting.flops import FlopCount, train_flops
+from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import COMPONENTS, StepPlan, step_memory
 
 if TYPE_CHECKING:
@@ -46,14 +65,26 @@ EXAMPLES = (
     ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
 )
 
+RECIPE_NAMES = ("fp32", "amp", "bf16")
+"""Recipes of `roofline.accounting.state` that plain torch runs; the others need an optimizer that torch lacks."""
+
+OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
+PROVIDERS = ("torch", "torch-compile")
+DEFAULT_MODELS = ("tiny-gpt", "tiny-llama")
+DEFAULT_SHAPE = {"cpu": "4x128", "cuda": "8x512"}
+MAX_BATCH, MAX_LAYERS, MAX_CASES = 2**20, 10_000, 1000
+
+CONVENTION = "gemm-causal-exact"
+"""How the model's FLOPs are counted: every matmul, and the pairs of tokens that a causal mask lets through."""
+
 TIME_TITLE = "time of a step, all micro-batches together; MFU by what the model needs, HFU by what is executed"
 
-RATES = ("mfu", "hfu")
+MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
 
 MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("_", " "): name for name in COMPONENTS}}
 """Keys of `memory_bytes` by title."""
 
-MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
+FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
 
 FLOPS = {
     "model": "flops",
@@ -62,8 +93,6 @@ FLOPS = {
     "predicted": "counted_flops_estimated",
 }
 """Fields of a record by title."""
-
-FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
 
 LISTED = (
     *("bench.train_step", "train-step", "bxs", ", ".join(RECIPE_NAMES), ", ".join(PROVIDERS)),
@@ -77,7 +106,20 @@ MODULES = ("bench.harness.model.transformer", "bench.harness.train.step")
 
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
-    add_options(parser.add_argument_group("what to measure"))
+    group = parser.add_argument_group("what to measure")
+    count = number(1, MAX_LAYERS, f"a whole number from 1 to {MAX_LAYERS}", int)
+    defaults = ",".join(DEFAULT_MODELS)
+    add_list(group, "--model", f"presets, those of `python -m roofline estimate params --help` (default: {defaults})")
+    group.add_argument("--config", metavar="PATH", type=path, help="a config.json instead of a preset")
+    group.add_argument("--layers", type=count, help="number of layers instead of the model's own")
+    shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
+    add(group, "--shape", help=f"sequences of a step x tokens of a sequence, BxS (default: {shapes})")
+    add_list(group, "--recipe", f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
+    add_list(group, "--checkpoint", "recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
+    text = "parts that a step's sequences are computed in (default: 1)"
+    add_list(group, "--micro-batches", text, type=lambda text: [count(word) for word in words(text)])
+    add_list(group, "--optimizer", f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
+    add(group, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
     add(parser.add_argument_group("how to measure"), *MACHINE)
     add(parser.add_argument_group("what to do with it"), *OUTPUT)
     return parser
@@ -96,11 +138,85 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     from bench.harness.cli.once import measure_once
     from bench.harness.train.measure import measure_step
 
-    rows = [
-        (blank_record(plan, provider, device), partial(measure_step, plan))
-        for plan, provider in plans_of(args, device.type)
-    ]
+    plans = plans_of(args, device.type)
+    rows = [(blank_record(plan, provider, device), partial(measure_step, plan)) for plan, provider in plans]
     return measure_once(args, argv, "train-step", device, rows, MODULES)
+
+
+def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan, str]]:
+    """Return the requested steps, each with its provider.
+
+    Raises:
+        UsageError: a value is not allowed, or two exclude each other.
+    """
+    if args.config is not None and args.model is not None:
+        raise UsageError("--model and --config exclude each other; give one of them")
+    default = DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]
+    try:
+        configs = [load_config(args.config)] if args.config else map(load_model, args.model or DEFAULT_MODELS)
+        cases = itertools.product(
+            [replace(config, layers=args.layers or config.layers) for config in configs],
+            dict.fromkeys(parse_batch_shape(word, MAX_BATCH) for word in args.shape or [default]),
+            [RECIPES[name] for name in chosen("recipe", args.recipe, RECIPE_NAMES, ["fp32", "bf16"])],
+            dict.fromkeys(map(_checkpoint, args.checkpoint or ["none"])),
+            dict.fromkeys(args.micro_batches or [1]),
+            chosen("optimizer", args.optimizer, OPTIMIZER_NAMES, ["adamw"]),
+            chosen("provider", args.provider, PROVIDERS, ["torch"]),
+        )
+        plans = []
+        for config, (batch, sequence), recipe, checkpoint, micro_batches, optimizer, provider in cases:
+            kernels = torch_kernels(config, recipe, device_type)
+            plan = StepPlan(config, recipe, optimizer, sequence, batch, micro_batches, checkpoint, kernels)
+            _check(plan)
+            plans.append((plan, provider))
+    except (ConfigError, ShapeError) as error:
+        raise UsageError(str(error)) from None
+    if len(plans) > MAX_CASES:
+        raise UsageError(f"more than {MAX_CASES} cases are requested; name fewer values")
+    return plans
+
+
+def _checkpoint(word: str) -> str:
+    if word == "selective":
+        raise UsageError("--checkpoint selective is estimated, not run: fused attention keeps no scores")
+    return f"every-{word}" if word.isascii() and word.isdecimal() else word
+
+
+def _check(plan: StepPlan) -> None:
+    if plan.batch % plan.micro_batches:
+        raise UsageError(
+            f"{plan.batch} sequences cannot be shared evenly by {plan.micro_batches} micro-batches; "
+            f"--micro-batches must divide the first number of --shape"
+        )
+    checkpoint_group(plan.checkpoint, plan.config.layers)
+    if problem := unsupported(plan.config, plan.sequence):
+        raise UsageError(problem)
+
+
+def flops_of(plan: StepPlan, convention: str = CONVENTION, is_flash: bool = True) -> FlopCount:
+    """Return the FLOPs that the model needs for a step, and those executed with recomputation."""
+    recompute = "none" if plan.checkpoint == "none" else "full"
+    return train_flops(plan.config, plan.sequence, plan.batch, convention, recompute, is_flash=is_flash)
+
+
+def countable_flops(plan: StepPlan) -> int:
+    """Return what torch's counter should count in a step: every pair of tokens, attention as two matmuls."""
+    return flops_of(plan, "gemm-full", is_flash=False).hardware_flops
+
+
+def checking_bytes(plan: StepPlan, device_type: str) -> int:
+    """Return about the memory of the verification: the step's weights and gradients, and the plain step, wider.
+
+    On a GPU torch has no fused attention in fp64, and keeps the scores. Measured on a CPU, the estimates for 24 steps
+    of two models are 0.98 to 1.28 times what is held.
+    """
+    is_gpu, is_fp64 = device_type != "cpu", plan.recipe.compute_dtype == "fp32"
+    wide = 8 if is_fp64 else 4
+    recipe = replace(plan.recipe, activation_bytes=wide, weight_bytes=wide, gradient_bytes=wide, cast_bytes=0)
+    kernels = Kernels(wide, is_norm_fused=False, is_flash=not (is_gpu and is_fp64), is_key_expanded=is_gpu)
+    plain = replace(plan, optimizer="sgd", batch=1, micro_batches=1, checkpoint="none", recipe=recipe, kernels=kernels)
+    own = step_memory(plan).components()
+    return own["parameters"] + own["gradients"] + own["inputs"] + step_memory(plain).total
 
 
 def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
@@ -131,13 +247,14 @@ def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
         fill="uniform",
         flops_convention=flops.convention.name,
         hardware_flops=flops.hardware_flops,
+        counted_flops_estimated=countable_flops(plan),
         tokens_per_step=flops.tokens,
         memory_bytes={"estimated": memory.sizes() | {"moment": memory.moment.name}},
     )
 
 
-def _mb(size_bytes: float) -> str:
-    return format_number(size_bytes / 1e6)
+def _mb(size_bytes: float | None) -> str:
+    return ABSENT if size_bytes is None else format_number(size_bytes / 1e6)
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
@@ -147,25 +264,20 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     if not measured:
         return
     scores = judged(environment, measured)
-    times = {name: [format_time(record.phases_s[name]) for record in measured] for name in measured[0].phases_s}
-    times |= {key.upper(): [ABSENT if score[key] is None else f"{score[key]:.1%}" for score in scores] for key in RATES}
-    _print_cells(
-        TIME_TITLE, measured, {"step": [format_time(record.median_s) for record in measured], **times}, console
-    )
-    of_gpu = {"allocator peak": [_size(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]}
+    times = {"step": [format_time(record.median_s) for record in measured]}
+    times |= {name: [format_time(record.phases_s[name]) for record in measured] for name in measured[0].phases_s}
+    for key in ("mfu", "hfu"):
+        times[key.upper()] = [ABSENT if score[key] is None else f"{score[key]:.1%}" for score in scores]
     memory = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
-    _print_cells(MEMORY_TITLE, measured, memory | of_gpu, console)
+    memory["allocator peak"] = [_mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]
     counts = {title: [getattr(record, name) for record in measured] for title, name in FLOPS.items()}
     flops = {title: [format_number(count / 1e9, 6) for count in column] for title, column in counts.items()}
     pairs = zip(counts["predicted"], counts["counted"], strict=True)
     flops["off by"] = [str(predicted - counted) for predicted, counted in pairs]
-    _print_cells(FLOPS_TITLE, measured, flops, console)
+    for title, cells in ((TIME_TITLE, times), (MEMORY_TITLE, memory), (FLOPS_TITLE, flops)):
+        _print_cells(title, measured, cells, console)
     for note in dict.fromkeys(note for record in measured for note in record.notes):
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _size(size_bytes: int | None) -> str:
-    return ABSENT if size_bytes is None else _mb(size_bytes)
 
 
 def _against_estimate(record: Record, name: str) -> str:

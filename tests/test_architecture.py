@@ -59,7 +59,7 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("audit", "check", "measure", "step")} | {
+BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("measure", "step")} | {
     "bench/harness/transfer/copies.py",
     "bench/harness/transfer/loading.py",
     "bench/harness/model/transformer.py",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench.harness.cli.once import share_s
 from bench.harness.measure.flags import launch_limited, recorded
 from bench.harness.measure.samples import sample_steps, take_samples
+from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
-from bench.harness.timing.protocol import Samples, limits_of
-from bench.harness.train.audit import counted_flops, explanations, measured_memory, memory_report
-from bench.harness.train.check import check_step
-from bench.harness.train.plan import countable_flops
-from bench.harness.train.step import TrainingStep
+from bench.harness.timing.protocol import limits_of
+from bench.harness.train.step import PhaseClock, TrainingStep, check_step
 from results.record import Record
-from results.stats.samples import median
-from roofline.accounting.step_memory import StepPlan, step_memory
+from roofline.accounting.step_memory import StepMemory, StepPlan, step_memory
 
 STEPS_PER_CASE = 14
 """Steps that a case takes at least: verification, counting, settling, samples."""
@@ -26,6 +33,13 @@ LIKELY_MFU = 0.3
 CASE_ALLOWANCE_S = 60.0
 """Time limit of a case if no budget is given."""
 
+NOT_COUNTED = "norms, activations, softmax, rotations, the loss, the optimizer; embedding rows are looked up"
+"""Operations without a formula in torch's counter, which has formulas for matmuls alone."""
+
+RANDOM_STATE_DTYPES = (torch.int64, torch.uint64)
+MAX_RANDOM_STATE = 2
+"""Numbers in a tensor that holds a seed and an offset."""
+
 
 def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
     """Return the record of a step; `rows` share the budget that is left."""
@@ -33,25 +47,23 @@ def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
         return replace(blank, reason=too_long)
     is_compiled = blank.provider == "torch-compile"
     step = TrainingStep(plan, run.device, run.args.seed, is_compiled)
-    before = check_step(step)
-    verified = {"before": before.verified}
-    if before.reason:
-        return replace(blank, status="invalid", reason=before.reason, verified=verified)
+    problem, before, first_call_s = check_step(step)
+    if problem:
+        return replace(blank, status="invalid", reason=problem, verified={"before": before})
     step()  # makes the optimizer's state
     report = memory_report(step_memory(plan), measured_memory(step, is_compiled))
     counted = counted_flops(plan)
     record = timed_record(step, blank, run, rows)
-    after = check_step(step)
-    verified["after"] = after.verified
-    if after.reason:
-        return replace(blank, status="invalid", reason=f"after timing: {after.reason}", verified=verified)
+    problem, after, _ = check_step(step)
+    verified = {"before": before, "after": after}
+    if problem:
+        return replace(blank, status="invalid", reason=f"after timing: {problem}", verified=verified)
     return replace(
         record,
-        first_call_s=before.first_call_s,
+        first_call_s=first_call_s,
         verified=verified,
         memory_bytes=report,
         counted_flops=sum(counted.values()),
-        counted_flops_estimated=countable_flops(plan),
         counted_flops_by_operation=counted,
         notes=tuple(explanations(blank.provider, report, run.device.is_gpu)),
     )
@@ -78,23 +90,135 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     device, left_s = run.device, share_s(run, rows)
     if device.is_gpu and left_s is not None:
         left_s /= 2
-    how = [step], "warm", device, limits_of(device), blank.flops, left_s
-    queued = take_samples(*how, is_capturable=False)
-    if not device.is_gpu:
-        return replace(recorded(blank, queued, device, run.ceilings), phases_s=_phases(step, queued))
+    samples = take_samples([step], "warm", device, limits_of(device), blank.flops, left_s, is_capturable=False)
+    limited, device_s = None, None
+    if device.is_gpu:
+        limited, device_s = launch_limited(samples), samples.median_s
 
-    def waited() -> None:
+        def waited() -> None:
+            step()
+            device.synchronize()
+
+        samples = replace(sample_steps(waited, "warm", device, share_s(run, rows)), host_launch_s=None)
+    phases_s = step.clock.medians_s(len(samples.samples_s) * samples.launches_per_sample)
+    record = recorded(blank, samples, device, run.ceilings, also=() if limited is None else (limited,))
+    return replace(record, phases_s=phases_s, device_s=device_s)
+
+
+def counted_flops(plan: StepPlan) -> dict[str, int]:
+    """Return the FLOPs of a step that torch's counter counts, by operation: forward, backward and recomputation.
+
+    The step runs on the meta device, which computes nothing and needs no memory. Attention runs as separate matmuls:
+    of the fused kernel torch up to 2.13 counts nothing on a CPU, and every release counts every pair of tokens
+    elsewhere, also those that the mask leaves out.
+    """
+    with torch.device("meta"):
+        model = Transformer(plan.config, plan.checkpoint)
+        model.rotate_for(plan.sequence, torch.float32, "meta")
+        ids = torch.zeros(plan.batch // plan.micro_batches, plan.sequence, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(ids, ids).backward()
+    counts = counter.get_flop_counts()["Global"]
+    return {str(operation): plan.micro_batches * int(flops) for operation, flops in counts.items()}
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the storages that operations return within this context, until nothing refers to them.
+
+    What a kernel allocates for itself while it runs is not seen. `resident` are tensors that exist before and do not
+    count. `peak` is the maximum and `phase` the step's phase when it was reached.
+
+    The seed and the offset that fused attention returns, also without dropout, do not count: 16 or 24 bytes a layer,
+    by kernel and version of torch, some of them in host memory.
+
+    Source: torch 2.11, `torch/_meta_registrations.py`, `_scaled_dot_product_*_attention`.
+    """
+
+    def __init__(self, resident: Iterable[Tensor], clock: PhaseClock) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seen: dict[Any, int] = {}
+        self._resident, self._clock = set(_storages(resident)), clock
+        self.total = self.peak = 0
+        self.phase = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, Tensor):
+                self._count(value)
+        return result
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        is_random_state = tensor.dtype in RANDOM_STATE_DTYPES and tensor.numel() <= MAX_RANDOM_STATE
+        reference = weakref.ref(storage, self._forget)
+        if is_random_state or storage.data_ptr() in self._resident or reference in self._seen:
+            return
+        self._seen[reference] = storage.nbytes()
+        self.total += storage.nbytes()
+        if self.total > self.peak:
+            self.peak, self.phase = self.total, self._clock.phase
+
+    def _forget(self, reference: Any) -> None:
+        self.total -= self._seen.pop(reference, 0)
+
+
+def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Return the bytes of each storage by its address."""
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.numel()}
+
+
+def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, Any]:
+    """Return the bytes that stay from step to step by component, the peak of a step (`total`), and its phase.
+
+    The optimizer's state must exist already. The peak is the one of the storages that operations return; on a GPU
+    `allocator_peak` is the peak of torch's allocator in a step of its own, because a step whose tensors are counted
+    may hold more: torch then adds some gradients into new tensors, which it adds in place otherwise. `total` and
+    `phase` are None if compiled: such a step is not seen operation by operation.
+    """
+    device, state = step.device, step.state_tensors()
+    device_type = torch.device(device.torch_name).type
+    sizes: dict[str, Any] = {name: sum(_storages(tensors).values()) for name, tensors in state.items()}
+    peak: dict[str, Any] = {"total": None, "phase": None, "allocator_peak": None}
+    if device.is_gpu:
+        torch.cuda.reset_peak_memory_stats(device.torch_name)
         step()
-        device.synchronize()
+        peak["allocator_peak"] = int(torch.cuda.max_memory_allocated(device.torch_name))
+    if not is_compiled:
+        resident = [t for tensors in state.values() for t in tensors if t.device.type == device_type]
+        with LiveBytes(resident, step.clock) as live:
+            step()
+        peak |= {"total": sum(sizes.values()) + live.peak, "phase": live.phase}
+    return sizes | peak
 
-    samples = sample_steps(waited, "warm", device, share_s(run, rows))
-    limited = launch_limited(queued)
-    also = () if limited is None else (limited,)
-    record = recorded(blank, replace(samples, host_launch_s=None), device, run.ceilings, also=also)
-    return replace(record, phases_s=_phases(step, samples), device_s=queued.median_s)
+
+def memory_report(estimated: StepMemory, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return estimate, measurement and error in per cent of the measurement; None for what is not measured."""
+    sizes = estimated.sizes()
+    errors: dict[str, float | None] = {}
+    for name, size in sizes.items():
+        counted = measured.get(name)
+        if counted is None or (counted == 0 and size):
+            errors[name] = None
+        else:
+            errors[name] = 100 * (size - counted) / (counted or 1)
+    return {
+        "estimated": sizes | {"moment": estimated.moment.name},
+        "measured": dict.fromkeys(sizes) | dict(measured),
+        "error_pct": errors,
+    }
 
 
-def _phases(step: TrainingStep, samples: Samples) -> dict[str, float]:
-    """Return the median seconds of each phase of the sampled steps."""
-    phases = step.clock.phases_s(len(samples.samples_s) * samples.launches_per_sample)
-    return {name: median([phase[name] for phase in phases]) for name in phases[0]}
+def explanations(provider: str, report: Mapping[str, Any], is_gpu: bool) -> list[str]:
+    """Return a sentence for each thing that makes measurement and estimate differ."""
+    notes = [f"not counted as FLOPs: {NOT_COUNTED}"]
+    if provider == "torch-compile":
+        notes.append("torch-compile fuses operations and computes some again: its peak is not counted")
+    if report["estimated"]["moment"] == "embedding" and report["error_pct"]["total"]:
+        notes.append(
+            "most is held with the gradients of a tied embedding: while tensors are counted, torch does not add them "
+            "up in place under autocast, and a third one is counted that is not there otherwise"
+        )
+    if is_gpu:
+        notes.append("'allocator peak' is rounded up to 512 bytes a tensor and has the workspaces of libraries in it")
+    return notes
