@@ -46,15 +46,7 @@ from bench.harness.model.layers import (
     scores_of,
     weighted,
 )
-from bench.harness.op import (
-    Case,
-    Op,
-    Option,
-    TensorMaker,
-    UnsupportedCaseError,
-    sequences_by_length,
-    whole_number,
-)
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
 from results.record import Environment, Record
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.inference import (

@@ -27,27 +27,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import (
-    MACHINE,
-    OUTPUT,
-    UsageError,
-    add,
-    add_list,
-    chosen,
-    command_parser,
-    number,
-    path,
-)
+from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, add_list, chosen, command_parser, number, path
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
-from bench.harness.transfer.tokens import TOKEN_BYTES, TokenFileError, open_tokens
 from results.record import Environment, Record
-from results.show.table import format_percent, render_table
+from results.show.table import render_table
 from results.show.terminal import Parser
-from roofline.hardware.links import wait_share
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +50,8 @@ PREFETCH = ("0", "1")
 SIZES = {"cpu": ("64KiB", "1MiB", "16MiB", "64MiB"), "cuda": ("64KiB", "1MiB", "16MiB", "256MiB")}
 SHAPES = ("8x512",)
 STEP_S = 20e-3
+
+TOKEN_BYTES = {"uint16": 2, "uint32": 4}
 
 MIN_OVERLAP_BYTES = 2**20
 """Smaller copies are not overlapped by default: handing one over costs more than the copy."""
@@ -81,7 +71,7 @@ LISTED = (
 
 BLANK = Record(op="", provider="torch", dtype="fp32", shape={}, case="", status="skipped", fill="uniform")
 
-MODULES = ("bench.harness.transfer.copies", "bench.harness.transfer.loading")
+MODULES = ("bench.harness.transfer",)
 """What says, besides this file, what is measured."""
 
 
@@ -113,35 +103,40 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
         UsageError, NoDeviceError, PlotError: it cannot be measured.
     """
     blank_records(args, None)  # a bad value is found before torch is loaded
-    _check_tokens(args)
+    tokens = open_tokens(args) if "load" in (args.op or KINDS) else None
     check_places(args)
     device = device_of(args)
     from bench.harness.cli.once import measure_once
-    from bench.harness.transfer.copies import Matmuls, measure_copy
-    from bench.harness.transfer.loading import measure_load
+    from bench.harness.transfer import Matmuls, measure_copy, measure_load
 
-    @cache
-    def work(device: Device, seed: int) -> Matmuls:
-        """Return the work of a step, the same for all rows, so that their times can be compared."""
-        return Matmuls(device, args.step_time, seed)
-
-    loop: Callable[[Record, Run, int], Record] = partial(measure_load, work)
+    # All rows do the same work, so their times can be compared.
+    work = cache(partial(Matmuls, seconds=args.step_time, seed=args.seed))
+    loop: Callable[[Record, Run, int], Record] = partial(measure_load, tokens, work)
     rows = [(blank, loop if blank.op == "load" else measure_copy) for blank in blank_records(args, device)]
     return measure_once(args, argv, "transfer", device, rows, MODULES)
 
 
-def _check_tokens(args: argparse.Namespace) -> None:
-    if "load" not in (args.op or KINDS):
-        return
-    most = 1 << 8 * TOKEN_BYTES[args.token_dtype]
-    if args.vocabulary > most:
-        wider = "; use --token-dtype uint32" if args.token_dtype == "uint16" else ""
-        raise UsageError(f"{args.token_dtype} holds ids below {most:,}, not {args.vocabulary:,}{wider}")
-    if args.tokens is not None:
-        try:
-            open_tokens(Path(args.tokens), args.token_dtype)
-        except TokenFileError as error:
-            raise UsageError(str(error)) from None
+def open_tokens(args: argparse.Namespace) -> Any:
+    """Return the token ids of `--tokens` as a memory-mapped array, None without the option.
+
+    Raises:
+        UsageError: the vocabulary needs wider ids, or the file cannot be used.
+    """
+    dtype, width = args.token_dtype, TOKEN_BYTES[args.token_dtype]
+    if args.vocabulary > 1 << 8 * width:
+        wider = "; use --token-dtype uint32" if dtype == "uint16" else ""
+        raise UsageError(f"{dtype} holds ids below {1 << 8 * width:,}, not {args.vocabulary:,}{wider}")
+    if args.tokens is None:
+        return None
+    import numpy as np
+
+    try:
+        size_bytes = Path(args.tokens).stat().st_size
+        if not size_bytes or size_bytes % width:
+            raise UsageError(f"{args.tokens} has {size_bytes} bytes: no whole number of {dtype} token ids")
+        return np.memmap(args.tokens, dtype, "r")
+    except OSError as error:
+        raise UsageError(f"cannot read {args.tokens}: {error.strerror}") from None
 
 
 def blank_records(args: argparse.Namespace, device: Device | None) -> list[Record]:
@@ -204,18 +199,11 @@ def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, tr
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-    """Print the table of a run, and below it what its rows say together."""
+    """Print the table of a run, and below it where the copies are if there is no GPU."""
     render_table(environment, records, console)
-    lines = []
     if any(record.bytes_read and record.bytes_written for record in records):
-        lines.append("no GPU here: copies are within the host's memory, which is read and written")
-    loops = [record for record in records if record.op == "load" and record.samples_s]
-    waits = {record.options["prefetch"]: 100 * wait_share(record.waits_s, record.samples_s) for record in loops}
-    if len(waits) == 2:
-        now, ahead = format_percent(waits[0]), format_percent(waits[1])
-        lines.append(f"a step waits {now} of its time for a batch made on the spot, {ahead} for one made ahead")
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        text = "no GPU here: copies are within the host's memory, which is read and written"
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

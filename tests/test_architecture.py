@@ -60,8 +60,7 @@ HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", 
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
 BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("measure", "step")} | {
-    "bench/harness/transfer/copies.py",
-    "bench/harness/transfer/loading.py",
+    "bench/harness/transfer.py",
     "bench/harness/model/transformer.py",
     "bench/harness/profile/account.py",
 }

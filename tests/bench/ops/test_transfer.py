@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,22 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from bench.harness import transfer as harness
 from bench.harness.device.device import Device
 from bench.harness.timing import protocol
 from bench.harness.timing.protocol import Samples
-from bench.harness.transfer import copies, loading
-from bench.harness.transfer.copies import (
-    UNLIKE,
-    Matmuls,
-    copy_calls,
-    finished_row,
-    is_copied,
-    link_of,
-    make_pairs,
-    measure_overlap,
-)
-from bench.harness.transfer.loading import loop_step, prefetched, problem_of, random_batches
-from bench.harness.transfer.tokens import TokenFileError, open_tokens, write_random_tokens
 from bench.transfer import MEMORY, TRANSFER, blank_records, build_parser, copy_record, main
 from results.record import Record
 from roofline.hardware.links import hidden_share, pcie_bytes_per_s, wait_share
@@ -64,8 +53,8 @@ def quick(monkeypatch, tmp_path_factory):
 
     short = protocol.Limits(5, 1.0, 0.0, 0.1, 0.0, 1e-6)
     monkeypatch.setattr(protocol, "CPU_LIMITS", short)
-    monkeypatch.setattr(copies, "ROUNDS_S", 0.01)
-    monkeypatch.setattr(loading, "FILE_BYTES", 2**16)
+    monkeypatch.setattr(harness, "ROUNDS_S", 0.01)
+    monkeypatch.setattr(harness, "FILE_BYTES", 2**16)
 
 
 # ---- formulas ------------------------------------------------------------------------------------------------------
@@ -95,31 +84,34 @@ def test_waiting_is_a_share_of_the_whole_time():
 
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_a_copy_is_wrong_until_it_is_made(direction):
-    pairs, cache = make_pairs(direction, "pageable", 2**12, CPU, seed=1)
+    pairs, cache = harness.make_pairs(direction, "pageable", 2**12, CPU, seed=1)
     assert cache == "cold"
     assert len(pairs) * 2 * 2**12 >= 4 * CPU.cache_bytes
-    assert not any(map(is_copied, pairs))
-    for call in copy_calls(pairs, is_blocking=True):
+    assert not any(map(harness.is_copied, pairs))
+    for call in harness.copy_calls(pairs, is_blocking=True):
         call()
-    assert all(map(is_copied, pairs))
+    assert all(map(harness.is_copied, pairs))
     assert not torch.equal(pairs[0][0], pairs[1][0])
     pairs[-1][1][-1] += 1
-    assert [is_copied(pair) for pair in pairs].count(False) == 1
+    assert [harness.is_copied(pair) for pair in pairs].count(False) == 1
 
 
-def test_matmuls_fill_the_time_that_they_are_given(monkeypatch):
-    """A clock on which a product of width n takes n^3 nanoseconds."""
-    clock = [0.0]
-    monkeypatch.setattr(copies.time, "perf_counter", lambda: clock[0])
+@pytest.mark.parametrize("slice_s", [1e9])
+def test_matmuls_fill_the_time_that_they_are_given(monkeypatch, slice_s):
+    """A clock on which a product of width n takes n^3 nanoseconds, and another process every second slice."""
+    clock, used_s = [0.0], [0.0]
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
     def mm(a, b, out):
-        clock[0] += len(a) ** 3 * 1e-9
+        slices = used_s[0] // slice_s
+        used_s[0] += len(a) ** 3 * 1e-9
+        clock[0] += len(a) ** 3 * 1e-9 + slice_s * (used_s[0] // slice_s - slices)
 
     monkeypatch.setattr(torch, "mm", mm)
-    matmuls = Matmuls(CPU, 1.0, seed=0)
+    matmuls = harness.Matmuls(CPU, 1.0, seed=0)
     assert (matmuls.width, matmuls.count) == (512, 7)  # four of 1024 would take longer
     assert matmuls.flops == 7 * 2 * 512**3
-    assert Matmuls(CPU, 1e-9, seed=0).count == 1
+    assert harness.Matmuls(CPU, 1e-9, seed=0).count == 1
 
 
 def test_the_copy_runs_while_the_products_do(monkeypatch):
@@ -144,12 +136,12 @@ def test_the_copy_runs_while_the_products_do(monkeypatch):
                 return
             done.set()
 
-    monkeypatch.setattr(copies, "Matmuls", Meeting)
-    monkeypatch.setattr(copies, "ROUNDS_S", 0.0)
-    times, flops = measure_overlap([copy], CPU, seed=0)
+    monkeypatch.setattr(harness, "Matmuls", Meeting)
+    monkeypatch.setattr(harness, "ROUNDS_S", 0.0)
+    record = harness.measure_overlap(copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0)
     assert not alone[0]
-    assert [*map(len, times.values())] == [copies.MIN_ROUNDS] * 3
-    assert flops == 8
+    assert [*map(len, (record.copy_s, record.compute_s, record.samples_s))] == [harness.MIN_ROUNDS] * 3
+    assert record.flops == 8
 
 
 # ---- what a GPU would be asked -------------------------------------------------------------------------------------
@@ -174,8 +166,8 @@ def test_a_gpu_is_asked_for_all_kinds_of_copies(monkeypatch):
 
 
 def test_the_link_is_that_of_the_table():
-    assert link_of(GPU) == pcie_bytes_per_s(5, 16)
-    assert link_of(CPU) is None
+    assert harness.link_of(GPU) == pcie_bytes_per_s(5, 16)
+    assert harness.link_of(CPU) is None
 
 
 def test_a_copy_that_does_not_fit_is_skipped(monkeypatch):
@@ -188,7 +180,7 @@ def test_a_copy_over_the_link_is_no_suspect_because_it_is_as_fast_from_the_cache
     timed = (3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5)
     samples = Samples(*timed, converged=True, warm_median_s=3e-5, host_launch_s=2e-6, host_latency_s=3e-5, tick_s=5e-7)
     blank = copy_record("h2d", GPU_THAT_IS_FREE, 2**18, "pinned", "non-blocking")
-    record = finished_row(blank, samples, SimpleNamespace(device=GPU_THAT_IS_FREE))
+    record = harness.finished_row(blank, samples, SimpleNamespace(device=GPU_THAT_IS_FREE))
     assert record.flags == ()
     assert record.warm_median_s == 3e-5
 
@@ -207,13 +199,13 @@ def test_copies_and_overlap_on_a_gpu(memory, way, capsys):
 
 
 @pytest.fixture
-def ids(tmp_path):
-    write_random_tokens(tmp_path / "ids", 2**14, "uint16", 1000, seed=3)
-    return open_tokens(tmp_path / "ids", "uint16")
+def ids(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "FILE_BYTES", 2**14)
+    return harness.random_tokens(tmp_path / "ids", "uint16", 1000, seed=3)
 
 
 def test_batches_are_stretches_of_the_file(ids):
-    inputs, labels = next(random_batches(ids, 5, 30, CPU, seed=7))
+    inputs, labels = next(harness.random_batches(ids, 5, 30, CPU, seed=7))
     assert inputs.shape == labels.shape == (5, 30)
     assert inputs.dtype == torch.int64
     stretches = np.lib.stride_tricks.sliding_window_view(ids.astype(np.int64), 31)
@@ -223,16 +215,16 @@ def test_batches_are_stretches_of_the_file(ids):
 
 
 def test_a_batch_may_be_the_whole_file(ids):
-    inputs, labels = next(random_batches(ids, 2, len(ids) - 1, CPU, seed=7))
+    inputs, labels = next(harness.random_batches(ids, 2, len(ids) - 1, CPU, seed=7))
     assert torch.equal(inputs[0], torch.from_numpy(ids[:-1].astype(np.int64)))
     assert int(labels[1, -1]) == ids[-1]
-    with pytest.raises(TokenFileError, match="fewer than the 8193 of a sequence"):
-        next(random_batches(ids, 2, len(ids), CPU, seed=7))
+    with pytest.raises(ValueError, match="fewer than the 8193 of a sequence"):
+        next(harness.random_batches(ids, 2, len(ids), CPU, seed=7))
 
 
 def test_reading_ahead_gives_the_same_batches(ids):
-    plain, ahead = (random_batches(ids, 2, 8, CPU, 7) for _ in range(2))
-    with prefetched(ahead) as batches:
+    plain, ahead = (harness.random_batches(ids, 2, 8, CPU, 7) for _ in range(2))
+    with closing(harness.prefetched(ahead)) as batches:
         for _ in range(5):
             assert torch.equal(next(plain)[0], next(batches)[0])
 
@@ -240,13 +232,13 @@ def test_reading_ahead_gives_the_same_batches(ids):
 def test_a_loop_waits_for_its_batch_and_not_for_its_work(ids, monkeypatch):
     """On a clock that making a batch moves by 2 and work by 5."""
     clock, waits_s = [0.0], []
-    monkeypatch.setattr(loading.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
     def spend(seconds):
         clock[0] += seconds
 
-    slow = (spend(2) or batch for batch in random_batches(ids, 2, 8, CPU, 7))
-    step = loop_step(slow, lambda: spend(5), CPU, waits_s)
+    slow = (spend(2) or batch for batch in harness.random_batches(ids, 2, 8, CPU, 7))
+    step = harness.loop_step(slow, lambda: spend(5), CPU, waits_s)
     step()
     step()
     assert waits_s == [2, 2]
@@ -256,9 +248,10 @@ def test_a_loop_waits_for_its_batch_and_not_for_its_work(ids, monkeypatch):
 def test_the_next_batch_is_made_while_a_step_works(ids):
     """The work of the first step ends only when the second batch has been begun."""
     begun = [threading.Event() for _ in range(3)]
-    noted = (event.set() or batch for event, batch in zip(begun, random_batches(ids, 2, 8, CPU, 7), strict=False))
-    with prefetched(noted) as batches:
-        loop_step(batches, lambda: assert_set(begun[1]), CPU, [])()
+    batches = harness.random_batches(ids, 2, 8, CPU, 7)
+    noted = (event.set() or batch for event, batch in zip(begun, batches, strict=False))
+    with closing(harness.prefetched(noted)) as batches:
+        harness.loop_step(batches, lambda: assert_set(begun[1]), CPU, [])()
 
 
 def assert_set(event):
@@ -271,22 +264,21 @@ def assert_set(event):
         (b"", "uint16", "has 0 bytes: no whole number of uint16 token ids"),
         (b"abc", "uint16", "has 3 bytes: no whole number of uint16 token ids"),
         (b"abcdef", "uint32", "has 6 bytes: no whole number of uint32 token ids"),
-        (None, "uint16", "No such file or directory"),
     ],
 )
-def test_files_that_hold_no_tokens(tmp_path, content, dtype, message):
-    path = tmp_path / "tokens"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(TokenFileError, match=message):
-        open_tokens(path, dtype)
+def test_a_file_that_holds_no_tokens_takes_one_line(tmp_path, content, dtype, message, capsys):
+    (tmp_path / "tokens").write_bytes(content)
+    arguments = ("--op", "load", "--tokens", str(tmp_path / "tokens"), "--token-dtype", dtype)
+    code, printed = command(*arguments, capsys=capsys)
+    assert code == 2
+    assert message in printed.err
 
 
 def test_wrong_labels_and_ids_past_the_vocabulary_are_found(ids):
-    batch = next(random_batches(ids, 4, 64, CPU, 7))
-    assert problem_of(batch, 1000) is None
-    assert "past a vocabulary of 10; see --vocabulary" in problem_of(batch, 10)
-    assert problem_of(batch[::-1], 1000) == "the labels are not the next tokens of the inputs"
+    batch = next(harness.random_batches(ids, 4, 64, CPU, 7))
+    assert harness.problem_of(batch, 1000) is None
+    assert "past a vocabulary of 10; see --vocabulary" in harness.problem_of(batch, 10)
+    assert harness.problem_of(batch[::-1], 1000) == "the labels are not the next tokens of the inputs"
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -310,7 +302,7 @@ def test_all_operations_on_a_cpu(quick, capsys):
     assert len(overlap["copy_s"]) == len(overlap["compute_s"]) == len(overlap["samples_s"])
     assert (inline["options"]["prefetch"], ahead["options"]["prefetch"]) == (0, 1)
     assert inline["flops"] == ahead["flops"]  # all loops do the same work
-    assert len(inline["compute_s"]) == len(ahead["compute_s"]) == loading.ROUNDS_ALONE
+    assert len(inline["compute_s"]) == len(ahead["compute_s"]) == harness.ROUNDS_ALONE
     assert inline["shape"] == {"b": 2, "s": 16}
     assert len(inline["waits_s"]) == len(inline["samples_s"])
     assert all(0 <= wait <= step for wait, step in zip(inline["waits_s"], inline["samples_s"], strict=True))
@@ -324,7 +316,6 @@ def test_the_table_says_what_was_copied_where(quick, capsys):
     )
     assert code == 0
     assert "no GPU here: copies are within the host's memory, which is read and written" in printed.out
-    assert "for a batch made on the spot" in printed.out
     titles = next(line for line in printed.out.splitlines() if line.startswith("op "))
     assert "host kept" in titles
     assert "waits" in titles
@@ -347,10 +338,10 @@ def test_a_file_of_ones_own(quick, tmp_path, capsys):
 
 @pytest.mark.parametrize("op", ["h2d", "overlap"])
 def test_a_copy_that_copies_nothing_is_invalid(quick, monkeypatch, capsys, op):
-    monkeypatch.setattr(copies, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
+    monkeypatch.setattr(harness, "copy_calls", lambda pairs, is_blocking: [lambda: time.sleep(1e-5) for _ in pairs])
     code, printed = command("--op", op, "--size", "4KiB", "--format", "json", capsys=capsys)
     (record,) = json.loads(printed.out)["records"]
-    assert (code, record["status"], record["reason"]) == (1, "invalid", UNLIKE)
+    assert (code, record["status"], record["reason"]) == (1, "invalid", harness.UNLIKE)
     assert record["samples_s"] == []
 
 

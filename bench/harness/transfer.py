@@ -1,0 +1,303 @@
+"""Measures copies between host and device, alone and beside work, and loops on random batches of a token file."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.harness.cli.once import share_s
+from bench.harness.data.inputs import Filler, plan_rotation
+from bench.harness.device.device import Device
+from bench.harness.measure.flags import recorded
+from bench.harness.measure.samples import sample_steps, take_samples
+from bench.harness.run import Run
+from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collection
+from bench.harness.timing.samplers import Call
+from results.record import Record
+from results.stats.samples import median, median_ci95
+from roofline.hardware.gpu import match_driver_name
+from roofline.hardware.links import pcie_bytes_per_s
+
+Pair = tuple[Tensor, Tensor]
+"""A source on one side and its destination on the other."""
+
+Batches = Generator[tuple[Tensor, Tensor]]
+"""Inputs (b, s), and labels (b, s), which are one token further on."""
+
+POISON = -77.0
+"""In every destination before the first copy; no fill has it."""
+
+UNLIKE = "the destination does not hold what the source does"
+
+MATMUL_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+"""n of the fp32 matmuls that run besides a copy: the largest of which several fit."""
+
+FIT = 4
+"""Fewest matmuls in the given time, unless even the smallest takes longer."""
+
+MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
+
+ROUNDS_ALONE = 5
+"""Rounds of a step's work that are timed alone."""
+
+FILE_BYTES = 64 * 2**20
+"""Size of the file of random tokens."""
+
+
+def finished_s(job: Call, device: Device) -> float:
+    """Return the seconds until a job and all that it launched has finished, by the host's clock."""
+    device.synchronize()
+    start = time.perf_counter()
+    job()
+    device.synchronize()
+    return time.perf_counter() - start
+
+
+class Matmuls:
+    """As many fp32 matmuls of square matrices as take about a given time; a call launches them."""
+
+    def __init__(self, device: Device, seconds: float, seed: int) -> None:
+        fill, self.count = Filler("uniform", "fp32", device, seed), 1
+        for n in MATMUL_WIDTHS:
+            self._a, self._b, self._out = (fill(n, n) for _ in range(3))
+            self.width, launch_s = n, min(finished_s(self, device) for _ in range(5))
+            if FIT * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
+                break
+        self.count = max(1, round(seconds / launch_s))
+        # Time all of them together: a single matmul may have been delayed, or may have found its data in a cache.
+        self.count = max(1, round(self.count * seconds / min(finished_s(self, device) for _ in range(3))))
+        self.flops = 2 * self.width**3 * self.count
+
+    def __call__(self) -> None:
+        for _ in range(self.count):
+            torch.mm(self._a, self._b, out=self._out)
+
+
+def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
+    """Return the finished record of a row.
+
+    On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does. A
+    copy over the link takes as long wherever in the device the data is.
+    """
+    if not run.device.is_gpu:
+        return recorded(blank, samples, run.device, run.ceilings if blank.bytes_read else None)
+    record = recorded(blank, replace(samples, warm_median_s=None, host_launch_s=None), run.device, None)
+    return replace(record, warm_median_s=samples.warm_median_s)
+
+
+# ---- copies --------------------------------------------------------------------------------------------------------
+
+
+def measure_copy(blank: Record, run: Run, rows: int) -> Record:
+    """Return the record of a copy: verified, timed, verified again; `rows` share the budget that is left."""
+    device, size_bytes, left_s = run.device, blank.shape["bytes"], share_s(run, rows)
+    direction = "h2d" if blank.op == "overlap" else blank.op
+    pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, run.args.seed)
+    calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
+    calls[0]()
+    device.synchronize()
+    if not is_copied(pairs[0]):
+        return replace(blank, status="invalid", reason=UNLIKE)
+    if blank.op == "overlap":
+        record = measure_overlap(replace(blank, cache=cache), calls, device, run.args.seed, left_s)
+    else:
+        samples = take_samples(calls, cache, device, limits_of(device), left_s=left_s)
+        record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
+        record = replace(record, link_bytes_per_s=link_of(device))
+    for call in calls:
+        call()
+    device.synchronize()
+    if not (is_copied(pairs[0]) and is_copied(pairs[-1])):
+        return replace(blank, status="invalid", reason=f"after timing: {UNLIKE}")
+    checked = {"reference": "rule", "elements": size_bytes // 4, "checked_elements": size_bytes // 4}
+    return replace(record, copies=len(pairs), verified={"before": checked, "after": checked})
+
+
+def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, seed: int) -> tuple[list[Pair], str]:
+    """Return pairs of fp32 buffers with random numbers, as many as keep the caches cold, and the cache state.
+
+    `direction` is `h2d` or `d2h`, `memory` the host's side, `pageable` or `pinned`. A CPU copies from host to host.
+    """
+    host = replace(device, type="cpu", torch_name="cpu")
+    rotation = plan_rotation(2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold")
+    fill, pairs = Filler("uniform", "fp32", host, seed), []
+    for _ in range(rotation.copies):
+        numbers = fill(size_bytes // 4)
+        on_host = numbers.pin_memory() if memory == "pinned" else numbers
+        on_device = torch.empty_like(numbers, device=device.torch_name)
+        if direction == "h2d":
+            pairs.append((on_host, on_device.fill_(POISON)))
+        else:
+            pairs.append((on_device.copy_(on_host), on_host.fill_(POISON)))
+    return pairs, rotation.cache
+
+
+def copy_calls(pairs: Sequence[Pair], is_blocking: bool) -> list[Call]:
+    return [partial(destination.copy_, source, non_blocking=not is_blocking) for source, destination in pairs]
+
+
+def is_copied(pair: Pair) -> bool:
+    source, destination = pair
+    return torch.equal(source.cpu(), destination.cpu())
+
+
+def link_of(device: Device) -> float | None:
+    """Return the bytes per second that the PCI Express link of a GPU carries one way; None if it is not known."""
+    gpu = match_driver_name(device.name, device.memory_bytes).gpu if device.is_gpu else None
+    if gpu is None or gpu.pcie_gen is None or gpu.pcie_lanes is None:
+        return None
+    return pcie_bytes_per_s(gpu.pcie_gen, gpu.pcie_lanes)
+
+
+def measure_overlap(
+    blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
+) -> Record:
+    """Time a copy, matmuls that take as long, and both together, interleaved, within `left_s` seconds.
+
+    On a GPU the copy has its own stream and is launched first; on a CPU, which has no copy engine, its own thread. The
+    samples of the record are those of both together.
+    """
+    turns = itertools.cycle(calls)
+
+    def copy() -> None:
+        next(turns)()
+
+    def both() -> None:
+        if stream is None:
+            copied = thread.submit(copy)
+            matmuls()
+            copied.result()
+        else:
+            with torch.cuda.stream(stream):
+                copy()
+            matmuls()
+
+    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(5)), seed)
+    stream = torch.cuda.Stream(device.torch_name) if device.is_gpu else None
+    jobs: dict[str, Call] = {"copy": copy, "compute": matmuls, "both": both}
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    with ThreadPoolExecutor(1) as thread, no_garbage_collection():
+        end = time.perf_counter() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
+        for number in range(MAX_ROUNDS):
+            if number >= MIN_ROUNDS and time.perf_counter() >= end:
+                break
+            for name, job in jobs.items():
+                times[name].append(finished_s(job, device))
+    return replace(
+        blank,
+        status="ok",
+        flops=matmuls.flops,
+        samples_s=tuple(times["both"]),
+        launches_per_sample=1,
+        method="host",
+        median_s=median(times["both"]),
+        ci95_s=median_ci95(times["both"]),
+        copy_s=tuple(times["copy"]),
+        compute_s=tuple(times["compute"]),
+    )
+
+
+# ---- loading -------------------------------------------------------------------------------------------------------
+
+
+def measure_load(tokens: Any, work: Callable[[Device], Matmuls], blank: Record, run: Run, rows: int) -> Record:
+    """Return the record of a loop on batches of a token file. A batch is compared with the file first.
+
+    Args:
+        tokens: memory-mapped ids; None: those of a file of random ids.
+        work: makes the work of a step for a device.
+        blank: the record of what is measured.
+        run: the run that it belongs to.
+        rows: how many rows share the budget that is left.
+    """
+    device, args, matmuls, waits_s = run.device, run.args, work(run.device), list[float]()
+    with tempfile.TemporaryDirectory() as directory:
+        if tokens is None:
+            tokens = random_tokens(Path(directory, "tokens"), args.token_dtype, args.vocabulary, args.seed)
+        batches = random_batches(tokens, blank.shape["b"], blank.shape["s"], device, args.seed)
+        if problem := problem_of(next(batches), args.vocabulary):
+            return replace(blank, status="invalid", reason=problem)
+        alone_s = tuple(finished_s(matmuls, device) for _ in range(ROUNDS_ALONE))
+        with closing(prefetched(batches) if blank.options["prefetch"] else batches) as loaded:
+            step = loop_step(loaded, matmuls, device, waits_s)
+            samples = sample_steps(step, "warm", device, share_s(run, rows))
+    return replace(
+        finished_row(replace(blank, flops=matmuls.flops), samples, run),
+        compute_s=alone_s,
+        waits_s=tuple(waits_s[-len(samples.samples_s) :]),
+        file_bytes=tokens.nbytes,
+    )
+
+
+def random_tokens(path: Path, dtype: str, vocabulary: int, seed: int) -> Any:
+    """Write a file of random token ids below `vocabulary`, on disk when this returns, and map it into memory."""
+    count = FILE_BYTES // np.dtype(dtype).itemsize
+    with path.open("wb") as file:
+        np.random.default_rng(seed).integers(0, vocabulary, count, dtype=dtype).tofile(file)
+        file.flush()
+        os.fsync(file.fileno())
+    return np.memmap(path, dtype, "r")
+
+
+def random_batches(ids: Any, batch: int, sequence: int, device: Device, seed: int) -> Batches:
+    """Yield random batches of token ids in int64 on the device; on a GPU through pinned memory, without waiting.
+
+    Raises:
+        ValueError: there are too few tokens for one sequence and its next token.
+    """
+    if len(ids) < sequence + 1:
+        raise ValueError(f"the file has {len(ids)} tokens, fewer than the {sequence + 1} of a sequence")
+    generator = np.random.default_rng(seed)
+    while True:
+        starts = generator.integers(0, len(ids) - sequence, batch)
+        rows = torch.from_numpy(np.stack([ids[at : at + sequence + 1] for at in starts]).astype(np.int64))
+        if device.is_gpu:
+            rows = rows.pin_memory().to(device.torch_name, non_blocking=True)
+        yield rows[:, :-1], rows[:, 1:]
+
+
+def problem_of(batch: tuple[Tensor, Tensor], vocabulary: int) -> str | None:
+    """Return what is wrong with a batch, or None: labels that are not the next tokens, ids past the vocabulary."""
+    inputs, labels = (part.cpu() for part in batch)
+    if not torch.equal(inputs[:, 1:], labels[:, :-1]):
+        return "the labels are not the next tokens of the inputs"
+    if int(inputs.max()) >= vocabulary:
+        return f"the file holds token {int(inputs.max()):,}, past a vocabulary of {vocabulary:,}; see --vocabulary"
+    return None
+
+
+def prefetched(batches: Batches) -> Batches:
+    """Make the next batch in a thread while the last one is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, batches)
+        while True:
+            batch = coming.result()
+            coming = thread.submit(next, batches)
+            yield batch
+
+
+def loop_step(batches: Batches, work: Call, device: Device, waits_s: list[float]) -> Call:
+    """Return a step that takes a batch, reads its ids, computes, and waits until all is done."""
+
+    def step() -> None:
+        start = time.perf_counter()
+        inputs, labels = next(batches)
+        waits_s.append(time.perf_counter() - start)
+        inputs.sum().add_(labels.sum())
+        work()
+        device.synchronize()
+
+    return step
