@@ -48,6 +48,9 @@ MATMUL_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 FIT = 4
 """Fewest matmuls in the given time, unless even the smallest takes longer."""
 
+TIMINGS = 20
+"""Timings of a matmul, of which the shortest counts: on a busy machine most are interrupted."""
+
 MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
 
 ROUNDS_ALONE = 5
@@ -73,12 +76,13 @@ class Matmuls:
         fill, self.count = Filler("uniform", "fp32", device, seed), 1
         for n in MATMUL_WIDTHS:
             self._a, self._b, self._out = (fill(n, n) for _ in range(3))
-            self.width, launch_s = n, min(finished_s(self, device) for _ in range(5))
+            self.width, launch_s = n, min(finished_s(self, device) for _ in range(TIMINGS))
             if FIT * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
                 break
         self.count = max(1, round(seconds / launch_s))
-        # Time all of them together: a single matmul may have been delayed, or may have found its data in a cache.
-        self.count = max(1, round(self.count * seconds / min(finished_s(self, device) for _ in range(3))))
+        # Together they may take less: a launch alone is waited for. More only if something interrupted them.
+        together_s = min(finished_s(self, device) for _ in range(3))
+        self.count = max(self.count, round(self.count * seconds / together_s))
         self.flops = 2 * self.width**3 * self.count
 
     def __call__(self) -> None:

@@ -96,8 +96,8 @@ def test_a_copy_is_wrong_until_it_is_made(direction):
     assert [harness.is_copied(pair) for pair in pairs].count(False) == 1
 
 
-@pytest.mark.parametrize("slice_s", [1e9])
-def test_matmuls_fill_the_time_that_they_are_given(monkeypatch, slice_s):
+@pytest.mark.parametrize("slice_s", [1e9, 0.4])
+def test_matmuls_fill_the_time_that_they_are_given_beside_another_process_too(monkeypatch, slice_s):
     """A clock on which a product of width n takes n^3 nanoseconds, and another process every second slice."""
     clock, used_s = [0.0], [0.0]
     monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
