@@ -88,8 +88,8 @@ def test_a_calibration(screens, tmp_path):
         Ceiling("launch", "empty kernel", 2.1e-6, "measured", "a test", sm_clock_hz=1_980_000_000),
     ]
     sentences, missing = ["bf16: 81 % of its peak"], ["fp64: the time was over"]
-    calibration = calibrate.Calibration(environment(), [], found, sentences, missing, Path("ceilings.json"))
-    screens.check("calibrate", lambda: print_out(calibrate.text_of("table", calibration)))
+    table = calibrate.table_of(environment(), [], found, sentences, missing, Path("ceilings.json"))
+    screens.check("calibrate", lambda: print_out(table.render("table")))
 
 
 @pytest.mark.parametrize("words", [["gpus"], ["notes"], ["gpus", "h100-sxm", "h200-sxm", "mi300x", "b200-sxm"]])

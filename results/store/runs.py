@@ -213,18 +213,18 @@ def _open_new(path: Path) -> tuple[int, bool]:
     raise StoreError(f"cannot write {path}: it {why}, and nothing is overwritten; choose another --output")
 
 
-def lock_file(descriptor: int) -> None:
+def lock_file(descriptor: int, waits: bool = False) -> None:
     """Take a file for this process until it is closed; a system without such locks is no obstacle.
 
     Raises:
-        BlockingIOError: another process has it.
+        BlockingIOError: another process has it, and `waits` is False.
     """
     try:
         import fcntl
     except ImportError:
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:
         raise
     except OSError:

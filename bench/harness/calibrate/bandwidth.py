@@ -1,4 +1,4 @@
-"""Memory bandwidth of this machine, for each mix of reads and writes.
+"""Memory bandwidth of this machine, for each mix of reads and writes, and its launch floor.
 
 A GPU runs the Triton kernels of `kernels/bandwidth` in several configurations and torch's own; a CPU runs torch's.
 Bytes are counted as STREAM counts them: what the operation names, without lines that a store may read first.
@@ -9,13 +9,15 @@ December 1995, for copy and triad, and for arrays of at least four times the cac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.harness.calibrate.setup import Candidate, Launch, Measured, NotMeasuredError, Setup
+from bench.harness.calibrate.setup import Candidate, Measured, NotMeasuredError, Setup
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
+from bench.harness.timing.samplers import Call
 from roofline.ceilings import MIX_RATIOS
 
 if TYPE_CHECKING:
@@ -36,27 +38,41 @@ MEMORY_SHARE = 8  # one array takes at most 1 / MEMORY_SHARE of the free memory
 FACTOR = 0.5  # in torch's launches, as in the triad x + factor y
 
 
-def measure(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
+def launch(setup: Setup) -> list[Measured]:
+    """Return the time of an empty kernel on a GPU, and of a copy of one element on a CPU."""
+    import torch
+
+    x, out = (torch.ones(1, device=setup.device.torch_name) for _ in range(2))
+    what, call = "copy of one element", partial(out.copy_, x)
+    if setup.device.type == "cuda" and has_triton():
+        from kernels.launch_floor import v1_empty
+
+        what, call = "triton v1, empty kernel", partial(v1_empty.launch, x)
+    elif setup.device.is_gpu:  # a copy would be a node of the copy engine, and not a kernel
+        what, call = "addition to one element", partial(out.add_, x)
+    rate = setup.timed(Candidate(what, 0, lambda: call), setup.effort.confirming_s)
+    name = f"{what}, {'per graph node' if rate.samples.method == 'graph' else 'back to back'}"
+    rate = replace(rate, candidate=replace(rate.candidate, name=name))
+    no_work = {"flops": 0, "bytes_read": 0, "bytes_written": 0}
+    return [setup.measured("launch", "launch", rate, "launch", "fp32", {"n": 1}, **no_work)]
+
+
+def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
     """Return the bandwidths of some mixes, in arrays many times the cache."""
     size_bytes = operand_bytes(setup.device)
     arrays = filled(setup.device, size_bytes)
     found = []
     for mix in mixes:
         try:
-            rate, _ = setup.fastest_of(candidates(mix, setup.device, arrays))
+            rate = setup.fastest_of(candidates(mix, setup.device, arrays))
         except NotMeasuredError as error:
             setup.missing.append(f"{mix}: {error}")
-        else:
-            fields: dict[str, Any] = {"cache": "cold"} | bytes_of_mix(mix, rate.work)
-            found.append(setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **fields))
+            continue
+        read, written = MIX_RATIOS[mix]
+        bytes_written = rate.candidate.work * written // (read + written)
+        work = {"flops": 0, "bytes_read": rate.candidate.work - bytes_written, "bytes_written": bytes_written}
+        found.append(setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **work))
     return found
-
-
-def bytes_of_mix(mix: str, moved: int) -> dict[str, int]:
-    """Return the bytes that a mix reads and writes."""
-    read, written = MIX_RATIOS[mix]
-    bytes_written = moved * written // (read + written)
-    return {"flops": 0, "bytes_read": moved - bytes_written, "bytes_written": bytes_written}
 
 
 def operand_bytes(device: Device) -> int:
@@ -98,39 +114,39 @@ def filled(device: Device, size_bytes: int) -> Arrays:
 
 
 def candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
-    """Return the configurations of a mix to try on a device."""
-    own = triton_candidates(mix, device, arrays) if device.type == "cuda" and has_triton() else []
-    return [*torch_candidates(mix, device, arrays), *own]
-
-
-def torch_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
-    """Return torch's operations for a mix, in fp32; several on a CPU, because none of them is tuned."""
+    """Return the configurations of a mix to try: torch's in fp32, several on a CPU as none is tuned, and Triton's."""
     import torch
 
     x, y, out = arrays
     number = torch.empty((), device=device.torch_name)
-    known: dict[str, list[tuple[str, int, Callable[[], object]]]] = {
+    known = {
         "read": [
-            ("torch sum", 1, lambda: torch.sum(x, 0, out=number)),
-            ("torch amax", 1, lambda: torch.amax(x, 0, out=number)),
-            ("torch dot of two arrays", 2, lambda: torch.dot(x, y, out=number)),
+            _candidate("torch sum", x.nbytes, lambda: torch.sum(x, 0, out=number)),
+            _candidate("torch amax", x.nbytes, lambda: torch.amax(x, 0, out=number)),
+            _candidate("torch dot of two arrays", 2 * x.nbytes, lambda: torch.dot(x, y, out=number)),
         ],
-        "write": [("torch fill_", 1, lambda: out.fill_(FACTOR)), ("torch zero_", 1, lambda: out.zero_())],
+        "write": [
+            _candidate("torch fill_", x.nbytes, lambda: out.fill_(FACTOR)),
+            _candidate("torch zero_", x.nbytes, lambda: out.zero_()),
+        ],
         "copy": [
-            ("torch copy_", 2, lambda: out.copy_(x)),
-            ("torch mul by a number", 2, lambda: torch.mul(x, FACTOR, out=out)),
+            _candidate("torch copy_", 2 * x.nbytes, lambda: out.copy_(x)),
+            _candidate("torch mul by a number", 2 * x.nbytes, lambda: torch.mul(x, FACTOR, out=out)),
         ],
         "triad": [
-            ("torch add with alpha", 3, lambda: torch.add(x, y, alpha=FACTOR, out=out)),
-            ("torch add", 3, lambda: torch.add(x, y, out=out)),
+            _candidate("torch add with alpha", 3 * x.nbytes, lambda: torch.add(x, y, alpha=FACTOR, out=out)),
+            _candidate("torch add", 3 * x.nbytes, lambda: torch.add(x, y, out=out)),
         ],
-    }
-    size_bytes = x.numel() * x.itemsize
-    tried = known[mix][:1] if device.is_gpu else known[mix]
-    return [Candidate(name, partial(Launch, call, operands * size_bytes)) for name, operands, call in tried]
+    }[mix]
+    own = _triton_candidates(mix, device, arrays) if device.type == "cuda" and has_triton() else []
+    return [known[0], *own] if device.is_gpu else known
 
 
-def triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
+def _candidate(name: str, moved: int, call: Call) -> Candidate:
+    return Candidate(name, moved, lambda: call, "cold")
+
+
+def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
     """Return the Triton kernel of a mix in every configuration worth trying, on 32-bit words."""
     import torch
 
@@ -139,8 +155,8 @@ def triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidat
     x, y, out = (array.view(torch.int32) for array in arrays)
     configs = tiles.configs(device.sm_count or 1)
     sums = torch.empty(x.numel() // min(config.block for config in configs), dtype=torch.int32, device=x.device)
-
-    def prepare(config: Any) -> Launch:
+    found = []
+    for config in configs:
         words = tiles.covered(config, x.numel())
         a, b, c = x[:words], y[:words], out[:words]
         call, operands = {
@@ -149,6 +165,5 @@ def triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidat
             "copy": (partial(tiles.copy, a, out=c, config=config), 2),
             "triad": (partial(tiles.triad, a, b, out=c, config=config), 3),
         }[mix]
-        return Launch(call, operands * tiles.WORD_BYTES * words)
-
-    return [Candidate(f"triton v1, {config.words}", partial(prepare, config)) for config in configs]
+        found.append(_candidate(f"triton v1, {config.words}", operands * tiles.WORD_BYTES * words, call))
+    return found

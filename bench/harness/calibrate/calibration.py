@@ -10,27 +10,29 @@ Any command measures missing ceilings, with the effort of `--quick`; `python -m 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness.calibrate import bandwidth, matmul_peak
-from bench.harness.calibrate.parts import parts_of
-from bench.harness.calibrate.setup import FULL, QUICK, Effort, Part, Setup
+from bench.harness.calibrate import bandwidth, peaks
+from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device
 from bench.harness.device.stamp import installed_version
 from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.errors import one_line
+from bench.harness.measure.errors import DEVICE_LOST, one_line
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import release
+from results.show.export import write_output
+from results.store.runfile import StoreError
 from results.store.runs import lock_file
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import (
@@ -44,7 +46,6 @@ from roofline.hardware.gpu import (
 )
 
 QUIET_LOOK_S = 0.3  # of work that shows whether the machine is quiet: longer than the shortest window of each counter
-POLL_S = 0.2  # between two attempts to lock the file
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
@@ -99,13 +100,13 @@ def identity(device: Device) -> dict[str, Any]:
     }
 
 
-def _at_clock(ceilings: Ceilings, entry: Ceiling) -> float | None:
+def _at_clock(ceilings: Ceilings, entry: Ceiling | None) -> float | None:
     """Return the datasheet's rate per clock at the SM clock of a measured peak, FLOP/s; None if it is not known."""
-    at_clock = {"flops": clock_limited_peak_flops_per_s, "fma": clock_limited_vector_flops_per_s}.get(entry.quantity)
-    if at_clock is None or entry.kind != "measured" or not entry.sm_clock_hz:
+    if entry is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
+    at_clock = {"flops": clock_limited_peak_flops_per_s, "fma": clock_limited_vector_flops_per_s}.get(entry.quantity)
     gpu = load_gpus().get(ceilings.slug)
-    return at_clock(gpu, entry.name, entry.sm_clock_hz) if gpu else None
+    return at_clock(gpu, entry.name, entry.sm_clock_hz) if gpu and at_clock else None
 
 
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
@@ -114,18 +115,17 @@ def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
     """
     known = {(entry.kind, entry.quantity, entry.name): entry for entry in ceilings.entries}
     lines = []
-    for dtype in dtypes:
-        for quantity, title in (("flops", dtype), ("fma", f"{dtype} FMA")):
-            entry, published = (known.get((kind, quantity, dtype)) for kind in ("measured", "datasheet"))
-            limited = _at_clock(ceilings, entry) if entry else None
-            if entry and entry.sm_clock_hz and published and limited:
-                unit = "TOP/s" if dtype == "int8" else "TFLOP/s"
-                by_clock, by_software = limited / published.value, entry.value / limited
-                lines.append(
-                    f"{title}: datasheet {published.value / 1e12:.4g} {unit} -> "
-                    f"x clock {by_clock:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) = {limited / 1e12:.4g} -> "
-                    f"x software {by_software:.2f} -> measured {entry.value / 1e12:.4g} {unit}"
-                )
+    for dtype, quantity in itertools.product(dtypes, ("flops", "fma")):
+        entry, published = (known.get((kind, quantity, dtype)) for kind in ("measured", "datasheet"))
+        limited = _at_clock(ceilings, entry)
+        if entry and entry.sm_clock_hz and published and limited:
+            title, unit = dtype if quantity == "flops" else f"{dtype} FMA", "TOP/s" if dtype == "int8" else "TFLOP/s"
+            lines.append(
+                f"{title}: datasheet {published.value / 1e12:.4g} {unit} -> "
+                f"x clock {limited / published.value:.2f} ({entry.sm_clock_hz / 1e6:.0f} MHz) "
+                f"= {limited / 1e12:.4g} -> "
+                f"x software {entry.value / limited:.2f} -> measured {entry.value / 1e12:.4g} {unit}"
+            )
     return lines
 
 
@@ -135,18 +135,18 @@ def explaining(ceilings: Ceilings) -> list[Ceiling]:
     `clock-limited` is the rate per clock at the SM clock of the fastest matmul; `power-limited` is what its long run
     sustained while the power limit held the clock down.
     """
-    peaks = []
+    explained = []
     for entry in ceilings.entries:
-        limited, clock_hz = _at_clock(ceilings, entry), entry.sm_clock_hz
-        clock = f"{clock_hz / 1e6:.0f} MHz" if clock_hz else None
-        if limited and entry.quantity == "flops":
+        clock = f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else None
+        if entry.quantity == "flops" and (limited := _at_clock(ceilings, entry)):
             source = f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x {clock}"
-            peaks.append(Ceiling("flops", entry.name, limited, "clock-limited", source, sm_clock_hz=clock_hz))
+            peak = Ceiling("flops", entry.name, limited, "clock-limited", source, sm_clock_hz=entry.sm_clock_hz)
+            explained.append(peak)
         elif entry.kind == "measured" and entry.quantity == "sustained" and entry.at_power_limit:
             power = f"{entry.power_w:.0f} W" if entry.power_w else None
             source = ", ".join(filter(None, (entry.source, "sustained at the power limit", power, clock)))
-            peaks.append(replace(entry, quantity="flops", kind="power-limited", source=source))
-    return peaks
+            explained.append(replace(entry, quantity="flops", kind="power-limited", source=source))
+    return explained
 
 
 def merged(known: Ceilings, found: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Ceilings:
@@ -160,6 +160,43 @@ def merged(known: Ceilings, found: Iterable[Ceiling], too_low: Collection[Ceilin
         return new.value < old.value if new.quantity == "launch" else new.value > old.value
 
     return known.with_entries(entry for entry in found if is_better(entry))
+
+
+def parts_of(
+    needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
+) -> list[tuple[str, Part]]:
+    """Return parts with their names, what others rely on most first, because a calibration may be interrupted.
+
+    Args:
+        needs_launch: whether the launch floor is measured.
+        mixes: mixes of reads and writes whose bandwidth is measured.
+        matmuls: dtypes whose fastest matmul is measured.
+        fmas: dtypes whose rate of fused multiply-adds is measured.
+    """
+    parts: list[tuple[str, Part]] = [("launch", bandwidth.launch)] if needs_launch else []
+    if mixes:
+        parts.append((f"bandwidth of {', '.join(mixes)}", partial(bandwidth.bandwidth, mixes=mixes)))
+    parts += [(f"{dtype} matmul", partial(peaks.matmul, dtype=dtype)) for dtype in matmuls]
+    return parts + [(f"{dtype} FMA", partial(peaks.fma, dtype=dtype)) for dtype in fmas]
+
+
+def measure_all(
+    parts: Iterable[tuple[str, Part]], setup: Setup, say: Callable[[str], object]
+) -> Iterator[list[Measured]]:
+    """Yield what each part measures: nothing if it fails, with the reason in `setup.missing`."""
+    is_usable = True
+    for name, part in parts:
+        found: list[Measured] = []
+        if is_usable:
+            say(name)
+            try:
+                found = part(setup)
+            except Exception as error:  # compilers, drivers and libraries raise classes of their own
+                setup.missing.append(f"{name}: {one_line(error)}")
+            is_usable = release(setup.device)
+        else:
+            setup.missing.append(f"{name}: {DEVICE_LOST}")
+        yield found
 
 
 class MeasuredCeilings:
@@ -193,29 +230,16 @@ class MeasuredCeilings:
         return tuple(entry for entry in entries if entry.kind == "measured")
 
     def save(self, ceilings: Ceilings) -> None:
-        """Save the measured entries; if they cannot be written, a note says so and the next run measures them again.
-
-        The file is replaced only after all of the new one is written.
-        """
-        unfinished = self.path.with_suffix(f".{os.getpid()}.partial")
+        """Save the ceilings; if they cannot be written, a note says so and the next run measures them again."""
+        content = ceilings.to_dict() | {"identity": self._identity}
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(ceilings.to_dict() | {"identity": self._identity}, indent=1)
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(self.path)
-        except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink()
+            write_output(self.path, json.dumps(content, indent=1).encode())
+        except StoreError as error:
             if self._could_save:
-                self._note(f"{self.path}: the measured ceilings are not kept: {error.strerror}")
+                self._note(f"the measured ceilings are not kept: {error}")
             self._could_save = False
 
-    def complete(
-        self,
-        ceilings: Ceilings,
-        dtypes: Iterable[str],
-        too_low: Collection[Ceiling] = (),
-    ) -> Ceilings:
+    def complete(self, ceilings: Ceilings, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()) -> Ceilings:
         """Return `ceilings` with those of this machine; those missing are measured, and disturbed ones if it is quiet.
 
         Args:
@@ -224,39 +248,42 @@ class MeasuredCeilings:
             too_low: ceilings to measure again because a row is above them; the higher rate is kept.
         """
         wanted = list(dict.fromkeys(dtypes))
-        due = partial(self._due, dtypes=wanted, too_low=too_low)
         found = ceilings.with_entries(self.load())
-        is_disturbed = len(due(_undisturbed(found))) > len(due(found))
-        usable = _undisturbed if is_disturbed and self._is_quiet() else _all
+        disturbed = [entry for entry in found.entries if entry.disturbed]
+        is_due_again = self._due(found, wanted, disturbed) != self._due(found, wanted, ())
+        again = [*too_low, *(disturbed if is_due_again and self._is_quiet() else ())]
         if too_low:
             self._note(f"rows are above, so it is measured again: {', '.join(entry.title for entry in too_low)}")
-        if due(usable(found)):
+        if any(self._due(found, wanted, again)):
             with self.alone() as has_waited:
                 if has_waited:  # for another command that may have measured the same
                     found = ceilings.with_entries(self.load())
-                for name, part in due(usable(found)):
-                    found = merged(found, self._measured(name, part, FULL if too_low else QUICK), too_low)
+                setup = Setup(self._device, FULL if too_low else QUICK)
+                parts = parts_of(*self._due(found, wanted, again))
+                for measured in measure_all(parts, setup, lambda name: self._progress(f"calibrating: {name}")):
+                    found = merged(found, [each.ceiling for each in measured], too_low)
                 self.save(found)
-        is_gpu = self._device.is_gpu  # the table of GPUs explains nothing of a CPU
-        notes = [found.note, *(peak_sentences(found, wanted) if is_gpu else ())]
-        if disturbed := [e.title for e in found.entries if e.disturbed and e.judges(wanted)]:
+                for reason in setup.missing:
+                    self._note(f"not known of this machine: {reason}")
+        notes = [found.note, *peak_sentences(found, wanted)]
+        if perhaps_low := [e.title for e in found.entries if e.disturbed and e.judges(wanted)]:
             notes.append(
-                f"Perhaps too low, because something else held the device back meanwhile: {', '.join(disturbed)}; "
+                f"Perhaps too low, because something else held the device back meanwhile: {', '.join(perhaps_low)}; "
                 "when the machine is quiet: `python -m bench calibrate`"
             )
-        explained = found.with_entries(explaining(found)) if is_gpu else found
-        return replace(explained, note="; ".join(filter(None, notes)) or None)
+        return replace(found.with_entries(explaining(found)), note="; ".join(filter(None, notes)) or None)
 
-    def _due(self, known: Ceilings, dtypes: Iterable[str], too_low: Collection[Ceiling]) -> list[tuple[str, Part]]:
-        """Return the parts that any command needs and that are not known.
+    def _due(
+        self, known: Ceilings, dtypes: Iterable[str], again: Collection[Ceiling]
+    ) -> tuple[bool, list[str], list[str]]:
+        """Return what any command needs and is not known, or is to be measured `again`, as `parts_of` takes it.
 
         A GPU is judged by its datasheet, and also by the bandwidths of the mixes of reads and writes.
         """
-        mixes = [entry.name for entry in known.mixes() if entry in too_low] if known.mixes() else bandwidth.MIXES
-        unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *too_low)]
-        peaks = [d for d in unknown if d in matmul_peak.matmul().dtypes]
-        needs_launch = known.launch_floor() is None
-        return parts_of(needs_launch, mixes, peaks) if needs_launch or mixes or peaks else []
+        mixes = [entry.name for entry in known.mixes() if entry in again] if known.mixes() else [*bandwidth.MIXES]
+        unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
+        matmuls = [dtype for dtype in unknown if dtype in peaks.matmul_op().dtypes]
+        return known.launch_floor() in (None, *again), mixes, matmuls
 
     def _is_quiet(self) -> bool:
         """Return whether nothing else holds the device back at this moment, by a short time of work."""
@@ -269,20 +296,6 @@ class MeasuredCeilings:
             torch.mm(square, square)
             self._device.synchronize()
         return disturbance(row_telemetry(before, snapshot(self._device)), self._device.is_gpu) is None
-
-    def _measured(self, name: str, part: Part, effort: Effort) -> list[Ceiling]:
-        """Return the ceilings of a part; without one some columns stay blank, and the measurements go on."""
-        self._progress(f"calibrating: {name}")
-        setup = Setup(self._device, effort)
-        try:
-            ceilings, reasons = [measured.ceiling for measured in part(setup)], setup.missing
-        except (RuntimeError, MemoryError, CeilingError) as error:
-            ceilings, reasons = [], [one_line(error)]
-        finally:
-            release(self._device)
-        for reason in () if ceilings else reasons:
-            self._note(f"the {name} of this machine is not known: {reason}")
-        return ceilings
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -298,31 +311,16 @@ class MeasuredCeilings:
             yield False
             return
         with file:
-            has_waited = False
-            while not _is_locked(file.fileno()):
-                if not has_waited:
-                    file.seek(0)
-                    holder = file.read(20) or "of another command"
-                    self._note(f"process {holder} measures the ceilings of this machine; waiting until it has finished")
+            try:
+                lock_file(file.fileno())
+                has_waited = False
+            except BlockingIOError:
+                file.seek(0)
+                holder = f"process {file.read(20) or 'of another command'}"
+                self._note(f"{holder} measures the ceilings of this machine; waiting until it has finished")
+                lock_file(file.fileno(), waits=True)
                 has_waited = True
-                time.sleep(POLL_S)
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
             yield has_waited
-
-
-def _all(ceilings: Ceilings) -> Ceilings:
-    return ceilings
-
-
-def _undisturbed(ceilings: Ceilings) -> Ceilings:
-    return Ceilings("", "", tuple(entry for entry in ceilings.entries if not entry.disturbed))
-
-
-def _is_locked(descriptor: int) -> bool:
-    try:
-        lock_file(descriptor)
-    except BlockingIOError:
-        return False
-    return True

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import OUTPUT, add, chosen
-from bench.harness.cli.terminal import Progress, print_path
+from bench.harness.cli.terminal import print_path
 from bench.harness.op import Op
 from results.show.export import Table
 from results.show.grid import Column, print_grid
@@ -19,9 +19,8 @@ from results.show.terminal import INTERRUPTED, print_out, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.harness.calibrate.setup import Measured, Part, Setup
+    from bench.harness.calibrate.setup import Part, Setup
     from results.record import Environment, Record
-    from results.store.runs import RunWriter
     from roofline.ceilings import Ceiling
 
 DESCRIPTION = """\
@@ -48,6 +47,14 @@ COLUMNS = (
 )
 """Of CSV and Markdown."""
 
+DTYPES = {
+    ("cpu", False): ("bf16", "fp32"),
+    ("cpu", True): ("bf16", "fp32"),
+    ("gpu", False): ("bf16", "fp16", "tf32", "fp32", "fp8e4m3", "int8", "fp64"),
+    ("gpu", True): ("bf16", "fp32", "fp8e4m3"),
+}
+"""Default dtypes, by the device and by `--quick`, the most used first."""
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to `python -m bench`."""
@@ -68,37 +75,46 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     Raises:
         StoreError: the records could not be saved; the ceilings have been shown.
     """
-    from bench.harness.calibrate.calibration import MeasuredCeilings, merged, peak_sentences
+    from bench.harness.calibrate.calibration import MeasuredCeilings, measure_all, merged, peak_sentences
     from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
     from bench.harness.run import Run
     from results.store.runs import runs_directory
+    from roofline.plot.figure import plot_run
 
     args.gpu = None
     chosen("dtype", args.dtype, families["matmul"][0].dtypes, ())
     main.check_places(args)
     device, effort = main.device_of(args), QUICK if args.quick else FULL
-    run = Run(args, "bench", "calibrate", device, asdict(effort), argv)
-    progress = run.progress
-    setup = Setup(device, effort)
-    kept = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
+    run = Run(args, "bench", "calibrate", device, effort._asdict(), argv)
+    progress, setup = run.progress, Setup(device, effort)
+    saved = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
     found: list[Ceiling] = []
     with run:
         run.start(None)
         parts = planned(args, setup, families["matmul"][0])
-        with kept.alone():
-            run.ceilings = run.ceilings.with_entries(kept.load())
-            for ceiling, record in measure_all(parts, setup, progress):
-                found.append(ceiling)
-                run.ceilings = merged(run.ceilings, [ceiling])
-                kept.save(run.ceilings)
-                run.keep(record)
-                if args.verbose:
-                    progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
+        progress.expect(len(parts))
+        with saved.alone():
+            run.ceilings = run.ceilings.with_entries(saved.load())
+            for measured in measure_all(parts, setup, progress.say):
+                for ceiling, record in measured:
+                    found.append(ceiling)
+                    run.ceilings = merged(run.ceilings, [ceiling])
+                    saved.save(run.ceilings)
+                    run.keep(record)
+                    if args.verbose:
+                        progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
+                progress.advance()
     assert run.environment is not None
-    sentences = peak_sentences(run.ceilings, dict.fromkeys(c.name for c in found if c.quantity in ("flops", "fma")))
     environment = replace(run.environment, hardware=run.ceilings.to_dict())
-    show(args, Calibration(environment, run.records, found, sentences, setup.missing, kept.path), run.writer)
+    sentences = peak_sentences(run.ceilings, dict.fromkeys(c.name for c in found if c.quantity in ("flops", "fma")))
+    table = table_of(environment, run.records, found, sentences, setup.missing, saved.path)
+    print_out(table.render(args.format), f"; the ceilings are in {saved.path}")
+    if run.writer is not None:
+        print_path("saved", run.writer.path, args.format)
+    if args.plot is not None:
+        plot_run(environment, [record for record in run.records if record.op == "calibrate-matmul"], args.plot)
+        print_path("plot", args.plot, args.format)
     run.raise_if_unsaved()
     if run.is_interrupted:
         return INTERRUPTED
@@ -107,110 +123,80 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
     """Return the parts to measure; a requested dtype that the device lacks is missing."""
-    from bench.harness.calibrate import bandwidth, fma, parts
+    from bench.harness.calibrate import bandwidth, calibration, peaks
     from bench.harness.measure.rows import has_dtype
 
     device = setup.device
-    wanted = args.dtype or parts.DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
+    kind = "gpu" if device.is_gpu else "cpu"
+    wanted = args.dtype or DTYPES[kind, args.quick]
     dtypes = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
     setup.missing += [f"{d}: {device.name} has no such arithmetic" for d in args.dtype or () if d not in dtypes]
-    return parts.parts_of(True, bandwidth.MIXES, dtypes, [d for d in dtypes if d in fma.dtypes_of(device)])
-
-
-def measure_all(parts: Sequence[tuple[str, Part]], setup: Setup, progress: Progress) -> Iterator[Measured]:
-    """Yield what each part measures; if one fails, the others are still measured."""
-    from bench.harness.measure.errors import DEVICE_LOST, one_line
-    from bench.harness.measure.measure_row import release
-
-    progress.expect(len(parts))
-    for name, part in parts:
-        if not release(setup.device):
-            setup.missing.append(f"{name}: {DEVICE_LOST}")
-            continue
-        progress.say(name)
-        try:
-            yield from part(setup)
-        except Exception as error:  # compilers, drivers and libraries raise classes of their own
-            setup.missing.append(f"{name}: {one_line(error)}")
-        progress.advance()
+    return calibration.parts_of(True, bandwidth.MIXES, dtypes, [d for d in dtypes if d in peaks.FMA_DTYPES[kind]])
 
 
 # ---- what is printed ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """A finished or interrupted calibration, as it is shown."""
+def table_of(
+    environment: Environment,
+    records: Sequence[Record],
+    found: Sequence[Ceiling],
+    sentences: Sequence[str],
+    missing: Sequence[str],
+    path: Path,
+) -> Table:
+    """Return a finished or interrupted calibration as a table; JSON holds the records too.
 
-    environment: Environment
-    records: Sequence[Record]
-    found: Sequence[Ceiling]
-    sentences: Sequence[str]  # how the measured peaks of a GPU come about
-    missing: Sequence[str]  # reasons why something was not measured
-    path: Path  # of the ceilings
-
-
-def show(args: argparse.Namespace, calibration: Calibration, writer: RunWriter | None) -> None:
-    """Print the ceilings, plot them if requested, and name the files."""
-    from roofline.plot.figure import plot_run
-
-    print_out(text_of(args.format, calibration), f"; the ceilings are in {calibration.path}")
-    if writer is not None:
-        print_path("saved", writer.path, args.format)
-    if args.plot is not None:
-        matmuls = [record for record in calibration.records if record.op == "calibrate-matmul"]
-        plot_run(calibration.environment, matmuls, args.plot)
-        print_path("plot", args.plot, args.format)
-
-
-def text_of(output_format: str, calibration: Calibration) -> str:
-    """Return the ceilings in an output format; JSON holds the records too."""
+    Args:
+        environment: of the run.
+        records: of the measurements.
+        found: the measured ceilings.
+        sentences: how the measured peaks of a GPU come about.
+        missing: reasons why something was not measured.
+        path: of the file with the ceilings.
+    """
     from results.show.rows import document
 
     def content() -> dict[str, Any]:
-        return document(calibration.environment, calibration.records) | {
-            "ceilings": [asdict(entry) | {"unit": entry.unit} for entry in calibration.found],
-            "decomposition": calibration.sentences,
-            "not_measured": calibration.missing,
-            "doubts": doubts(calibration.records),
+        return document(environment, records) | {
+            "ceilings": [asdict(entry) | {"unit": entry.unit} for entry in found],
+            "decomposition": sentences,
+            "not_measured": missing,
+            "doubts": doubts(records),
         }
 
-    table = Table(
-        rows=lambda: [row_of(entry) for entry in calibration.found],
-        columns=COLUMNS,
-        document=content,
-        draw=lambda console: draw(calibration, console),
-    )
-    return table.render(output_format)
+    def draw(console: Console) -> None:
+        def print_lines(*lines: str) -> None:
+            for line in lines:
+                console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+        print_lines(*header_lines(environment), "" if found else "\nno ceiling was measured")
+        if found:
+            print_grid(console, columns_of(found), [entry.config or "" for entry in found], "by")
+        print_lines("", *sentences, *(f"not measured: {reason}" for reason in missing))
+        print_lines(*doubts(records), f"ceilings: {path}")
+
+    return Table(rows=lambda: list(map(row_of, found)), columns=COLUMNS, document=content, draw=draw)
 
 
-def draw(calibration: Calibration, console: Console) -> None:
-    """Print the machine, a row for each ceiling, how the peaks come about, and what was not measured."""
-    found = calibration.found
+def columns_of(found: Sequence[Ceiling]) -> list[Column]:
+    """Return the columns for a terminal; clock, power and FLOP/J only if one of the ceilings has them."""
     facts = {
         "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-" for entry in found],
         "power": [f"{entry.power_w:.0f} W" if entry.power_w else "-" for entry in found],
         "per J": [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else "-" for entry in found],
     }
-    columns = [
+    return [
         Column("ceiling", [entry.quantity for entry in found]),
         Column("of", [entry.name for entry in found]),
         Column("value", [value_text(entry) for entry in found], "right"),
         Column("95% CI", [interval_text(entry) for entry in found], goes_below=1),
+        *(
+            Column(title, texts, "right", leaves=turn)
+            for turn, (title, texts) in enumerate(facts.items(), 1)
+            if set(texts) != {"-"}
+        ),
     ]
-    for turn, (title, texts) in enumerate(facts.items(), 1):
-        if set(texts) != {"-"}:
-            columns.append(Column(title, texts, "right", leaves=turn))
-
-    def print_lines(lines: Iterable[str]) -> None:
-        for line in lines:
-            console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-
-    print_lines([*header_lines(calibration.environment), "" if found else "\nno ceiling was measured"])
-    if found:
-        print_grid(console, columns, [entry.config or "" for entry in found], "by")
-    missing = [f"not measured: {reason}" for reason in calibration.missing]
-    print_lines(["", *calibration.sentences, *missing, *doubts(calibration.records), f"ceilings: {calibration.path}"])
 
 
 def doubts(records: Sequence[Record]) -> list[str]:
@@ -239,6 +225,8 @@ def value_text(ceiling: Ceiling, value: float | None = None) -> str:
 
 def interval_text(ceiling: Ceiling) -> str:
     """Return a ceiling's interval, and that it is the median's if the value is the fastest, as on a CPU."""
-    text = " to ".join(value_text(ceiling, end) for end in ceiling.ci95 or () if end) or "-"
-    holds_value = ceiling.ci95 is None or ceiling.ci95[0] <= ceiling.value <= ceiling.ci95[1]
-    return text if holds_value else f"{text}, of the median; the value is the fastest"
+    if ceiling.ci95 is None:
+        return "-"
+    low, high = ceiling.ci95
+    text = f"{value_text(ceiling, low)} to {value_text(ceiling, high)}"
+    return text if low <= ceiling.value <= high else f"{text}, of the median; the value is the fastest"

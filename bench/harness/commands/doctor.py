@@ -281,7 +281,8 @@ def compare_with_itself(
         while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
             for index in order.sample((0, 1), 2):
                 series[index].append(pair[index].sample() / launches[index])
-    return series, settling, case.name, disturbance(row_telemetry(before, snapshot(device)), device.is_gpu)
+    disturbed = disturbance(row_telemetry(before, snapshot(device)), device.is_gpu)
+    return series, settling, case.name, disturbed.reason if disturbed else None
 
 
 def large_check(checkup: Checkup) -> Iterator[Finding]:

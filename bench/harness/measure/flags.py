@@ -108,23 +108,7 @@ def recorded(
         also: flags of what happened beside the measurement.
         has_advice: whether the reason of a flag ends in its advice, which is about the options of the commands.
     """
-    record = replace(
-        blank,
-        status="ok",
-        reason=None,
-        samples_s=samples.samples_s,
-        launches_per_sample=samples.launches_per_sample,
-        method=samples.method,
-        cache=samples.cache,
-        median_s=samples.median_s,
-        ci95_s=samples.ci95_s,
-        converged=samples.converged,
-        warm_median_s=samples.warm_median_s,
-        outliers=outlier_count(samples.samples_s),
-        settled=samples.settled,
-        host_latency_s=samples.host_latency_s,
-        telemetry=dict(samples.telemetry),
-    )
+    record = sampled(blank, samples)
     floor = ceilings.launch_floor() if ceilings and device.is_gpu else None
     found = (
         not_cold(samples.cache, asked_cache or samples.cache),
@@ -141,6 +125,27 @@ def recorded(
     )
     reasons = {flag.name: flag.text(has_advice) for flag in found if flag is not None}
     return judged(replace(record, flag_reasons=reasons), device, ceilings, has_advice)
+
+
+def sampled(blank: Record, samples: Samples) -> Record:
+    """Return the record of what was measured, without flags."""
+    return replace(
+        blank,
+        status="ok",
+        reason=None,
+        samples_s=samples.samples_s,
+        launches_per_sample=samples.launches_per_sample,
+        method=samples.method,
+        cache=samples.cache,
+        median_s=samples.median_s,
+        ci95_s=samples.ci95_s,
+        converged=samples.converged,
+        warm_median_s=samples.warm_median_s,
+        outliers=outlier_count(samples.samples_s),
+        settled=samples.settled,
+        host_latency_s=samples.host_latency_s,
+        telemetry=dict(samples.telemetry),
+    )
 
 
 def judged(record: Record, device: Device, ceilings: Ceilings | None, has_advice: bool = True) -> Record:
@@ -445,10 +450,9 @@ def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
     )
 
 
-def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> str | None:
-    """Return what took time from a measurement that was not the code's, or None: heat, a quota, other processes."""
-    flag = throttled(telemetry, is_gpu) or (None if is_gpu else preempted(telemetry))
-    return flag.reason if flag else None
+def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> Flag | None:
+    """Flag what took time from a measurement that was not the code's: heat, a quota, other processes."""
+    return throttled(telemetry, is_gpu) or (None if is_gpu else preempted(telemetry))
 
 
 def preempted(telemetry: Mapping[str, Any]) -> Flag | None:

@@ -1,19 +1,17 @@
 """A calibration that takes a moment."""
 
-from dataclasses import replace
-
 import pytest
 
-from bench.harness.calibrate import bandwidth, calibration, matmul_peak, setup
+from bench.harness.calibrate import bandwidth, calibration, peaks, setup
 from bench.harness.device.device import MIB
 
 
 @pytest.fixture
 def tiny_calibration(monkeypatch):
     """Let the real measurements of a CPU be short and small."""
-    tiny = replace(setup.QUICK, screening_s=0.01, confirming_s=0.02, long_run_s=0.0)
+    tiny = setup.QUICK._replace(screening_s=0.01, confirming_s=0.02, long_run_s=0.0)
     for module in (setup, calibration):
         monkeypatch.setattr(module, "QUICK", tiny)
         monkeypatch.setattr(module, "FULL", tiny)
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 4 * MIB)
-    monkeypatch.setattr(matmul_peak, "CPU_EXTENTS", ((64, 64, 64), (128, 128, 128)))
+    monkeypatch.setattr(peaks, "CPU_EXTENTS", ((64, 64, 64), (128, 128, 128)))

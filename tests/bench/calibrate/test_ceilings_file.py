@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from test_setup import CPU, H100
 
-from bench.harness.calibrate import calibration
+from bench.harness.calibrate import bandwidth, calibration, peaks
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, identity, merged
 from bench.harness.calibrate.setup import Measured
 from bench.harness.device.device import MIB, Device
@@ -66,35 +66,37 @@ def test_a_cpu_cannot_be_judged_as_a_gpu():
 
 
 class Machine(MeasuredCeilings):
-    """Measures nothing: every launch takes what the test says, and moves or computes what this class says."""
+    """Measures nothing: every launch takes what the test says, and moves or computes what this module says."""
 
     def __init__(self, directory, device=CPU, launch_s=2.0**-20, broken=()):
         self.notes, self.said, self.launch_s, self.broken = [], [], launch_s, dict(broken)
         super().__init__(device, directory, self.notes.append, self.said.append)
 
-    def _measured(self, name, part, effort):
-        def simulated(setup):
-            if name in self.broken:
-                raise self.broken[name]
-            if name == "launch":
-                return outcome("launch", launch=self.launch_s)
-            if name.startswith("bandwidth"):
-                mixes = name.removeprefix("bandwidth of ").split(", ")
-                return outcome("bandwidth", **{mix: MIX_BYTES[mix] / self.launch_s for mix in mixes})
-            return outcome("flops", **{name.removesuffix(" matmul"): FLOPS / self.launch_s})
+    def complete(self, *arguments, **options):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bandwidth, "launch", lambda setup: self.outcome("launch", launch=self.launch_s))
+            patch.setattr(bandwidth, "bandwidth", self.bandwidth)
+            patch.setattr(peaks, "matmul", self.matmul)
+            patch.setattr(calibration, "release", lambda device: True)
+            return super().complete(*arguments, **options)
 
-        return super()._measured(name, simulated, effort)
+    def bandwidth(self, setup, mixes):
+        return self.outcome("bandwidth", **{mix: MIX_BYTES[mix] / self.launch_s for mix in mixes})
+
+    def matmul(self, setup, dtype):
+        return self.outcome("flops", **{dtype: FLOPS / self.launch_s})
+
+    def outcome(self, quantity, **values):
+        if broken := [self.broken[name] for name in values if name in self.broken]:
+            raise broken[0]
+        source = "measured here 2026-01-01: a test, 2 threads"
+        return [Measured(Ceiling(quantity, name, value, "measured", source), None) for name, value in values.items()]
 
 
 MIX = Ceiling("bandwidth", "copy", 1e12, "measured", "a test")
 MIX_BYTES, FLOPS = {"copy": 2 * MIB, "triad": 3 * MIB, "read": MIB, "write": MIB}, 2 * 32**3
 KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.items()}, "bf16": FLOPS * 2**20}
 """What a machine keeps whose launch takes 2^-20 s."""
-
-
-def outcome(quantity, **values):
-    source = "measured here 2026-01-01: a test, 2 threads"
-    return [Measured(Ceiling(quantity, name, value, "measured", source), None) for name, value in values.items()]
 
 
 def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
@@ -207,12 +209,12 @@ def test_a_dtype_that_matmul_has_not_gets_no_peak(tmp_path):
 
 @pytest.mark.parametrize("error", [RuntimeError("no such product\nat line 3"), MemoryError()])
 def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp_path, error):
-    machine = Machine(tmp_path, broken={"bf16 matmul": error})
+    machine = Machine(tmp_path, broken={"bf16": error})
     found = machine.complete(BLANK, ["bf16", "fp32"])
     assert found.peak("bf16") is None
     assert found.peak("fp32") is not None
     assert len(machine.notes) == 1
-    assert machine.notes[0].startswith(f"the bf16 matmul of this machine is not known: {type(error).__name__}")
+    assert machine.notes[0].startswith(f"not known of this machine: bf16 matmul: {type(error).__name__}")
     assert "\n" not in machine.notes[0]
 
 
@@ -221,7 +223,7 @@ def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeyp
     notes = []
     machine = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
     assert machine.complete(BLANK, []).bandwidth() is None
-    unknown = "the bandwidth of copy, triad, read, write of this machine is not known: NotMeasuredError: "
+    unknown = "not known of this machine: bandwidth of copy, triad, read, write: NotMeasuredError: "
     assert [note for note in notes if note.startswith(unknown)]
 
 
@@ -323,7 +325,7 @@ def test_a_roof_that_was_disturbed_is_said_to_be_and_measured_again_when_it_is_q
 def test_quiet_is_what_work_of_a_moment_is_not_disturbed_in(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "QUIET_LOOK_S", 0.01)
     for disturbed in (None, BUSY):
-        monkeypatch.setattr(calibration, "disturbance", lambda telemetry, is_gpu, found=disturbed: found)
+        monkeypatch.setattr(calibration, "disturbance", lambda telemetry, is_gpu, flag=disturbed: flag)
         assert Machine(tmp_path)._is_quiet() is (disturbed is None)
 
 
@@ -346,18 +348,16 @@ def test_a_disturbed_measurement_takes_the_place_of_no_better_one(old, is_old_di
 
 
 def test_of_two_commands_one_measures_and_the_other_waits_and_takes_what_it_found(tmp_path, monkeypatch):
-    second = Machine(tmp_path, launch_s=1.0)
-    first, waited = contextlib.ExitStack(), []
+    second, first = Machine(tmp_path, launch_s=1.0), contextlib.ExitStack()
     first.enter_context(Machine(tmp_path).alone())
 
-    def sleep(seconds):
-        waited.append(seconds)
-        if len(waited) == 3:
-            keep(tmp_path)  # what the first one measured
-            first.close()
+    def finish_first(note):
+        second.notes.append(note)
+        keep(tmp_path)  # what the first one measured
+        first.close()
 
-    monkeypatch.setattr(calibration.time, "sleep", sleep)
+    monkeypatch.setattr(second, "_note", finish_first)
     found = second.complete(BLANK, ["bf16"])
-    assert (len(waited), second.said, found.peak("bf16").value) == (3, [], 1e9)  # nothing is measured twice
+    assert (second.said, found.peak("bf16").value) == ([], 1e9)  # nothing is measured twice
     holder = f"process {os.getpid()} measures the ceilings of this machine"
     assert second.notes == [f"{holder}; waiting until it has finished"]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 import bench
 from bench import __main__ as command
 from bench.harness import loop
-from bench.harness.calibrate import bandwidth, calibration, matmul_peak
+from bench.harness.calibrate import bandwidth, calibration, peaks
 from bench.harness.measure import measure_row as row_protocol
 from results.store.runs import load_run
 from tests.bench import commands
@@ -368,9 +367,9 @@ def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs
 
     save = calibration.MeasuredCeilings.save
     monkeypatch.setattr(calibration.MeasuredCeilings, "save", watched)
-    monkeypatch.setattr(calibration, "QUICK", replace(calibration.QUICK, screening_s=0.01, confirming_s=0.02))
+    monkeypatch.setattr(calibration, "QUICK", calibration.QUICK._replace(screening_s=0.01, confirming_s=0.02))
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**22)
-    monkeypatch.setattr(matmul_peak, "CPU_EXTENTS", ((64, 64, 64),))
+    monkeypatch.setattr(peaks, "CPU_EXTENTS", ((64, 64, 64),))
     kept.unlink()
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert saves == [json.loads(whole)["identity"]]

@@ -6,7 +6,7 @@ Words are integers, so a sum in any order is exact and the smallest slip in an a
 import pytest
 import torch
 
-from bench.harness.calibrate import bandwidth, fma
+from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.device.device import MIB, Device
 from kernels.bandwidth import v1_tiles
 from kernels.bandwidth.v1_tiles import Config
@@ -105,11 +105,10 @@ GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=1)
 def test_every_candidate_moves_the_bytes_it_counts(mix):
     arrays = bandwidth.filled(GPU, 160 * 1024)
     x, y, out = (array.view(torch.int32) for array in arrays)
-    for candidate in bandwidth.triton_candidates(mix, GPU, arrays):
+    for candidate in bandwidth.candidates(mix, GPU, arrays)[1:]:
         out.fill_(UNWRITTEN)
-        launch = candidate.prepare()
-        launch.call()
-        count = launch.work // {"read": 1, "write": 1, "copy": 2, "triad": 3}[mix] // 4
+        candidate.prepare()()
+        count = candidate.work // {"read": 1, "write": 1, "copy": 2, "triad": 3}[mix] // 4
         expected = {
             "read": torch.full((count,), UNWRITTEN, dtype=torch.int32),
             "write": wrapped(torch.arange(count) * v1_tiles.FACTOR),
@@ -122,10 +121,10 @@ def test_every_candidate_moves_the_bytes_it_counts(mix):
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
-    monkeypatch.setattr(fma, "ISSUE_SLOTS", 2**14)
-    launches = [candidate.prepare() for candidate in fma.candidates(dtype, GPU, None)]
-    assert len({launch.work for launch in launches}) == 1
-    launches[0].call()
+    monkeypatch.setattr(peaks, "ISSUE_SLOTS", 2**14)
+    candidates = peaks.fma_candidates(dtype, GPU, None)
+    assert len({candidate.work for candidate in candidates}) == 1
+    candidates[0].prepare()()
 
 
 def refused(call, *arguments, **options):

@@ -1,20 +1,19 @@
 """`bench calibrate` as a whole on small sizes; `test_simulation.py` runs it on a simulated GPU."""
 
 import json
-from dataclasses import replace
 
 from bench.__main__ import main
-from bench.harness.calibrate import bandwidth, matmul_peak, setup
+from bench.harness.calibrate import bandwidth, peaks, setup
 from kernels.bandwidth import v1_tiles
 
 
 def test_every_part_finds_its_ceiling(monkeypatch, capsys):
-    monkeypatch.setattr(setup, "QUICK", replace(setup.QUICK, screening_s=0.001, confirming_s=0.001, long_run_s=0.1))
+    monkeypatch.setattr(setup, "QUICK", setup.Effort(0.001, 0.001, 0.1))
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**16)
     monkeypatch.setattr(v1_tiles, "configs", lambda sm_count: (v1_tiles.Config(1, 1),))  # each is interpreted
-    monkeypatch.setattr(matmul_peak, "GPU_EXTENTS", ((32, 32, 32), (64, 64, 64)))
-    monkeypatch.setattr(matmul_peak, "BURST_S", 0.02)  # a sample lasts 5 ms
-    monkeypatch.setattr(matmul_peak, "IDLE_S", 1e-3)
+    monkeypatch.setattr(peaks, "GPU_EXTENTS", ((32, 32, 32), (64, 64, 64)))
+    monkeypatch.setattr(peaks, "BURST_S", 0.02)  # a sample lasts 5 ms
+    monkeypatch.setattr(peaks, "IDLE_S", 1e-3)
     code = main(["calibrate", "--device", "cuda", "-q", "--quick", "--dtype", "tf32,fp8e4m3", "--format", "json"])
     document = json.loads(capsys.readouterr().out)
     assert (code, document["not_measured"]) == (0, [])

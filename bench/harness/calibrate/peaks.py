@@ -1,0 +1,267 @@
+"""Peaks of arithmetic: the fastest matmul of each dtype, and fused multiply-adds (FMA) outside matmul.
+
+Both are warm, because a ceiling of arithmetic should not depend on memory. On a GPU one long run of the fastest matmul
+also gives the rate of its first 0.1 s (`burst`) and of its later half (`sustained`), each with the clock and the power
+of its own samples.
+
+FMA are chains that stay in registers, as many independent ones as hide the latency of one operation. On a GPU they come
+from a Triton kernel whose instructions are counted in its machine code (`kernels/fma`), on a CPU from C, if there is a
+compiler: an elementwise operation of a library reads and writes its operands, so its rate is a bandwidth of the caches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from bench.harness.calibrate.setup import Candidate, Measured, NotMeasuredError, Rate, Setup
+from bench.harness.data.inputs import Filler, make_sets, torch_dtype
+from bench.harness.device.device import Device
+from bench.harness.op import Case, Op
+from bench.harness.op_file import module_of, options_of
+from bench.harness.providers.registry import has_triton, load, numerics
+from bench.harness.timing.samplers import Call
+
+GPU_EXTENTS = (
+    # the fastest in bf16 of A100 PCIe, A100 SXM, H100 and H200, GH200, B200, GB200, B300, MI300X
+    *((2048, 5120, 6144), (1024, 10240, 5120), (2048, 2048, 13312), (1024, 15360, 4096), (1792, 16128, 3072)),
+    *((4096, 9728, 2048), (12288, 18432, 1024), (10240, 15360, 8192)),
+    # the fastest in fp8 of H100, H200, GH200, B200
+    *((1024, 9216, 14336), (1280, 4096, 12032), (1024, 14336, 14336), (15360, 4096, 3072)),
+    *((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
+)
+"""(m, n, k) of the matmuls to try on a GPU.
+
+Source: the table "Maximum Achievable Matmul FLOPS" of stas00/ml-engineering, compute/accelerator/README.md, where a
+search over thousands of shapes found them; and four squares."""
+
+CPU_EXTENTS = (
+    *((size, size, size) for size in (192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)),
+    *((2048, 2048, 512), (4096, 1024, 1024), (512, 2048, 4096), (2048, 4096, 2048)),
+)
+"""(m, n, k) of the matmuls to try on a CPU.
+
+Source: measured on two cores of an AMD EPYC with torch 2.13: 256 and 512 were the fastest in fp32, 512 and 768 in bf16;
+the larger ones are for more cores."""
+
+MEMORY_SHARE = 8  # the three matrices take at most 1 / MEMORY_SHARE of the free memory
+SLOWEST_CALL_S = 0.15  # matmuls that would take longer are skipped: each is called a dozen times
+IDLE_S = 3.0  # rest before a long run, so that its burst is that of an idle, cool device
+BURST_S = 0.1
+"""Duration of a burst, by its samples: a GPU that was idle draws more power than its limit allows it for longer.
+Reading its clock adds 0.05 s of work that is not timed."""
+
+SUSTAINED_SHARE = 0.5  # the last part of a run, by time, that counts as sustained
+
+
+def matmul(setup: Setup, dtype: str) -> list[Measured]:
+    """Return the rate of the fastest matmul of a dtype; on a GPU also its burst and its sustained rate."""
+    case, rate = _fastest(setup, dtype)
+    if dtype == "fp16" and not setup.device.is_gpu:
+        # Without fp16 arithmetic a CPU multiplies a thousand times slower than it could by widening to fp32.
+        wide_case, wide = _fastest(setup, "fp32")
+        if wide.value > rate.value:
+            name = f"{wide.candidate.name}, widened to fp32"
+            case, rate = wide_case, replace(wide, candidate=replace(wide.candidate, name=name))
+    rates = {"flops": rate}
+    if setup.device.is_gpu and setup.effort.long_run_s:
+        with numerics(dtype):
+            long = setup.timed(rate.candidate, setup.effort.long_run_s, IDLE_S)
+        try:
+            rates |= burst_and_sustained(long)
+        except NotMeasuredError as error:
+            setup.missing.append(f"{dtype}: burst and sustained cannot be separated: {error}")
+    work = matmul_op().work(case)
+    fields = {
+        **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},
+        **{"fill": "uniform", "options": {"layout": case.options["layout"], "config": rate.candidate.name}},
+    }
+    ops = {"flops": "matmul"}
+    return [
+        setup.measured(quantity, dtype, each, ops.get(quantity, quantity), case.dtype, dict(case.shape), **fields)
+        for quantity, each in rates.items()
+    ]
+
+
+def matmul_op() -> Op:
+    """Return the op of `bench/matmul.py`."""
+    op: Op = module_of("matmul").OPS[0]
+    return op
+
+
+def _fastest(setup: Setup, dtype: str) -> tuple[Case, Rate]:
+    cases = {f"matmul {case.name}": case for case in cases_of(setup.device, dtype)}
+    candidates = [
+        Candidate(name, matmul_op().work(case).flops, partial(_launch, setup.device, case))
+        for name, case in cases.items()
+    ]
+    with numerics(dtype):
+        rate = setup.fastest_of(candidates, SLOWEST_CALL_S)
+    return cases[rate.candidate.name], rate
+
+
+def cases_of(device: Device, dtype: str) -> list[Case]:
+    """Return the matmuls to try in a dtype, as far as they fit into memory, the smallest first.
+
+    Raises:
+        NotMeasuredError: not even the smallest fits.
+    """
+    layout = "nt" if device.is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
+    memory_bytes, work = device.free_bytes() // MEMORY_SHARE, matmul_op().work
+    cases = [
+        Case.of("matmul", dtype, {"m": m, "n": n, "k": k}, options_of("matmul"), {"layout": layout, "batch": 1})
+        for m, n, k in (GPU_EXTENTS if device.is_gpu else CPU_EXTENTS)
+    ]
+    cases = [case for case in cases if work(case).bytes <= memory_bytes]
+    if not cases:
+        raise NotMeasuredError(f"no {dtype} matmul of the list fits into {memory_bytes / 1e9:.2g} GB")
+    return sorted(cases, key=lambda case: work(case).flops)
+
+
+def _launch(device: Device, case: Case) -> Call:
+    op = matmul_op()
+    op.check(case, device.type)
+    [inputs] = make_sets(op, case, Filler("uniform", case.dtype, device, seed=0), device, copies=1)
+    return load("torch", op, "matmul", device).call(inputs)
+
+
+def burst_and_sustained(long: Rate) -> dict[str, Rate]:
+    """Return the rates of the first moments and of the later half of a long run, by the time of the samples.
+
+    Raises:
+        NotMeasuredError: the run is too short to have a later part, or its first sample is longer than a burst.
+    """
+    samples = long.samples
+    ended_s = list(accumulate(seconds * samples.launches_per_sample for seconds in samples.samples_s))
+    sustained_from_s = ended_s[-1] * (1 - SUSTAINED_SHARE)
+    if sustained_from_s < BURST_S or ended_s[0] > BURST_S:
+        raise NotMeasuredError(
+            f"a run of {ended_s[-1]:.3g} s with a first sample of {ended_s[0]:.2g} s is too short for its first "
+            f"{BURST_S:g} s and its last {SUSTAINED_SHARE:.0%}"
+        )
+    first = min(bisect_left(ended_s, sustained_from_s) + 1, len(ended_s) - 1)
+    return {"burst": long.part(0, bisect_right(ended_s, BURST_S)), "sustained": long.part(first, len(ended_s))}
+
+
+# ---- fused multiply-adds ------------------------------------------------------------------------------------------
+
+ISSUE_SLOTS = 2**22  # warp instructions of a launch for each scheduler: 2 ms at 2 GHz and one a clock
+LANES_A_CLOCK = 128
+"""Threads that the four schedulers of a multiprocessor serve in one clock.
+
+Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities: four warp schedulers an SM from 7.0 to 10.0."""
+
+CPU_TYPES = {"fp64": "double", "fp32": "float"}
+"""C's names of the dtypes of a CPU's vector arithmetic; torch computes narrower floats in fp32."""
+
+FMA_DTYPES = {"gpu": ("fp64", "fp32", "fp16", "bf16"), "cpu": tuple(CPU_TYPES)}
+COMPILERS = ("cc", "gcc", "clang")
+
+WIDTHS = ((16, 12), (32, 12), (64, 12), (64, 24))
+"""Bytes of a vector and chains a thread: 12 chains and two factors fit into 16 registers, 24 into the 32 of AVX-512.
+Two units of a latency of four cycles need 8. A width that the processor lacks is computed in parts, and is slower."""
+
+STEPS = 12 * 2**20  # multiply-adds of a vector in one launch of a thread: 2 ms at 3 GHz and two a cycle
+FACTOR, SUMMAND = 0.75, 0.25  # every chain goes to 1: no number overflows, and the result can be checked
+
+SOURCE = """
+typedef {real} vector __attribute__((vector_size({size_bytes})));
+
+double chains(long steps, double factor, double summand) {{
+    vector a = (vector){{0}} + ({real})factor, b = (vector){{0}} + ({real})summand;
+    {starts}
+    for (long step = 0; step < steps; step++) {{ {multiply_adds} }}
+    vector all = {sum};
+    double sum = 0;
+    for (unsigned lane = 0; lane < sizeof all / sizeof all[0]; lane++) sum += all[lane];
+    return sum;
+}}
+"""
+"""Each chain is a variable, because a compiler keeps no array in registers."""
+
+
+def fma(setup: Setup, dtype: str) -> list[Measured]:
+    """Return the rate of fused multiply-adds of a dtype; each counts as 2 FLOPs."""
+    with ThreadPoolExecutor(setup.device.threads or 1) as pool:
+        rate = setup.fastest_of(fma_candidates(dtype, setup.device, pool))
+    flops = rate.candidate.work
+    return [setup.measured("fma", dtype, rate, "fma", dtype, {"n": max(1, flops // 2)}, flops=flops)]
+
+
+def fma_candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:
+    """Return the configurations to try for a dtype; on a CPU they run on the threads of `pool`.
+
+    Raises:
+        NotMeasuredError: the rate cannot be measured here; the message says why.
+    """
+    if not device.is_gpu:
+        return _chains_in_c(dtype, device.threads or 1, pool)
+    if device.type != "cuda" or not has_triton():
+        raise NotMeasuredError("its kernel needs an NVIDIA GPU and Triton")
+    import torch
+
+    from kernels.fma import v1_chains
+
+    def prepare(config: Any, elements: int, iterations: int) -> Call:
+        ab = v1_chains.coefficients(torch_dtype(dtype), device.torch_name)
+        generator = torch.Generator(device=device.torch_name).manual_seed(0)
+        start = torch.rand(elements, device=device.torch_name, generator=generator).to(torch_dtype(dtype))
+        return partial(v1_chains.launch, ab, start, iterations, out=torch.empty_like(start), config=config)
+
+    found = []
+    for config in v1_chains.CONFIGS:
+        elements = config.elements(device.sm_count or 1)
+        iterations = ISSUE_SLOTS * LANES_A_CLOCK // (config.threads_per_sm * config.chains * v1_chains.UNROLL)
+        flops = v1_chains.flops(elements, iterations)
+        found.append(Candidate(f"triton v1, {config.words}", flops, partial(prepare, config, elements, iterations)))
+    return found
+
+
+def _chains_in_c(dtype: str, threads: int, pool: ThreadPoolExecutor) -> list[Candidate]:
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise NotMeasuredError(f"chains in registers need a C compiler, and there is none of {', '.join(COMPILERS)}")
+
+    def prepare(size_bytes: int, chains: int, results: int) -> Call:
+        run = partial(_compiled(compiler, CPU_TYPES[dtype], size_bytes, chains), STEPS // chains, FACTOR, SUMMAND)
+        if abs(run() / results - 1) > 1e-3:
+            raise NotMeasuredError("the chains of multiply-adds do not compute what they should")
+        return lambda: list(pool.map(lambda _: run(), range(threads)))  # ctypes lets other threads run
+
+    found = []
+    for size_bytes, chains in WIDTHS:
+        results = chains * size_bytes // (8 if dtype == "fp64" else 4)
+        name, flops = f"C, {chains} chains of {8 * size_bytes} bits a thread", 2 * results * (STEPS // chains) * threads
+        found.append(Candidate(name, flops, partial(prepare, size_bytes, chains, results)))
+    return found
+
+
+def _compiled(compiler: str, real: str, size_bytes: int, chains: int) -> Callable[..., Any]:
+    numbers = range(chains)
+    text = SOURCE.format(
+        real=real,
+        size_bytes=size_bytes,
+        starts=" ".join(f"vector x{i} = (vector){{0}} + ({real}){i + 2};" for i in numbers),
+        multiply_adds=" ".join(f"x{i} = x{i} * a + b;" for i in numbers),
+        sum=" + ".join(f"x{i}" for i in numbers),
+    )
+    with tempfile.TemporaryDirectory(prefix="chains-") as folder:
+        library = Path(folder, "chains.so")
+        options = ("-O3", "-ffp-contract=fast", "-march=native", "-shared", "-fPIC", "-w", "-x", "c", "-")
+        command = [compiler, "-o", str(library), *options]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            raise NotMeasuredError(f"{compiler} cannot compile the chains: {done.stderr.strip()[:100]}")
+        function: Any = ctypes.CDLL(str(library)).chains
+    function.argtypes, function.restype = (ctypes.c_long, ctypes.c_double, ctypes.c_double), ctypes.c_double
+    return function  # type: ignore[no-any-return]
