@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import platform
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +18,7 @@ from typing import Any, Self
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run
-from bench.harness.device import stamp as machine
+from bench.harness.device import host
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.user_kernel import is_user_kernel, with_revision
@@ -244,15 +247,22 @@ def stamp(
     command: str, device: Device, ceilings: Ceilings, settings: Mapping[str, Any], argv: Sequence[str] | None
 ) -> Environment:
     """Return the environment of this run; `argv` None stands for the arguments of the process."""
+    as_module = () if command.endswith(".py") else ("-m",)  # the former is an op file of a user's own
     costs = preflight(device, ceilings)  # before the modes: an idle GPU does not report how its clocks are set
     return Environment(
         run_id=new_run_id(),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=tuple(machine.command_line(command, argv)),
-        device=device.to_dict() | device.modes(),
-        host=machine.host(),
-        versions=machine.versions(),
-        git=machine.git_state(),
+        argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
+        device=asdict(device) | device.modes(),
+        host={
+            "name": platform.node(),
+            "kernel": platform.release(),
+            "cpu": host.cpu_name(),
+            "cores": os.cpu_count(),
+            "memory_bytes": host.memory_bytes()[0],
+        },
+        versions=host.versions(),
+        git=host.git_state(),
         hardware=ceilings.to_dict(),
         settings=dict(settings),
         preflight=costs,

@@ -26,7 +26,7 @@ from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device
-from bench.harness.device.stamp import installed_version
+from bench.harness.device.host import installed_version
 from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.errors import DEVICE_LOST, one_line
 from bench.harness.measure.flags import disturbance

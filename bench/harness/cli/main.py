@@ -126,9 +126,8 @@ def planned(
     settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
     for place, op, case in make_all_cases(args, chosen, device.type, own):
-        stand_ins = {} if names[place] else registry.stand_ins(place, device)
-        providers = names[place] or registry.default_providers(place, device, case.dtype)
-        rows += planning.plan([(op, case)], providers, device, settings, stand_ins, place)
+        usual = {} if names[place] else registry.default_providers(place, device, case.dtype)
+        rows += planning.plan([(op, case)], names[place] or list(usual), device, settings, usual, place)
     refuse_if_none_can_run(rows)
     command = family if is_own(family) else f"bench.{family}"
     return Run(args, command, Path(family).stem, device, settings.to_dict(), argv), rows

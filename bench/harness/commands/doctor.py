@@ -30,7 +30,7 @@ from bench.harness.device import gpu_state, host
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
-from bench.harness.providers.registry import default_providers, load, numerics, stand_ins
+from bench.harness.providers.registry import default_providers, load, numerics
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Settling, limits_of, no_garbage_collection, settle
 from results.show.table import format_time
@@ -130,7 +130,7 @@ class Checkup:
         """Return all findings so far as JSON, in SI base units."""
         content = {
             "fit": self.is_fit,
-            "device": self.device.to_dict(),
+            "device": asdict(self.device),
             "gpu": self.ceilings.slug,
             "versions": dict(self.versions),
             "seconds": time.perf_counter() - self.began,
@@ -160,7 +160,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """Run all checks and return the exit code."""
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
-    from bench.harness.device.stamp import versions
 
     if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
         raise UsageError(f"--output {args.output} is a folder; name a file in it")
@@ -170,7 +169,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     device.use()
     is_interrupted = False
     with Progress(args.quiet) as progress:
-        checkup = Checkup(args, device, ceilings_of(device, None), families, versions(), progress)
+        checkup = Checkup(args, device, ceilings_of(device, None), families, host.versions(), progress)
         known = ", ".join(f"{name} {version}" for name, version in checkup.versions.items() if version)
         gpu = "" if checkup.ceilings.slug == device.slug else f", {checkup.ceilings.slug}"
         checkup.print(f"{device.name} ({device.slug}{gpu}), {known}")
@@ -220,7 +219,8 @@ def check_all(checkup: Checkup) -> None:
 def device_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield the state of the host, the device and its timer."""
     device = checkup.device
-    yield from host_findings(host.facts(), device)
+    cores = {"cores_allowed": len(host.allowed_cores()), "cgroup_quota_cores": host.cpu_quota()}
+    yield from host_findings(host.state() | cores, device)
     tick = tick_finding(samplers.tick_s(device), device.type)
     if device.is_gpu:  # after the timer, which makes this process a user of the GPU
         yield from gpu_findings(gpu_state.facts(device.uuid))
@@ -310,7 +310,7 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
     device, settings = checkup.device, Settings(cache="cold" if is_large else "warm")
     limits = replace(limits_of(device), cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
     providers = default_providers(family, device, case.dtype)
-    for row in plan([(op, case)], providers, device, settings, stand_ins(family, device), family):
+    for row in plan([(op, case)], list(providers), device, settings, providers, family):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
         checkup.records.append(measure_row(row, device, checkup.ceilings, limits))
         yield row_finding(checkup.records[-1], checkup.ceilings, is_large)

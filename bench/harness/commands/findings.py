@@ -55,7 +55,7 @@ def finding(name: str, value: str, advice: str = "", is_bad: bool = False) -> Fi
 
 
 def host_findings(facts: Mapping[str, Any], device: Device) -> Iterator[Finding]:
-    """Yield the state of the host's cores; `facts` are those of `host.facts`."""
+    """Yield the state of the host's cores; `facts` are `host.state`, `cores_allowed` and `cgroup_quota_cores`."""
     cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
     yield finding("cores", f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""))
     if quota is not None:

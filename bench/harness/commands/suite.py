@@ -62,9 +62,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     rows = []
     for family, op, case in by_information(planned(asked, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
-        stand_ins = {} if named else registry.stand_ins(family, under_test)
-        names = names if named else registry.default_providers(family, under_test, case.dtype)
-        rows += planning.plan([(op, case)], names, under_test, settings, stand_ins, family)
+        usual = {} if named else registry.default_providers(family, under_test, case.dtype)
+        rows += planning.plan([(op, case)], names if named else list(usual), under_test, settings, usual, family)
     main.refuse_if_none_can_run(rows)
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -119,7 +120,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         OutputError: stdout cannot be written.
     """
     from bench.harness.compare.rounds import ComparePolicy
-    from bench.harness.device.host import why_no_isolation
     from bench.harness.run import Run
     from bench.harness.worker import start_server
 
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     providers = chosen_providers(args, [family for family, _ in ops])
     main.make_all_cases(args, ops, "cpu")
     main.check_places(args)
-    if any(map(is_user_kernel, providers)) and why_no_isolation() is None:
+    if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):
         start_server()  # it loads torch while this process loads it
     with Progress(args.quiet or "torch" in sys.modules) as progress:
         progress.say("loading torch")

@@ -13,8 +13,8 @@ from functools import partial
 from bench.harness import worker
 from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.compare.turns import Contender, take_turns
+from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
-from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import CALLS_PER_CASE, Budget
 from bench.harness.measure.errors import failed

@@ -6,6 +6,7 @@ short launch. So all contenders share the same copies, and exchange copies and o
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ from typing import Any
 
 from bench.harness import worker
 from bench.harness.compare.rounds import ComparePolicy, Rounds, run_rounds
-from bench.harness.data.replay import ReplayCheck
+from bench.harness.data.checks import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
@@ -226,7 +227,7 @@ def exchange(contenders: Sequence[Contender], order: random.Random) -> None:
     order.shuffle(places)
     for (contender, sampler), made, place in zip(hosts, calls, places, strict=True):
         contender.first = place % len(made)
-        sampler.begin_with(made, contender.first)
+        sampler.calls = itertools.cycle([*made[contender.first :], *made[: contender.first]])
 
 
 def samples_of(contender: Contender, rounds: Rounds, place: int, settled: bool, telemetry: dict[str, Any]) -> Samples:

@@ -1,4 +1,4 @@
-"""Checks of a row's result, before timing and after: `Checks`, and for a user's function `UserChecks`.
+"""Checks of a row's result, before timing and after, of a user's function and of a captured graph.
 
     output       poisoned before the call, so that an element that is not written shows
     late work    the result is copied at the moment the call returns, and the copy is verified
@@ -12,18 +12,20 @@ They find mistakes, and tricks by which a function only seems fast. They do not 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
-from bench.harness.data.verify import CheckResult, Checks
+from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
+from bench.harness.timing.samplers import GraphSampler
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,72 +33,6 @@ if TYPE_CHECKING:
     from bench.harness.op import Launch
 
 STALE = "returns the result of an earlier call: the inputs are others, the result is the same"
-
-
-class UserChecks(Checks):
-    """Verifies calls of a user's function."""
-
-    def __init__(self, op: Op, case: Case, device: Device, fill: str, takes_out: bool) -> None:
-        """Prepare to check the calls of one row; `takes_out` says whether the function has a parameter `out`."""
-        super().__init__(op, case, device)
-        self._fill, self._takes_out, self._settings = fill, takes_out, current_settings()
-
-    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
-        """Check a call after timing, and a call on new values in the same input tensors."""
-        stale = self.result
-        checked = self.check(call, data, earlier)
-        inputs = tuple(x.clone() for x in data.inputs)
-        if checked.is_right:
-            stale = self.result
-            seed = random.getrandbits(32)
-            fill = "uniform" if self._fill == "zeros" else self._fill
-            _fill(data, self._op.make_inputs(self._case, Filler(fill, self._case.dtype, self._device, seed)))
-            checked = self.check(call, data, earlier and (inputs, stale), is_poisoned=False)
-            if not checked.is_right and checked.checked_elements:
-                checked = replace(checked, reason=f"on new values in the same tensors (seed {seed}): {checked.reason}")
-        if not checked.is_right and checked.checked_elements and _same_bytes(self.result, stale):
-            checked = replace(checked, reason=STALE)
-        _fill(data, inputs)  # others may share the buffers
-        return checked
-
-    def check(
-        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None, is_poisoned: bool = True
-    ) -> CheckResult:
-        """Check a call; a problem with anything but the values checks no elements."""
-        import torch
-
-        if is_poisoned:
-            verify.poison(data.out)
-        before, addresses = [x.clone() for x in data.inputs], _addresses(data)
-        self._device.synchronize()
-        worker.announce()
-        start = time.perf_counter()
-        returned = call()
-        if self._takes_out and not isinstance(returned, torch.Tensor | tuple):
-            returned = data.out  # a launcher may return anything
-        parts = returned if isinstance(returned, tuple) else (returned,)
-        has_tensors = bool(parts) and all(type(part) is torch.Tensor for part in parts)
-        if has_tensors:
-            self.result = torch.stack(parts) if isinstance(returned, tuple) else returned.clone()
-        self._device.synchronize()
-        self.call_s = time.perf_counter() - start
-        worker.rest()
-        problem = self._side_effect(data, before, addresses)
-        problem = problem or (_problem_of(parts, data) if has_tensors else _no_tensor(returned, data))
-        if problem is not None:
-            return CheckResult(False, problem, float("inf"), 0, data.out.numel())
-        return verify.check(self._op, self._case, data, self.result, earlier)
-
-    def _side_effect(self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]) -> str | None:
-        changed = restore_settings(self._settings)
-        if changed:
-            return f"changed settings of the process and left them so: {', '.join(changed)}"
-        if addresses != _addresses(data):
-            return "put other memory under an input or the output"
-        if all(map(_same_bytes, data.inputs, before)):
-            return None
-        _fill(data, before)
-        return "changes its inputs: their bytes are others than before the call"
 
 
 def current_settings() -> dict[str, Any]:
@@ -125,6 +61,149 @@ def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
         torch.set_default_dtype(dtype)
         backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision = cuda, cpu
     return changed
+
+
+@dataclass
+class Checks:
+    """Verifies calls of built-in providers, whose code is known."""
+
+    op: Op
+    case: Case
+    device: Device
+    call_s: float = field(init=False, default=0.0)
+    """Seconds from the last call to its finished result."""
+    result: Tensor = field(init=False)
+    """Result of the last call."""
+
+    def check(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
+        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch."""
+        start = time.perf_counter()
+        self.result = verify.run_poisoned(call, data.out, self.device.synchronize)
+        self.call_s = time.perf_counter() - start
+        return verify.check(self.op, self.case, data, self.result, earlier)
+
+    last = check
+    """The check after timing."""
+
+
+@dataclass
+class UserChecks(Checks):
+    """Verifies calls of a user's function."""
+
+    fill: str
+    takes_out: bool
+    """Whether the function has a parameter `out`."""
+    settings: dict[str, Any] = field(init=False, default_factory=current_settings)
+
+    def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
+        """Check a call after timing, and a call on new values in the same input tensors."""
+        stale = self.result
+        checked = self.check(call, data, earlier)
+        inputs = tuple(x.clone() for x in data.inputs)
+        if checked.is_right:
+            stale = self.result
+            seed = random.getrandbits(32)
+            fill = "uniform" if self.fill == "zeros" else self.fill
+            _fill(data, self.op.make_inputs(self.case, Filler(fill, self.case.dtype, self.device, seed)))
+            checked = self.check(call, data, earlier and (inputs, stale), is_poisoned=False)
+            if not checked.is_right and checked.checked_elements:
+                checked = replace(checked, reason=f"on new values in the same tensors (seed {seed}): {checked.reason}")
+        if not checked.is_right and checked.checked_elements and _same_bytes(self.result, stale):
+            checked = replace(checked, reason=STALE)
+        _fill(data, inputs)  # others may share the buffers
+        return checked
+
+    def check(
+        self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None, is_poisoned: bool = True
+    ) -> CheckResult:
+        """Check a call; a problem with anything but the values checks no elements."""
+        import torch
+
+        if is_poisoned:
+            verify.poison(data.out)
+        before, addresses = [x.clone() for x in data.inputs], _addresses(data)
+        self.device.synchronize()
+        worker.announce()
+        start = time.perf_counter()
+        returned = call()
+        if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
+            returned = data.out  # a launcher may return anything
+        parts = returned if isinstance(returned, tuple) else (returned,)
+        if has_tensors := bool(parts) and all(type(part) is torch.Tensor for part in parts):
+            self.result = torch.stack(parts) if isinstance(returned, tuple) else returned.clone()
+        self.device.synchronize()
+        self.call_s = time.perf_counter() - start
+        worker.rest()
+        problem = self._side_effect(data, before, addresses)
+        problem = problem or (_problem_of(parts, data) if has_tensors else _no_tensor(returned, data))
+        if problem is not None:
+            return CheckResult(False, problem, math.inf, 0, data.out.numel())
+        return verify.check(self.op, self.case, data, self.result, earlier)
+
+    def _side_effect(self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]) -> str | None:
+        if changed := restore_settings(self.settings):
+            return f"changed settings of the process and left them so: {', '.join(changed)}"
+        if addresses != _addresses(data):
+            return "put other memory under an input or the output"
+        if all(map(_same_bytes, data.inputs, before)):
+            return None
+        _fill(data, before)
+        return "changes its inputs: their bytes are others than before the call"
+
+
+@dataclass
+class ReplayCheck:
+    """Verifies what the replay of a graph writes, not what the calls wrote before the capture.
+
+    A capture sees the work of its own streams. A kernel that a user's extension launches on another stream runs once,
+    while the graph is captured, and is missing in every replay: the results of the calls are right, and the time is not
+    theirs.
+    """
+
+    op: Op
+    case: Case
+    sets: Sequence[InputSet]
+    """Of the captured calls, one for each, in their order."""
+    graph: GraphSampler | None = field(init=False, default=None)
+
+    def refusal(self, graph: GraphSampler) -> str | None:
+        """Return the reason to reject a graph, or None; `after` checks the same graph again."""
+        self.graph = graph
+        checked = self.after()
+        if checked is None or checked.is_right:
+            return None
+        self.graph = None
+        return f"its replay does not do what the calls do, so that work is on a stream of its own: {checked.reason}"
+
+    def after(self) -> CheckResult | None:
+        """Return the check of one more replay, of the first and the last copy; None if no graph is timed."""
+        import torch
+
+        if self.graph is None:
+            return None
+        results = [_written(kept, data) for kept, data in zip(self.graph.results, self.sets, strict=True)]
+        inputs = {x.untyped_storage().data_ptr() for data in self.sets for x in data.inputs}
+        parts = {part.data_ptr(): part for result in results for part in result}
+        before = [(x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs]
+        for part, _ in before:
+            verify.poison(part)
+        self.graph.replay()
+        for result, data in ((results[-1], self.sets[-1]), (results[0], self.sets[0])):
+            checked = verify.check(self.op, self.case, data, result[0] if len(result) == 1 else torch.stack(result))
+            if not checked.is_right:
+                for part, kept in before:  # a function that keeps its result must not find poison in it
+                    part.copy_(kept)
+                break
+        return checked
+
+
+def _written(returned: object, data: InputSet) -> tuple[Tensor, ...]:
+    """Return where a launch writes: what it returned, else the output that it was given."""
+    import torch
+
+    if isinstance(returned, torch.Tensor):
+        return (returned,)
+    return returned if isinstance(returned, tuple) and returned else (data.out,)
 
 
 def _no_tensor(returned: Any, data: InputSet) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,7 @@ class Rotation:
 def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str) -> Rotation:
     """Return how many copies of the inputs and the output to rotate through; fewer if memory does not allow cold ones.
 
-    Args:
-        set_bytes: compulsory bytes of one launch, inputs and output.
-        cache_bytes: last-level cache.
-        free_bytes: memory that could be taken.
-        device_type: `cuda`, `rocm` or `cpu`.
-        cache: `cold` or `warm`, as requested.
+    `set_bytes` is the compulsory bytes of one launch, inputs and output; `cache` is `cold` or `warm`, as requested.
     """
     if cache == "warm":
         return Rotation(1, "warm")
@@ -82,9 +78,8 @@ def torch_dtype(dtype: str) -> torch.dtype:
     """Return the torch dtype in which `dtype` is stored."""
     import torch
 
-    found = getattr(torch, TORCH_DTYPES.get(dtype, dtype))
-    assert isinstance(found, torch.dtype)
-    return found
+    stored: torch.dtype = getattr(torch, TORCH_DTYPES.get(dtype, dtype))
+    return stored
 
 
 class Filler:
@@ -99,7 +94,7 @@ class Filler:
         """Prepare; a pool grows with the largest tensor requested."""
         import torch
 
-        self._fill, self._dtype, self._device = fill, dtype, device
+        self._fill, self._dtype, self._device = fill, dtype, device.torch_name
         self._generator = torch.Generator(device=device.torch_name).manual_seed(seed)
         self._pools: dict[str, Tensor] = {}
         self._next_offset = 0
@@ -108,36 +103,35 @@ class Filler:
         """Return a contiguous tensor of `shape`, filled."""
         import torch
 
-        result = torch.empty(shape, dtype=torch_dtype(dtype or self._dtype), device=self._device.torch_name)
+        result = torch.empty(shape, dtype=torch_dtype(dtype or self._dtype), device=self._device)
         if self._fill == "zeros":
             return result.zero_()
         if dtype == "int64":
             return result.random_(0, MAX_INTEGER, generator=self._generator)
+        kind = "int8" if dtype == "int8" else self._dtype
         flat, stretch = result.view(-1), min(result.numel(), POOL_ELEMENTS)
-        pool = self._pool("int8" if dtype == "int8" else self._dtype, stretch + POOL_OFFSETS)
+        if kind not in self._pools or self._pools[kind].numel() < stretch + POOL_OFFSETS:
+            self._pools[kind] = self._drawn(kind, stretch + POOL_OFFSETS)
         for start in range(0, result.numel(), stretch):
             # An odd stride through the offsets visits all of them before any comes again.
             self._next_offset = (self._next_offset + 1237) % POOL_OFFSETS
             part = flat[start : start + stretch]
-            part.copy_(pool[self._next_offset : self._next_offset + part.numel()])
+            part.copy_(self._pools[kind][self._next_offset : self._next_offset + part.numel()])
         return result
 
-    def _pool(self, dtype: str, elements: int) -> Tensor:
+    def _drawn(self, dtype: str, elements: int) -> Tensor:
         """Return random numbers: `uniform` in [-1, 1] or `normal`; for int8 the same, stretched to its range."""
         import torch
 
-        if dtype in self._pools and self._pools[dtype].numel() >= elements:
-            return self._pools[dtype]
         scratch = torch.float64 if dtype == "fp64" else torch.float32
-        numbers = torch.empty(elements, dtype=scratch, device=self._device.torch_name)
+        numbers = torch.empty(elements, dtype=scratch, device=self._device)
         if self._fill == "uniform":
             numbers.uniform_(-1.0, 1.0, generator=self._generator)
         else:
             numbers.normal_(generator=self._generator)
         if dtype == "int8":
             numbers.mul_(127 if self._fill == "uniform" else 32).round_().clamp_(-127, 127)
-        self._pools[dtype] = numbers.to(torch_dtype(dtype))
-        return self._pools[dtype]
+        return numbers.to(torch_dtype(dtype))
 
 
 @dataclass(frozen=True)
@@ -169,23 +163,17 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     verification makes. These are copies of all inputs, with as much again for what it computes of them, or if it goes
     row by row, of the inputs that belong to every row, as B does in a matmul, squared in place.
     """
-    work = op.work(case)
-    elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
-    pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
-    verify_bytes = 16 * elements if op.take_rows is None else 8 * _elements_of_every_row(op, case)
-    return (copies + min(2, op.outputs)) * work.bytes + max(pool_bytes, verify_bytes)
-
-
-def _elements_of_every_row(op: Op, case: Case) -> int:
-    """Return the elements of the inputs that one row of the output is computed from; the rest of them go row by row."""
     import torch
 
     def absent(*shape: int, dtype: str | None = None) -> Tensor:
         return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
 
-    assert op.take_rows is not None
-    try:
-        inputs, _ = op.take_rows(op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1))
-    except (RuntimeError, OverflowError, TypeError):  # more elements than torch can count: too large for its copies
-        return 0
-    return sum(x.numel() for x in inputs)
+    work, of_every_row = op.work(case), 0
+    elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
+    pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
+    if op.take_rows is not None:
+        with suppress(RuntimeError, OverflowError, TypeError):  # more elements than torch can count: refused anyway
+            inputs, _ = op.take_rows(op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1))
+            of_every_row = sum(x.numel() for x in inputs)
+    verify_bytes = 16 * elements if op.take_rows is None else 8 * of_every_row
+    return (copies + min(2, op.outputs)) * work.bytes + max(pool_bytes, verify_bytes)

@@ -25,7 +25,6 @@ reference: its op checks what must hold of every result.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ from bench.harness.op import Case, Op
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bench.harness.device.device import Device
     from bench.harness.op import Launch
 
 UNIT_ROUNDOFF = {
@@ -77,25 +75,6 @@ rows is still hit by any n up to 64."""
 
 
 @dataclass(frozen=True)
-class WrongElements:
-    """How many elements of a result are wrong, and the one with the largest error over its bound."""
-
-    count: int
-    checked: int
-    index: tuple[int, ...]
-    """In the shape of the result."""
-    expected: float
-    got: float
-    """May be NaN or infinite."""
-
-    def __str__(self) -> str:
-        """Return all of it in one line."""
-        verb = "is" if self.count == 1 else "are"
-        worst = f"at {list(self.index)} {self.expected:.6g} is expected, {self.got:.6g} found"
-        return f"{worst}; {self.count:,} of {self.checked:,} elements {verb} wrong"
-
-
-@dataclass(frozen=True)
 class CheckResult:
     """Whether a result is right, and how far off it is."""
 
@@ -107,17 +86,18 @@ class CheckResult:
     elements: int
     reference: str = "fp64"
     """`fp64`, or `rule`: the op's own `check_result`."""
-    wrong: WrongElements | None = None
-    """None if the finding is not about single elements."""
+    wrong: dict[str, Any] | None = None
+    """Number of wrong elements, and index and values of the worst; None if the finding is not about single elements."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object kept under `verified`; JSON has neither infinity nor NaN: null or text."""
-        keys = asdict(self)
-        del keys["is_right"], keys["reason"], keys["wrong"]
-        keys["max_error_of_bound"] = self.max_error_of_bound if math.isfinite(self.max_error_of_bound) else None
-        if self.wrong is not None:
-            got = self.wrong.got if math.isfinite(self.wrong.got) else str(self.wrong.got)
-            keys["wrong"] = asdict(self.wrong) | {"index": list(self.wrong.index), "got": got}
+        keys = {name: value for name, value in asdict(self).items() if name not in ("is_right", "reason")}
+        if not math.isfinite(self.max_error_of_bound):
+            keys["max_error_of_bound"] = None
+        if keys["wrong"] is None:
+            del keys["wrong"]
+        elif not math.isfinite(keys["wrong"]["got"]):
+            keys["wrong"]["got"] = str(keys["wrong"]["got"])
         return keys
 
 
@@ -159,22 +139,23 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
     """
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
         got, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
-        return CheckResult(False, f"wrong result: {got} instead of {wanted}", float("inf"), 0, data.out.numel())
+        return CheckResult(False, f"wrong result: {got} instead of {wanted}", math.inf, 0, data.out.numel())
     if op.check_result is not None:
-        against_the_rule = op.check_result(case, (data.inputs, result), earlier)
-        reason = f"wrong result: {against_the_rule}" if against_the_rule else None
+        problem = op.check_result(case, (data.inputs, result), earlier)
+        reason = f"wrong result: {problem}" if problem else None
         return CheckResult(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
     return _compared(op, case, data.inputs, result)
 
 
 def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:
-    """Return the comparison of a result with the reference, part by part.
+    """Compare a result with the reference, part by part.
 
     The scale is off by <result - reference, reference> over <reference, reference>, one pair for each output.
     """
     import torch
 
     worst, checked, count = 0.0, 0, 0
+    wrong: dict[str, Any] | None = None
     sums = torch.zeros(2, op.outputs, dtype=torch.float64)
     for rows in _rows_to_check(op, case, result):
         part_inputs, part = op.take_rows(inputs, result, rows) if op.take_rows else (inputs, result)
@@ -189,31 +170,32 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
             count, at = count + int((flat > op.tolerance).sum()), int(flat.argmax())
             largest = float(flat[at])
             if largest > worst:
-                worst_rows, worst_at = rows, at
                 expected, found = float(truth.reshape(-1)[at]), float(got.reshape(-1)[at])
+                wrong = {"index": _index_of(op, inputs, result, rows, at), "expected": expected, "got": found}
         worst = max(worst, largest)
     scale_error = max(abs(dot / square) if square else 0.0 for dot, square in sums.T.tolist())
     allowed_scale_error = op.tolerance * max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
-    reason = wrong = None
-    if count:
-        index = _index_of(op, inputs, result, worst_rows, worst_at)
-        wrong = WrongElements(count, checked, index, expected, found)
+    reason = None
+    if wrong:
         how = f"{worst:.3g} times further from the fp64 reference than rounding explains"
         if worst == math.inf:
             how = "NaN, infinite, or off where no rounding takes place"
-        reason = f"wrong result: an element is {how}; {wrong}"
+        where = f"at {wrong['index']} {expected:.6g} is expected, {found:.6g} found"
+        many = f"{count:,} of {checked:,} elements {'is' if count == 1 else 'are'} wrong"
+        reason = f"wrong result: an element is {how}; {where}; {many}"
+        wrong = {"count": count, "checked": checked} | wrong
     elif checked >= SCALE_ELEMENTS and scale_error > allowed_scale_error:
         reason = f"wrong result: off by {scale_error:.2%} on the whole, more than rounding explains"
     return CheckResult(reason is None, reason, worst, checked, result.numel(), wrong=wrong)
 
 
-def _index_of(op: Op, inputs: tuple[Tensor, ...], result: Tensor, rows: slice, at: int) -> tuple[int, ...]:
-    """Return the index in the result of element `at` of some rows."""
+def _index_of(op: Op, inputs: tuple[Tensor, ...], result: Tensor, rows: slice, at: int) -> list[int]:
+    """Return the index in the whole result of element `at` of some rows."""
     import torch
 
     numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
     numbers = op.take_rows(inputs, numbers, rows)[1] if op.take_rows else numbers
-    return tuple(map(int, torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)))
+    return [int(place) for place in torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)]
 
 
 def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
@@ -274,26 +256,3 @@ def _bound(op: Op, case: Case, inputs: tuple[Tensor, ...], wide: tuple[Tensor, .
     bound = truth.abs().mul_(4 * (unit + product))
     bound = bound + (8 * (math.sqrt(terms) * accumulator + product) + 2 * op.intermediate_roundings * unit) * size
     return bound + 4 * unit * truth.square().mean().sqrt() if terms > 1 else bound
-
-
-class Checks:
-    """Verifies calls of built-in providers, whose code is known."""
-
-    call_s = 0.0
-    """Seconds from the last call to its finished result."""
-    result: Tensor
-    """Result of the last call."""
-
-    def __init__(self, op: Op, case: Case, device: Device) -> None:
-        """Prepare to check the calls of one row."""
-        self._op, self._case, self._device = op, case, device
-
-    def check(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
-        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch."""
-        start = time.perf_counter()
-        self.result = run_poisoned(call, data.out, self._device.synchronize)
-        self.call_s = time.perf_counter() - start
-        return check(self._op, self._case, data, self.result, earlier)
-
-    last = check
-    """The check after timing."""

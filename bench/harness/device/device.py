@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from bench.harness.device import gpu_state, host
@@ -21,7 +21,7 @@ class NoDeviceError(RuntimeError):
 
 @dataclass(frozen=True)
 class Device:
-    """The device under test."""
+    """The device under test; `asdict` of it is kept under `device` in a run file."""
 
     type: str
     """`cuda`, `rocm` or `cpu`."""
@@ -81,10 +81,6 @@ class Device:
         if self.is_gpu:
             return gpu_state.modes(self.uuid)
         return {key: value for key, value in host.state().items() if key != "load_average"}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object kept under `device` in a run file."""
-        return asdict(self)
 
 
 def detect(requested: str | None) -> Device:

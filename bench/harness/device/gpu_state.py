@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 NOT_AVAILABLE = 2**64 - 1
 """A counter that the driver does not have. Source: nvml.h, `NVML_VALUE_NOT_AVAILABLE`, all 64 bits set."""
@@ -45,13 +45,19 @@ POWER_INSTANT_FIELD = 186
 """Source: nvml.h, `NVML_FI_DEV_POWER_INSTANT`, in mW: the power now, without the mean of a second."""
 
 
+class ClockAndPower(NamedTuple):
+    """SM clock and power now; None if they cannot be read."""
+
+    sm_clock_hz: float | None
+    power_w: float | None
+
+
 def gpu_state(uuid: str | None) -> dict[str, Any]:
     """Return the state of a GPU now: the clocks first, because they fall within milliseconds once a GPU idles.
 
     Returns:
         Keys of a record's telemetry; `throttle_s`: seconds that each cause of `THROTTLE_FIELDS` has held the clocks
-        down so far; `total_energy_j`: since the driver was loaded; `errors`: `nvml`, the name of the error if NVML
-        could not be asked at all.
+        down so far; `total_energy_j`: since the driver was loaded; `errors`: as of `errors`.
     """
     sm_clock_hz, power_w = clock_and_power(uuid)
     return {
@@ -66,11 +72,11 @@ def gpu_state(uuid: str | None) -> dict[str, Any]:
     }
 
 
-def clock_and_power(uuid: str | None) -> tuple[float | None, float | None]:
-    """Return the SM clock, Hz, and the power, W, or the power of the last second if the GPU lacks field 186."""
+def clock_and_power(uuid: str | None) -> ClockAndPower:
+    """Return the SM clock and the power now, or the power of the last second if the GPU lacks field 186."""
     clock_hz = _scaled(ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_SM), 1e6)
     [power_w] = _fields(uuid, 1e-3, POWER_INSTANT_FIELD)
-    return clock_hz, power_w or _scaled(ask(uuid, "nvmlDeviceGetPowerUsage"), 1e-3)
+    return ClockAndPower(clock_hz, power_w or _scaled(ask(uuid, "nvmlDeviceGetPowerUsage"), 1e-3))
 
 
 def clock_events(uuid: str | None) -> tuple[str, ...] | None:
@@ -117,7 +123,7 @@ def facts(uuid: str | None) -> dict[str, Any]:
         The keys of `modes`; `sm_clock_hz`, `max_sm_clock_hz`, `clock_events`; `remapped_rows`: `pending` (a reset is
         needed) and `failed` (the memory is beyond repair); `other_processes`: `pid` of each other compute process;
         `own_process_seen`: whether NVML lists this process, which it does not by its own id in a container; `errors`:
-        `nvml`, the name of the error if NVML could not be asked at all.
+        as of `errors`.
     """
     rows, listed = ask(uuid, "nvmlDeviceGetRemappedRows"), ask(uuid, "nvmlDeviceGetComputeRunningProcesses")
     pids = None if listed is None else [int(process.pid) for process in listed]

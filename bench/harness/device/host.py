@@ -1,4 +1,4 @@
-"""The host: processor, caches, memory, load and lost CPU time.
+"""The host: processor, caches, memory, load, lost CPU time, versions, and the revision of the code that measures.
 
 psutil reports what every system has; sysfs and control groups are read on Linux. A fact that the system does not report
 is None, never 0, and nothing here raises.
@@ -6,16 +6,20 @@ is None, never 0, and nothing here raises.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
+
+from bench.harness.device import gpu_state
 
 try:
     import resource
@@ -31,6 +35,9 @@ CGROUP_PERIOD_S = 0.1
 """The usual period of a CPU quota, and so the step in which throttled time is counted.
 
 Source: Linux documentation, scheduler/sched-bwc: the default period is 100 ms."""
+
+GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+"""Variables by which a process is bound to one repository. Source: git-rev-parse(1), `--local-env-vars`."""
 
 
 def text_of(path: str | Path) -> str:
@@ -70,6 +77,23 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
 
+def control_groups(controller: str) -> list[Path]:
+    """Return the directories of this process's control group and of those around it, versions 1 and 2.
+
+    In a container the mounted tree may start at the process's own group, whatever path the kernel gives, so the top
+    is always among them. Files that do not exist read as empty.
+    """
+    top = ROOT / "sys/fs/cgroup"
+    folders = [top, top / controller]
+    for line in text_of("proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        base = top / controllers  # version 2 names no controllers: the top itself
+        own = base / path.lstrip("/")
+        if controller in (controllers or controller).split(",") and ".." not in own.parts:
+            folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(base)]
+    return list(dict.fromkeys(folders))
+
+
 def memory_bytes() -> tuple[int, int]:
     """Return the memory of the machine and the part that can be taken without swapping, bytes.
 
@@ -90,6 +114,19 @@ def memory_bytes() -> tuple[int, int]:
     return total, max(0, available)
 
 
+def cpu_quota() -> float | None:
+    """Return the CPU time that this process may spend per unit of wall time, in cores, or None for no limit.
+
+    Source: Linux documentation, cgroup-v2 `cpu.max` (quota and period) and cgroup-v1 `cpu.cfs_quota_us`.
+    """
+    quotas = []
+    for group in control_groups("cpu"):
+        v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
+        if match := re.fullmatch(r"([1-9][0-9]{0,15}) ([1-9][0-9]{0,15})", text_of(group / "cpu.max") or v1):
+            quotas.append(int(match[1]) / int(match[2]))
+    return min(quotas, default=None)
+
+
 def state() -> dict[str, Any]:
     """Return `load_average`, the mean number of runnable threads over the last minute, and the clock's settings.
 
@@ -102,54 +139,14 @@ def state() -> dict[str, Any]:
         load_average = psutil.getloadavg()[0]
     forbidden, allowed = text_of(cpu / "intel_pstate/no_turbo"), text_of(cpu / "cpufreq/boost")
     turbo = {"0": True, "1": False}.get(forbidden, {"0": False, "1": True}.get(allowed))
-    governor = text_of(cpu / "cpu0/cpufreq/scaling_governor") or None
-    return {"load_average": load_average, "governor": governor, "turbo": turbo}
+    return {
+        "load_average": load_average,
+        "governor": text_of(cpu / "cpu0/cpufreq/scaling_governor") or None,
+        "turbo": turbo,
+    }
 
 
-def facts() -> dict[str, Any]:
-    """Return the keys of `state`, `cores_allowed`, and `cgroup_quota_cores`, None for no quota."""
-    return state() | {"cores_allowed": len(allowed_cores()), "cgroup_quota_cores": cpu_quota()}
-
-
-def why_no_isolation() -> str | None:
-    """Return why this system cannot run a user's function in a forked process, or None if it can."""
-    return None if hasattr(os, "fork") else "this Python has no os.fork"
-
-
-def control_groups(controller: str) -> list[Path]:
-    """Return the directories of this process's control group and of those around it, versions 1 and 2.
-
-    In a container the mounted tree may start at the process's own group, whatever path the kernel gives, so the top
-    is always among them. Files that do not exist read as empty.
-    """
-    top = ROOT / "sys/fs/cgroup"
-    folders = [top, top / controller]
-    for line in text_of("proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        base = top / controllers  # version 2 names no controllers: the top itself
-        own = base / path.lstrip("/")
-        if controller in (controllers or controller).split(",") and ".." not in own.parts:
-            folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(base)]
-    return list(dict.fromkeys(folders))
-
-
-def cpu_quota() -> float | None:
-    """Return the CPU time that this process may spend per unit of wall time, in cores, or None for no limit.
-
-    Every control group around the process may set a limit; the lowest one applies.
-
-    Source: Linux documentation, cgroup-v2 `cpu.max` (quota and period) and cgroup-v1 `cpu.cfs_quota_us`.
-    """
-    quotas = []
-    for group in control_groups("cpu"):
-        v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
-        if match := re.fullmatch(r"([1-9][0-9]{0,15}) ([1-9][0-9]{0,15})", text_of(group / "cpu.max") or v1):
-            quotas.append(int(match[1]) / int(match[2]))
-    return min(quotas, default=None)
-
-
-@dataclass(frozen=True)
-class HostCounters:
+class HostCounters(NamedTuple):
     """The host's counters at one moment."""
 
     totals: dict[str, float]
@@ -219,3 +216,67 @@ def changes(
         "cgroup_throttled_periods": max((end[0] - start[0] for start, end in both), default=None),
     }
     return lost, counts
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what takes part in a measurement, None for what is not there."""
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": installed_version("triton"),
+        "cuda": torch.version.cuda if has_gpu else None,
+        "driver": gpu_state.driver_version() if has_gpu else None,
+    }
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None, without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def git_state() -> dict[str, Any]:
+    """Return revision and cleanness of the code that measures, None outside of a git checkout.
+
+    A new file counts only in the folders of the code: a function or an output of the user beside them changes nothing,
+    and neither does a published record.
+    """
+    code = ("bench", "kernels", "results", "roofline", ":(exclude)results/published")
+    root = Path(__file__).resolve().parents[3]
+    status = _git(root, "status", "--porcelain", "--", *code)
+    return {"sha": _git(root, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+
+
+def file_git_state(file: Path) -> dict[str, Any] | None:
+    """Return `sha` and `dirty` of the repository that holds a file; None if there is none, or if it ignores the file.
+
+    Dirty is what git itself calls so (`git describe --dirty`): files that it tracks were changed, or the file is not
+    among those. What else is in the folder, such as the output of a measurement, changes no revision.
+    """
+    folder = file.parent
+    sha = _git(folder, "rev-parse", "HEAD")
+    if sha is None or _git(folder, "check-ignore", "--quiet", "--", file.name) is not None:
+        return None
+    status = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    is_tracked = _git(folder, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
+    return {"sha": sha, "dirty": None if status is None else bool(status) or not is_tracked}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return what git answers in a folder, None if it fails; it reads and changes nothing, not even its index.
+
+    Variables that name a repository, as hooks set them, would make it answer for another one.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
+    try:
+        output = subprocess.check_output(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return output.decode(errors="replace").strip()

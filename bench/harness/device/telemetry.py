@@ -29,11 +29,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bench.harness.device import gpu_state, host
 from bench.harness.device.device import Device
+from bench.harness.device.gpu_state import ClockAndPower
 from results.stats.samples import median
 
 COUNTER_STEP_S = 0.1
@@ -72,8 +73,7 @@ GPU_KEYS = (
 """Keys of a record's telemetry that only a GPU has."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The device and its host at one moment; counters mean something between two of them only."""
 
     gpu: dict[str, Any] | None
@@ -92,38 +92,33 @@ def snapshot(device: Device) -> Snapshot:
     return Snapshot(gpu, time.perf_counter(), host.counters(cores), len(cores))
 
 
-class ClockAndPower(NamedTuple):
-    """SM clock and power now; None if they cannot be read."""
-
-    sm_clock_hz: float | None
-    power_w: float | None
-
-
+@dataclass
 class Poller:
     """Reads clock and power of a GPU at work: called after each sample, it asks every `POLL_EVERY_S`."""
 
-    def __init__(self, device: Device, now: Callable[[], float] = time.perf_counter) -> None:
-        """Read the state of `device`; `now` gives seconds of a clock that only runs forward."""
-        self._device, self._now = device, now
-        self.begin()
+    device: Device
+    now: Callable[[], float] = time.perf_counter
+    """Seconds of a clock that only runs forward."""
+    seen: list[ClockAndPower] = field(init=False, default_factory=list)
+    places: list[int] = field(init=False, default_factory=list)
+    """For each reading the number of samples before the sample that it follows."""
+    launches: int = field(init=False, default=0)
+    """Queued for the readings."""
+    samples: int = field(init=False, default=0)
+    next_s: float = field(init=False, default=-math.inf)
 
     def begin(self) -> None:
         """Forget what was read, and read at the next call."""
-        self._next_s, self._samples = -math.inf, 0
-        self.seen: list[ClockAndPower] = []
-        self.places: list[int] = []
-        """For each reading the number of samples before the sample that it follows."""
-        self.launches = 0
-        """Queued for the readings."""
+        self.seen, self.places, self.launches, self.samples, self.next_s = [], [], 0, 0, -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
         """Read if the last reading is long enough ago, behind the launches that `keep_busy` queues and counts."""
-        if self._now() >= self._next_s:
+        if self.now() >= self.next_s:
             self.launches += keep_busy()
-            self.seen.append(ClockAndPower(*gpu_state.clock_and_power(self._device.uuid)))
-            self.places.append(self._samples)
-            self._next_s = self._now() + POLL_EVERY_S
-        self._samples += 1
+            self.seen.append(gpu_state.clock_and_power(self.device.uuid))
+            self.places.append(self.samples)
+            self.next_s = self.now() + POLL_EVERY_S
+        self.samples += 1
 
     def between(self, first: int, end: int) -> list[ClockAndPower]:
         """Return what was read during the samples from number `first` to the one before `end`, or nearest to them."""
@@ -162,9 +157,7 @@ def row_telemetry(
 def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
     """Return clock and power while samples ran; the mean power from the energy counter is better than the polled one.
 
-    Args:
-        row: telemetry of the whole window, of which `power_source` says how its power was measured.
-        polled: what was read while the samples ran.
+    `power_source` of `row` says how the power of the whole window was measured.
     """
     clocks = [clock_hz for clock_hz, _ in polled if clock_hz is not None]
     powers = [power_w for _, power_w in polled if power_w is not None]

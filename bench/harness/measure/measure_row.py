@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bench.harness import worker
-from bench.harness.data.checks import UserChecks
+from bench.harness.data.checks import Checks, ReplayCheck, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets
-from bench.harness.data.replay import ReplayCheck
-from bench.harness.data.verify import CheckResult, Checks
+from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.measure.errors import failed
 from bench.harness.measure.flags import Flag, recorded

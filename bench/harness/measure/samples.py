@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.harness import worker
-from bench.harness.data.replay import ReplayCheck
+from bench.harness.data.checks import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance

@@ -5,16 +5,24 @@ Of a version's file two module-level names are read from its text, so that no li
 
     AUTOTUNED       launchers that search their configuration, by op: the version is `triton-vN-autotune` too
     MINIMUM_ARCH    the least architecture that the version runs on, 90 for sm_90
+
+Kernels of other libraries are offered where a library is installed, never fetched, with the semantics of the op: its
+epsilon is passed, no weight is offset, the result has the op's dtype. What differs is left out: SwiGLU of one matrix
+that holds gate and up, a norm that overwrites its residual, losses in bf16.
+
+Source: quack-kernels 0.6.5 (`rmsnorm.py`, `softmax.py`, `cross_entropy.py`), liger-kernel 0.8.5
+(`transformers/functional.py`), flashinfer-python 0.7.2 (`norm`), torch 2.11 (`_scaled_mm`).
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,14 +30,14 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.checks import current_settings, restore_settings
-from bench.harness.device.host import why_no_isolation
 from bench.harness.op import Op
-from bench.harness.providers.baselines import BASELINES, Baseline, baselines
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bench.harness.data.inputs import InputSet
     from bench.harness.device.device import Device
 
@@ -41,6 +49,14 @@ AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
 MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
 AUDITED_ARCHITECTURES = (100, 90, 80)
 """Architectures that `variants` of a version knows; another GPU compiles the variants of the next older one."""
+
+RMSNORM_EPSILON, LAYERNORM_EPSILON = 1e-6, 1e-5
+"""As in `bench/norm.py`."""
+
+FAST_TOLERANCE = 4.0
+"""Sums that keep about 14 bits are off by up to 2 % where 4,096 products are added.
+
+Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3.2."""
 
 
 class UnknownProviderError(ValueError):
@@ -77,24 +93,108 @@ class Provider:
         return partial(self.function, *data.inputs)
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """What a library has for one op."""
+
+    package: str
+    """The name by which the library is imported."""
+    function: Callable[..., Any]
+    """As of `Provider`."""
+    takes_out: bool = False
+    tolerance: float = 1.0
+    dtypes: tuple[str, ...] = ()
+    """Dtypes in which it is measured where no provider is named; none: it has to be named."""
+
+
+def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
+    """Compute C = A B in fp8, with sums that keep about 14 bits on Hopper.
+
+    Raises:
+        ValueError: the dtype is not fp8.
+    """
+    import torch
+
+    if not scales:
+        raise ValueError("fast accumulation is for fp8")
+    scale_a, scale_b = scales
+    torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out, use_fast_accum=True)
+
+
+def library(module: str, name: str, *more: Any, **options: Any) -> Callable[..., Any]:
+    """Return a call of a library's function, which is imported when it is called first: `more` follows the inputs."""
+
+    def call(*inputs: Any, **out: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*inputs, *more, **options, **out)
+
+    return call
+
+
+def liger_residual_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x + residual and its rmsnorm, which the library returns in the other order."""
+    normed, total = library(LIGER, "liger_fused_add_rms_norm", RMSNORM_EPSILON)(x, residual, weight)
+    return total, normed
+
+
+LIGER = "liger_kernel.transformers.functional"
+liger = partial(Baseline, "liger_kernel")
+quack = partial(Baseline, "quack")
+
+BASELINES: Mapping[str, Mapping[str, Mapping[str, Baseline]]] = {
+    "matmul": {
+        "torch-fast-accum": {
+            "matmul": Baseline("torch", fast_matmul, True, FAST_TOLERANCE, ("fp8e4m3", "fp8e5m2")),
+        },
+    },
+    "norm": {
+        "quack": {"rmsnorm": quack(library("quack.rmsnorm", "rmsnorm", eps=RMSNORM_EPSILON))},
+        "liger": {
+            "rmsnorm": liger(library(LIGER, "liger_rms_norm", RMSNORM_EPSILON)),
+            "layernorm": liger(library(LIGER, "liger_layer_norm", LAYERNORM_EPSILON)),
+            "residual-rmsnorm": liger(liger_residual_rmsnorm),
+        },
+        "flashinfer": {
+            "rmsnorm": Baseline("flashinfer", library("flashinfer.norm", "rmsnorm", eps=RMSNORM_EPSILON), True),
+        },
+    },
+    "softmax": {
+        "quack": {"softmax": quack(library("quack.softmax", "softmax"))},
+        "liger": {"softmax": liger(library(LIGER, "liger_softmax"))},
+    },
+    "cross_entropy": {
+        "quack": {"cross-entropy": quack(library("quack.cross_entropy", "cross_entropy", reduction="none"))},
+    },
+}
+"""By family, provider and op."""
+
+
+def baselines(family: str) -> dict[str, Mapping[str, Baseline]]:
+    """Return by provider what libraries that are installed here have for a family, by op; none is imported."""
+    return {
+        name: by_op
+        for name, by_op in BASELINES.get(family, {}).items()
+        if all(importlib.util.find_spec(baseline.package) for baseline in by_op.values())
+    }
+
+
 def kernel_versions(family: str) -> dict[str, str]:
     """Return the Triton versions of a family, provider name to module name, oldest first, without importing them."""
-    found = {}
+    names = {}
     for version, module in versions.modules(family).items():
-        found[f"triton-{version}"] = module
-        if AUTOTUNED_LINE.search(_source(module).decode()):
-            found[f"triton-{version}{AUTOTUNE}"] = module
-    return found
+        names[f"triton-{version}"] = module
+        if AUTOTUNED_LINE.search(_source(module)):
+            names[f"triton-{version}{AUTOTUNE}"] = module
+    return names
 
 
-def _source(module: str) -> bytes:
+def _source(module: str) -> str:
     path: Path = versions.PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
-    return path.read_bytes()
+    return path.read_text(encoding="utf-8")
 
 
 def minimum_arch(module: str) -> int:
     """Return the least architecture that a version runs on, 90 for sm_90; 0 where its file names none."""
-    match = MINIMUM_ARCH_LINE.search(_source(module).decode())
+    match = MINIMUM_ARCH_LINE.search(_source(module))
     return int(match[1]) if match else 0
 
 
@@ -108,34 +208,20 @@ def provider_names(family: str) -> list[str]:
     return ["torch", "torch-compile", *baselines(family), *kernel_versions(family)]
 
 
-def default_providers(family: str, device: Device, dtype: str = "") -> list[str]:
+def default_providers(family: str, device: Device, dtype: str = "") -> dict[str, tuple[str, ...]]:
     """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run.
 
-    Which version takes a case is known to the version alone; where it refuses one, `stand_ins` come next. In a dtype
-    that a library computes in another usual way too, as fp8 with fast accumulation, that is measured beside them.
+    Which version takes a case is known to the version alone: to each provider belong the stand-ins of which the first
+    that can is measured where it refuses the case, here the older versions, newest first. In a dtype that a library
+    computes in another usual way too, as fp8 with fast accumulation, that is measured beside them.
     """
     if not device.is_gpu:
-        return ["torch"]
+        return {"torch": ()}
     also = [name for name, by_op in baselines(family).items() if any(dtype in one.dtypes for one in by_op.values())]
-    newest = _fixed_versions(family, architecture(device))[:1] if has_triton() else []
-    return ["torch", *also, *newest]
-
-
-def stand_ins(family: str, device: Device) -> dict[str, tuple[str, ...]]:
-    """Return for each default provider its stand-ins where it refuses a case: the older Triton versions, newest
-    first.
-    """
-    if not device.is_gpu:
-        return {}
-    newest, *older = _fixed_versions(family, architecture(device)) or [""]
-    return {newest: tuple(older)} if older else {}
-
-
-def _fixed_versions(family: str, arch: int) -> list[str]:
-    """Return the Triton versions that run on an architecture and search no configuration, newest first."""
-    found = kernel_versions(family).items()
-    fitting = [name for name, module in found if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch]
-    return fitting[::-1]
+    arch, known = architecture(device), kernel_versions(family).items() if has_triton() else ()
+    fitting = [name for name, module in known if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch]
+    newest = {fitting[-1]: tuple(fitting[-2::-1])} if fitting else {}
+    return dict.fromkeys(("torch", *also), ()) | newest
 
 
 def has_triton() -> bool:
@@ -150,11 +236,11 @@ def unavailable(name: str, device: Device) -> str | None:
     its own.
     """
     if is_user_kernel(name):
-        why = why_no_isolation()
-        return why and f"a user's function runs in a forked process of its own, and {why}"
+        why = "a user's function runs in a forked process of its own, and this Python has no os.fork"
+        return None if hasattr(os, "fork") else why
     if name.startswith("triton") and not device.is_gpu:
         return f"{name} needs a GPU; this is a CPU"
-    if name in {baseline for by_name in BASELINES.values() for baseline in by_name} and not device.is_gpu:
+    if any(name in by_name for by_name in BASELINES.values()) and not device.is_gpu:
         return f"{name} needs a GPU that CUDA runs on"
     needs_triton = name.startswith("triton") or (name == "torch-compile" and device.is_gpu)
     if needs_triton and not has_triton():
@@ -170,16 +256,14 @@ def check_names(names: list[str], family: str) -> None:
     """
     known = provider_names(family)
     for name in names:
-        try:
-            if is_user_kernel(name):
+        if is_user_kernel(name):
+            try:
                 find(name)
-                continue
-        except UserKernelError as error:
-            raise UnknownProviderError(str(error)) from None
-        if name not in known:
-            raise UnknownProviderError(
-                f"unknown provider '{name}' for {family}; there are: {', '.join(known)}, {USER_KERNEL}"
-            )
+            except UserKernelError as error:
+                raise UnknownProviderError(str(error)) from None
+        elif name not in known:
+            listed = ", ".join((*known, USER_KERNEL))
+            raise UnknownProviderError(f"unknown provider '{name}' for {family}; there are: {listed}")
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:
@@ -189,45 +273,30 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         ProviderUnavailableError: it cannot run here, or has no such op.
         UserKernelError: a user's file cannot be imported, or its function does not take the op's inputs.
     """
-    if is_user_kernel(name):
-        return _users(name, op)
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
+    if is_user_kernel(name):  # imported here: in a worker, where nothing else can come to harm
+        before = current_settings()
+        function, takes_out = load_user_kernel(name, op)
+        return Provider(name, function, takes_out, find(name).sha256(), restored=restore_settings(before))
     if name == "torch-compile":
         return _compiled(op, device)
     if reason := unavailable(name, device):
         raise ProviderUnavailableError(reason)
-    if name in (others := baselines(family)):
-        return _library(name, op, others[name])
-    return _triton(name, op, kernel_versions(family)[name], architecture(device))
-
-
-def _users(name: str, op: Op) -> Provider:
-    """Return a user's function, imported here: in a worker, where nothing else can come to harm.
-
-    What the import changed of the process's settings is set back.
-    """
-    before = current_settings()
-    function, takes_out = load_user_kernel(name, op)
-    return Provider(name, function, takes_out, find(name).sha256(), restored=restore_settings(before))
-
-
-def _library(name: str, op: Op, by_op: Mapping[str, Baseline]) -> Provider:
-    """Return another library's function."""
-    if op.name not in by_op:
-        raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(by_op)}")
-    found = by_op[op.name]
-    return Provider(
-        name, found.function, found.takes_out, refuses_with=(ValueError, ImportError), tolerance=found.tolerance
-    )
+    if name not in (others := baselines(family)):
+        return _triton(name, op, kernel_versions(family)[name], architecture(device))
+    if (own := others[name].get(op.name)) is None:
+        raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(others[name])}")
+    refuses_with = (ValueError, ImportError)
+    return Provider(name, own.function, own.takes_out, refuses_with=refuses_with, tolerance=own.tolerance)
 
 
 def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
     """Return a version of our kernels, refused before it is imported where the GPU is too old."""
     needed = minimum_arch(path)
     if arch < needed:
-        found = f"sm_{arch}" if arch else "of no compute capability"
-        raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer; this GPU is {found}")
+        which = f"sm_{arch}" if arch else "of no compute capability"
+        raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer; this GPU is {which}")
     module = importlib.import_module(path)
     is_tuned = name.endswith(AUTOTUNE)
     launchers: dict[str, Callable[..., Any]] = module.AUTOTUNED if is_tuned else module.KERNELS
@@ -306,23 +375,15 @@ def numerics(dtype: str) -> Iterator[None]:
 
     backends: Any = torch.backends
     matmuls = (backends.cuda.matmul, backends.mkldnn.matmul)
-    before, older = [matmul.fp32_precision for matmul in matmuls], _older_precision()
+    before, older = [matmul.fp32_precision for matmul in matmuls], "highest"
+    with suppress(RuntimeError):  # the newer settings contradict the older ones
+        older = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
         with torch.no_grad():
             yield
     finally:
-        torch.set_float32_matmul_precision(older or "highest")
+        torch.set_float32_matmul_precision(older)
         for matmul, precision in zip(matmuls, before, strict=True):
             if matmul.fp32_precision != precision:
                 matmul.fp32_precision = precision
-
-
-def _older_precision() -> str | None:
-    """Return the precision as the older settings tell it, None where the newer ones contradict them."""
-    import torch
-
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return None

@@ -22,13 +22,8 @@ RECORDED_LAUNCHES = 3
 SESSIONS = 2
 """The first recording of a process may lose a part; then another is made."""
 
-SPIN = "spin_kernel"
-"""In the name of the kernel of `torch.cuda._sleep`."""
-
-EAGER_SAMPLES = 3
-EAGER_SAMPLE_S = 1e-3
-MOST_EAGER_LAUNCHES = 30
-"""Launches of a sample without a spin: enough for the tick of CUDA events not to show, few enough to cost nothing."""
+EAGER_SAMPLES, EAGER_SAMPLE_S, MOST_EAGER_LAUNCHES = 3, 1e-3, 30
+"""Samples without a spin: enough launches for the tick of CUDA events not to show, few enough to cost nothing."""
 
 LONGEST_LAUNCH_S = 0.1
 """Launches that take longer than this are not repeated."""
@@ -79,6 +74,12 @@ def span_of(event: Mapping[str, Any]) -> tuple[int, int]:
     return begin, begin + round(event.get("dur", 0) * 1000)
 
 
+def prepare_profiler() -> None:
+    """Set the environment that torch's profiler reads when it is first used; what the user has set stays."""
+    for name, value in PROFILER_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize: Callable[[], None]) -> dict[str, Any]:
     """Return the fields of a record that say what a launch starts; none if it takes too long to be repeated.
 
@@ -93,13 +94,16 @@ def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize
     """
     if launch_s > LONGEST_LAUNCH_S:
         return {}
-    fields = {"launched_kernels": (), "kernel_s": None, "eager_s": _eager_s(calls, launch_s)}
+    fields: dict[str, Any] = {"launched_kernels": (), "kernel_s": None, "eager_s": _eager_s(calls, launch_s)}
     for _ in range(SESSIONS):
-        if launches := equal_launches(recorded(calls, synchronize)):
-            return fields | {
-                "launched_kernels": _listed(launches[-1]),
-                "kernel_s": median([_busy_s(launch) for launch in launches]),
-            }
+        kernels = [kernel for kernel in recorded(calls, synchronize) if "spin_kernel" not in kernel.name]
+        each = max(1, len(kernels) // RECORDED_LAUNCHES)
+        launches = [kernels[start : start + each] for start in range(0, len(kernels), each)]
+        # Nothing unless all launches have the same kernels: a part was lost.
+        if len(launches) == RECORDED_LAUNCHES and len({tuple(one.name for one in launch) for launch in launches}) == 1:
+            fields["launched_kernels"] = _listed(launches[-1])
+            fields["kernel_s"] = median([_busy_s(launch) for launch in launches])
+            break
     return fields
 
 
@@ -132,21 +136,6 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
             return kernels_of(json.loads(path.read_text()))
         except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
             return []  # a torch without CUDA asserts that it has it; a trace may be torn
-
-
-def prepare_profiler() -> None:
-    """Set the environment that torch's profiler reads when it is first used; what the user has set stays."""
-    for name, value in PROFILER_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-
-
-def equal_launches(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    """Return the kernels of each launch, without spins; nothing unless all launches have the same: a part was lost."""
-    kernels = [kernel for kernel in kernels if SPIN not in kernel.name]
-    each = len(kernels) // RECORDED_LAUNCHES
-    launches = [list(kernels[start : start + each]) for start in range(0, len(kernels), max(1, each))]
-    names = {tuple(kernel.name for kernel in launch) for launch in launches}
-    return launches if len(launches) == RECORDED_LAUNCHES and len(names) == 1 else []
 
 
 def _listed(kernels: Sequence[Kernel]) -> tuple[dict[str, Any], ...]:

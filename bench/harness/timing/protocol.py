@@ -178,40 +178,32 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
         now: seconds of a clock that only runs forward, for the cap.
     """
     samples: list[float] = []
-    converged = False
-    next_check, looks = limits.min_samples, 0
-    start = now()
+    next_check, looks, start = limits.min_samples, 0, now()
     with no_garbage_collection():
-        while not converged:
+        while True:
             worker.announce()
             samples.append(sampler.sample() / sampler.launches_per_sample)
             elapsed = now() - start
-            if elapsed >= limits.cap_s and len(samples) >= limits.fewest_samples:
+            is_over = elapsed >= limits.cap_s and len(samples) >= limits.fewest_samples
+            if not is_over and (len(samples) < next_check or elapsed < limits.min_time_s):
+                continue
+            looks += not is_over
+            middle, (low, high) = median(samples), median_ci95(samples)
+            if looks > 1 and middle > 0:  # widened as ratios, so that the lower end stays a time
+                low, high = middle * (low / middle) ** LOOKING_AGAIN, middle * (high / middle) ** LOOKING_AGAIN
+            is_narrow = half_width((low, high), middle) <= limits.target_half_width
+            if is_over or is_narrow:
                 break
-            if len(samples) >= next_check and elapsed >= limits.min_time_s:
-                looks += 1
-                converged = half_width(_interval(samples, looks), median(samples)) <= limits.target_half_width
-                next_check = math.ceil(len(samples) * CHECK_EVERY)
-    middle, interval = median(samples), _interval(samples, looks)
+            next_check = math.ceil(len(samples) * CHECK_EVERY)
     return Samples(
         samples_s=tuple(samples),
         launches_per_sample=sampler.launches_per_sample,
         method=sampler.method,
         cache=cache,
         median_s=middle,
-        ci95_s=interval,
-        converged=half_width(interval, middle) <= limits.target_half_width and len(samples) >= limits.min_samples,
+        ci95_s=(low, high),
+        converged=is_narrow and len(samples) >= limits.min_samples,
     )
-
-
-def _interval(samples_s: list[float], looks: int) -> tuple[float, float]:
-    """Return the 95 % interval of the median, widened where it was looked at more than once."""
-    low, high = median_ci95(samples_s)
-    middle = median(samples_s)
-    if looks <= 1 or middle == 0:
-        return low, high
-    # Widened as ratios, so that the lower end stays a time.
-    return middle * (low / middle) ** LOOKING_AGAIN, middle * (high / middle) ** LOOKING_AGAIN
 
 
 @contextmanager

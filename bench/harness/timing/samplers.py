@@ -62,11 +62,9 @@ LONGEST_SPIN_S = 0.5
 """Longest spin before queued launches. It does not wait for a slower host: one enqueue time that contains a compilation
 would make every sample last minutes."""
 
-MOST_LONGER = 8
-"""Factor by which the spin before queued launches may grow when the host is late."""
-
-SHORTER_SPIN = 0.98
-"""Factor by which a longer spin becomes shorter again with each sample that was queued in time."""
+MOST_LONGER, SHORTER_SPIN = 8, 0.98
+"""Factor by which the spin before queued launches may grow when the host is late, and by which a longer one becomes
+shorter again with each sample that was queued in time."""
 
 GROWN = 1.5
 """A graph whose replay is shorter than wanted by this factor is captured again, with more launches."""
@@ -90,41 +88,34 @@ def nothing(*_: object) -> None:
 
 
 class HostSampler:
-    """Times launches with the host's clock: the only clock of a CPU, and exact there."""
+    """Times launches with the host's clock: the only clock of a CPU, and exact there.
+
+    The results of a single call are not kept: it is warm anyway, and malloc would return the block that the previous
+    launch has just left in the cache.
+    """
 
     method = "host"
     why_no_graph: str | None = None
 
     def __init__(self, calls: Sequence[Call], launches_per_sample: int, before: Call = nothing) -> None:
-        """Time `launches_per_sample` of the calls between two readings.
-
-        The results of a single call are not kept: it is warm anyway. malloc would return the block that the previous
-        launch has just left in the cache. `before` is called ahead of each sample, and is not timed.
-        """
+        """Time `launches_per_sample` of the calls between two readings; `before` is called ahead, and is not timed."""
         self.launches_per_sample, self._before = launches_per_sample, before
+        self.calls = itertools.cycle(calls)
+        """Endless: the next sample goes on where the last one ended."""
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
-        self._max_rss = _rss_bytes() + min(MAX_KEPT_BYTES, memory_bytes()[1] // 4)
-        self.begin_with(calls)
-
-    def begin_with(self, calls: Sequence[Call], first: int = 0) -> None:
-        """Replace the calls that samples rotate through; the next sample begins with the call at index `first`."""
-        self._calls = itertools.cycle([*calls[first:], *calls[:first]])
+        self._max_rss = psutil.Process().memory_info().rss + min(MAX_KEPT_BYTES, memory_bytes()[1] // 4)
 
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""
-        launches, keep = itertools.islice(self._calls, self.launches_per_sample), self._kept.append
+        launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
         self._before()
         start = time.perf_counter()
         for call in launches:
             keep(call())
         sample_s = time.perf_counter() - start
-        if len(self._kept) < (self._kept.maxlen or 0) and _rss_bytes() > self._max_rss:
+        if len(self._kept) < (self._kept.maxlen or 0) and psutil.Process().memory_info().rss > self._max_rss:
             self._kept = deque(self._kept, maxlen=len(self._kept))
         return sample_s
-
-
-def _rss_bytes() -> int:
-    return int(psutil.Process().memory_info().rss)
 
 
 class _QueuedSampler:
@@ -137,17 +128,23 @@ class _QueuedSampler:
     why_no_graph: str | None = None
     runs_ahead = False
     """Whether the next sample is queued before this one is waited for; whoever sets it waits for it at the end."""
+    _stream: Any = None
+    """The current stream if None."""
 
-    def __init__(self, launches: int, spin_s: float, longest_spin_s: float, reading: Reading) -> None:
-        self.launches_per_sample = launches
+    def __init__(
+        self,
+        launches: int,
+        spin_s: float,
+        longest_spin_s: float,
+        reading: Reading,
+        before: Call = nothing,
+        entries: int = 1,
+    ) -> None:
+        """Prepare; a sample takes so many `entries` of the launch queue."""
+        self.launches_per_sample, self._entries = launches, entries
         self._spin_s = self._shortest_spin_s = spin_s
         self._longest_spin_s = longest_spin_s
-        self._reading = reading
-        self._before: Call = nothing
-        self._stream: Any = None
-        """The current stream if None."""
-        self._queued_per_sample = 1
-        """Entries of the launch queue."""
+        self._reading, self._before = reading, before
         self._ahead: tuple[Any, Any, bool] | None = None
 
     def _launch(self) -> None:
@@ -190,7 +187,7 @@ class _QueuedSampler:
         import torch
 
         wanted = math.ceil(BUSY_S / max(sample_s, SHORTEST_LAUNCH_S))
-        times = min(wanted, max(1, MAX_QUEUED // self._queued_per_sample))
+        times = min(wanted, max(1, MAX_QUEUED // self._entries))
         with torch.cuda.stream(self._stream):
             for _ in range(times):
                 self._launch()
@@ -278,17 +275,15 @@ class EventSampler(_QueuedSampler):
         launches_per_sample: int,
         enqueue_s: float,
         reading: Reading = nothing,
-        why_no_graph: str | None = None,
         before: Call = nothing,
     ) -> None:
         """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
 
-        `why_no_graph` says why these calls are not timed by replaying a graph, if that was tried. `before` is called
-        ahead of each sample, behind the spin, and is not timed.
+        `before` is called ahead of each sample, behind the spin, and is not timed.
         """
         spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
-        super().__init__(launches_per_sample, spin_s, min(MOST_LONGER * spin_s, LONGEST_SPIN_S), reading)
-        self.why_no_graph, self._before, self._queued_per_sample = why_no_graph, before, launches_per_sample
+        longest_s = min(MOST_LONGER * spin_s, LONGEST_SPIN_S)
+        super().__init__(launches_per_sample, spin_s, longest_s, reading, before, launches_per_sample)
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
 
@@ -315,7 +310,7 @@ def make_sampler(
     Args:
         calls: one call for each copy of the inputs.
         device: the device under test.
-        limits: of which the shortest sample is used.
+        limits: the shortest sample.
         is_capturable: whether a CUDA graph may be tried.
         refusal: returns the reason to reject a captured graph, or None.
         reading: called after each sample on a GPU.
@@ -323,36 +318,37 @@ def make_sampler(
     if not device.is_gpu:
         # The least: one preempted call of five must not make the samples a thousand times too short.
         launch_s = max(min(_timed_calls(calls, ESTIMATE_LAUNCHES)), 1e-9)
-        return HostSampler(calls, launches_for(launch_s, limits.min_sample_s, tick_s(device), HOST_TICKS))
+        least_s = max(limits.min_sample_s, HOST_TICKS * tick_s(device))
+        return HostSampler(calls, max(1, math.ceil(least_s / launch_s)))
     launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
     # The least, here too: if the host was late, the events also timed how long the GPU waited for it.
     device_s = min(events.sample() for _ in range(ESTIMATE_LAUNCHES)) / events.launches_per_sample
-    wanted = launches_for(max(device_s, SHORTEST_LAUNCH_S), limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS)
+    least_s = max(limits.min_sample_s, EVENT_TICKS * EVENT_TICK_S)
+    wanted = math.ceil(least_s / max(device_s, SHORTEST_LAUNCH_S))
     why_no_graph: str | None = None
     try:
         if is_capturable:
-            graph = _graph_sampler(calls, wanted, limits, reading)
+            graph = _graph_sampler(calls, wanted, least_s, reading)
             if (why_no_graph := refusal(graph)) is None:
                 return graph
     except RuntimeError as error:
         device.synchronize()
         why_no_graph = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:150]
-    return EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading, why_no_graph)
+    events = EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading)
+    events.why_no_graph = why_no_graph
+    return events
 
 
-def _graph_sampler(calls: Sequence[Call], wanted: int, limits: Limits, reading: Reading) -> GraphSampler:
-    """Return a graph of about `wanted` launches, or of more if its replay turns out to be too short.
+def _graph_sampler(calls: Sequence[Call], wanted: int, least_s: float, reading: Reading) -> GraphSampler:
+    """Return a graph of about `wanted` launches, or of more if its replay turns out to be shorter than `least_s`.
 
     Between two events a short launch seems longer than it is, so that too few launches are wanted.
-
-    Raises:
-        RuntimeError: something in the calls cannot be captured.
     """
     sampler = GraphSampler(calls, graph_launches(len(calls), wanted), reading)
     replay_s = min(sampler.sample() for _ in range(2))  # the first also moves the graph to the GPU
     launch_s = max(replay_s / sampler.launches_per_sample, SHORTEST_LAUNCH_S)
-    launches = graph_launches(len(calls), launches_for(launch_s, limits.min_sample_s, EVENT_TICK_S, EVENT_TICKS))
+    launches = graph_launches(len(calls), math.ceil(least_s / launch_s))
     if launches < GROWN * sampler.launches_per_sample:
         return sampler
     del sampler  # with its memory, before the next capture takes as much
@@ -363,11 +359,6 @@ def graph_launches(copies: int, wanted: int) -> int:
     """Return the launches of a graph: whole rounds of the copies, so that each replay starts on data long evicted."""
     rounds = max(1, math.ceil(wanted / copies))
     return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
-
-
-def launches_for(launch_s: float, min_sample_s: float, tick_s: float, ticks: int) -> int:
-    """Return how many launches make one sample: at least `min_sample_s` and at least `ticks` ticks of the clock."""
-    return max(1, math.ceil(max(min_sample_s, ticks * tick_s) / launch_s))
 
 
 def host_launch_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:

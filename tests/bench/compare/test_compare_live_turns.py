@@ -157,7 +157,7 @@ def test_slow_calls_are_not_made_anew():
     begin(both)
     both[1].record = BLANK  # it takes no part any more
     exchange(both, random.Random(0))
-    assert next(both[0].sampler._calls) is calls[0]
+    assert next(both[0].sampler.calls) is calls[0]
 
 
 def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins(monkeypatch):

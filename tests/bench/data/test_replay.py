@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import Filler, make_sets
-from bench.harness.data.replay import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.op import Case
 

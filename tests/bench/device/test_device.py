@@ -2,11 +2,12 @@
 
 import json
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from bench.harness.device import host, stamp
+from bench.harness.device import host
 from bench.harness.device.device import (
     DEFAULT_CPU_CACHE_BYTES,
     NoDeviceError,
@@ -40,7 +41,7 @@ def test_the_cpu_of_this_machine_is_complete():
     assert device.threads >= 1
     assert device.cache_bytes > 0
     assert 0 < device.free_bytes() <= device.memory_bytes
-    assert json.loads(json.dumps(device.to_dict())) == device.to_dict()
+    assert json.loads(json.dumps(asdict(device))) == asdict(device)
     device.synchronize()
 
 
@@ -119,13 +120,8 @@ def test_a_device_that_is_not_there_is_an_error_that_says_what_to_do(cuda, monke
 
 
 def test_versions_are_text_or_missing():
-    versions = stamp.versions()
+    versions = host.versions()
     assert versions["torch"] == torch.__version__
     assert versions["python"].count(".") == 2
     assert all(value is None or isinstance(value, str) for value in versions.values())
-    assert stamp.installed_version("no-such-distribution-anywhere") is None
-
-
-def test_a_command_line_reproduces_the_run():
-    words = ["--dtype", "bf16"]
-    assert stamp.command_line("bench.matmul", words) == ["python", "-m", "bench.matmul", *words]
+    assert host.installed_version("no-such-distribution-anywhere") is None

@@ -36,7 +36,7 @@ def measure(machine, window_s=2.0, launches=1000, flops=10**12, polled=()):
     machine.step = 0
     before = snapshot(device)
     machine.step = 1
-    after = replace(snapshot(device), taken_s=before.taken_s + window_s)
+    after = snapshot(device)._replace(taken_s=before.taken_s + window_s)
     return row_telemetry(before, after, launches, flops, polled)
 
 
@@ -148,7 +148,7 @@ def test_clock_and_power_are_those_of_the_samples_and_not_of_the_end(machine):
 
 def test_the_poller_reads_behind_queued_work_and_remembers_for_which_samples(monkeypatch):
     clock = iter([0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2])
-    readings = iter([(1.9e9, 500.0), (1.5e9, 700.0), (1.4e9, 700.0)])
+    readings = iter([ClockAndPower(1.9e9, 500.0), ClockAndPower(1.5e9, 700.0), ClockAndPower(1.4e9, 700.0)])
     monkeypatch.setattr(gpu_state, "clock_and_power", lambda uuid: next(readings))
     poller = telemetry.Poller(H100, lambda: next(clock))
     for _ in range(6):

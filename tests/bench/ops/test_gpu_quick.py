@@ -16,7 +16,7 @@ from bench.harness.measure.compile import compile_rows
 from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Settings, plan
 from bench.harness.op import Case
-from bench.harness.providers.registry import AUTOTUNE, kernel_versions, stand_ins
+from bench.harness.providers.registry import AUTOTUNE, default_providers, kernel_versions
 from tests.bench.commands import QUICK
 
 pytestmark = pytest.mark.gpu
@@ -80,7 +80,7 @@ def test_a_row_is_right_and_timed_by_a_graph(family, dtype, provider):
     record = measured(family, dtype, provider)
     if record.status == "skipped":
         # Were the newest to refuse what anyone asks first, only a line on stderr would say so.
-        assert dtype != "fp16" or provider not in stand_ins(family, gpu()), record.reason
+        assert dtype != "fp16" or not default_providers(family, gpu()).get(provider), record.reason
         pytest.skip(record.reason)
     assert record.status == "ok", record.reason
     assert record.method == "graph"

@@ -12,7 +12,7 @@ from bench.harness.data.inputs import InputSet
 from bench.harness.data.verify import check
 from bench.harness.device.device import Device
 from bench.harness.op import Case
-from bench.harness.providers import baselines
+from bench.harness.providers import registry
 from bench.harness.providers.registry import (
     ProviderUnavailableError,
     default_providers,
@@ -62,7 +62,7 @@ def installed(monkeypatch):
 
 EACH = [
     (family, name, op)
-    for family, by_name in baselines.BASELINES.items()
+    for family, by_name in registry.BASELINES.items()
     for name, by_op in by_name.items()
     for op in by_op
     if by_op[op].package != "torch"
@@ -94,7 +94,7 @@ def test_what_is_not_installed_is_not_listed():
 
 
 def test_fp8_is_measured_with_and_without_fast_accumulation():
-    assert default_providers("matmul", H100, "fp8e4m3")[:2] == ["torch", "torch-fast-accum"]
+    assert list(default_providers("matmul", H100, "fp8e4m3"))[:2] == ["torch", "torch-fast-accum"]
     for dtype, device in (("bf16", H100), ("fp8e4m3", CPU)):
         assert "torch-fast-accum" not in default_providers("matmul", device, dtype)
     assert unavailable("torch-fast-accum", CPU) == "torch-fast-accum needs a GPU that CUDA runs on"
@@ -104,7 +104,7 @@ def test_fp8_is_measured_with_and_without_fast_accumulation():
 
 def test_fast_accumulation_is_asked_for_and_has_a_bound_of_its_own(monkeypatch):
     provider = load("torch-fast-accum", OPS["matmul"], "matmul", H100)
-    assert provider.tolerance == baselines.FAST_TOLERANCE
+    assert provider.tolerance == registry.FAST_TOLERANCE
     scaled, asked = torch._scaled_mm, []
 
     def seen(*tensors, **options):
@@ -131,4 +131,4 @@ def test_a_library_that_has_no_such_op_says_so(installed):
 
 
 def test_epsilons_are_those_of_the_op_file():
-    assert (baselines.RMSNORM_EPSILON, baselines.LAYERNORM_EPSILON) == (norm.RMSNORM_EPSILON, norm.LAYERNORM_EPSILON)
+    assert (registry.RMSNORM_EPSILON, registry.LAYERNORM_EPSILON) == (norm.RMSNORM_EPSILON, norm.LAYERNORM_EPSILON)

@@ -13,7 +13,7 @@ from bench.harness.loop import passed_over
 from bench.harness.measure import measure_row as row_protocol
 from bench.harness.measure import rows
 from bench.harness.op import Case
-from bench.harness.providers.registry import load, stand_ins
+from bench.harness.providers.registry import default_providers, load
 from bench.harness.timing.protocol import Limits
 from bench.matmul import EXAMPLES, OPTIONS
 from bench.matmul import OPS as MATMUL
@@ -24,10 +24,10 @@ ROOT = kernel_files.PACKAGE.parent
 
 def test_older_versions_stand_in_for_the_default_newest_first(versions):  # noqa: F811
     (versions / "v11_tma.py").write_text(FOR_HOPPER + TUNED)
-    assert stand_ins("elementwise", H100) == {"triton-v11": ("triton-v10", "triton-v3", "triton-v2", "triton-v1")}
-    assert stand_ins("elementwise", A100) == {"triton-v10": ("triton-v3", "triton-v2", "triton-v1")}
-    assert stand_ins("elementwise", CPU) == {}
-    assert stand_ins("matmul", H100) == {}
+    older = ("triton-v3", "triton-v2", "triton-v1")
+    assert default_providers("elementwise", H100) == {"torch": (), "triton-v11": ("triton-v10", *older)}
+    assert default_providers("elementwise", A100) == {"torch": (), "triton-v10": older}
+    assert default_providers("elementwise", CPU) == default_providers("matmul", H100) == {"torch": ()}
 
 
 ONLY_EVEN = """\
@@ -50,7 +50,7 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     monkeypatch.setattr(rows, "unavailable", lambda name, device: None)
 
     def measure(n, names=("triton-v11",), older=None):
-        older = stand_ins("elementwise", H100) if older is None else older
+        older = default_providers("elementwise", H100) if older is None else older
         cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
         limits = Limits(min_samples=3, target_half_width=1.0, min_time_s=0, cap_s=0.1, warm_up_s=0, min_sample_s=1e-6)
         planned = rows.plan(cases, names, CPU, rows.Settings(), older, "elementwise")
@@ -133,7 +133,7 @@ class PlannedError(Exception):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        ([], {"triton-v5": ("triton-v4", "triton-v3", "triton-v2", "triton-v1")}),
+        ([], {"torch": (), "triton-v5": ("triton-v4", "triton-v3", "triton-v2", "triton-v1")}),
         (["--provider", "triton-v4"], {}),
         (["--provider", "torch,triton-v4"], {}),
     ],

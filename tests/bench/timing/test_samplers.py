@@ -4,6 +4,7 @@ import contextlib
 import gc
 import warnings
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -207,7 +208,8 @@ def made(alive):
 
 def test_results_on_the_host_are_kept_within_a_limit_of_memory(monkeypatch):
     rss = iter([0, 10, 90, 110, 1000])
-    monkeypatch.setattr(samplers, "_rss_bytes", lambda: next(rss))
+    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(rss)))
+    monkeypatch.setattr(samplers.psutil, "Process", lambda: process)
     monkeypatch.setattr(samplers, "MAX_KEPT_BYTES", 100)
     alive = weakref.WeakSet()
     sampler = HostSampler([lambda: made(alive)] * 50, launches_per_sample=4)
