@@ -93,8 +93,8 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
         "--drift",
         type=margin,
         metavar="SHARE",
-        help="how much two runs of the same code may differ, 0%% for not at all (default: learned from repeated visits "
-        "of rows and earlier runs beside these); rows of `bench compare` are interleaved and need none",
+        help="how much two runs of the same code may differ, 0%% for not at all (default: learned from runs of the "
+        "same code, these two and those beside them); rows of `bench compare` are interleaved and need none",
     )
     parser.add_argument(
         "--fail-on",
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     """
     from results.compare.comparison import compare
     from results.compare.earlier import runs_beside
-    from results.compare.load import load
+    from results.compare.load import load, selected
     from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
     from results.show.picture import check_picture, save_picture
@@ -132,13 +132,14 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
         check_picture(options.output)
     wanted = wanted_of(options)
     paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
-    loaded = [load(path, wanted) for path in paths]
+    whole = [load(path) for path in paths]
+    loaded = [selected(run, wanted) for run in whole]
     for one in loaded:
         if not one.records:
             raise StoreError(_empty(one, wanted))
     second = loaded[1] if len(loaded) == 2 else None
     request = _request(options, loaded[0] if second is None else None)
-    earlier = runs_beside(loaded) if second and options.drift is None else []
+    earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
     compared = compare(loaded[0], second, request, options.drift, earlier)
     if options.output is not None:
         save_picture(draw(compared, options.theme), options.output)

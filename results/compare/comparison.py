@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from results.compare.earlier import RunMedians, of_same_code, visits_of
+from results.compare.earlier import RunSpreads, between_visits, of_same_code
 from results.compare.flags import with_flags
 from results.compare.load import turns_of, windows
 from results.compare.match import WRONG, MatchedPair, Unmatched, match
@@ -25,8 +25,8 @@ from results.compare.sides import (
 from results.compare.turns import Pair, compare_cycles, compare_turns, side_by_side
 from results.record import Environment, Record
 from results.stats.comparison import FASTER, MORE_SAMPLES, SLOWER, Comparison, with_holm
-from results.stats.spread import GIVEN, RUNS, VISITS, Repeats, Spread, Typical, given_spread, spread_of, widest
-from results.stats.unpaired import MORE_RUNS, compare_sides, side_of
+from results.stats.spread import GIVEN, Spread, given_spread, widest
+from results.stats.unpaired import compare_sides, side_of
 from results.stats.verdict import times_longer
 from results.store.runfile import Run
 
@@ -56,7 +56,8 @@ def compare(
         second: the candidate's; None if both are in one run.
         request: how.
         drift: how much the machine may have changed between two runs, as a fraction; None: learned from repeats.
-        earlier: other runs of the same machine, for the spread between runs of the same code.
+        earlier: runs of the same machine, for the spread between runs of the same code; those that are compared are
+            among them if `first` and `second` hold selected records only.
 
     Raises:
         CompareError: nothing is common to both, they differ in what must agree, or a name is unknown.
@@ -81,8 +82,7 @@ def compared_of(
     labels = labels_of(first, other, request, name)
     # Only records of one run can have been interleaved.
     turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else None for pair in pairs]
-    apart = [pair for pair, shared in zip(pairs, turns, strict=True) if not shared]
-    spreads = iter(_spreads(apart, drift, is_one_run, RunMedians([first, *([second] if second else []), *earlier])))
+    learned = between_visits if is_one_run else RunSpreads([first, other, *earlier] if drift is None else []).between
     environments = (first.environment, other.environment)
     results, used = [], []
     for pair, shared in zip(pairs, turns, strict=True):
@@ -90,11 +90,10 @@ def compared_of(
             one = _with_remedy(compare_turns(shared, request.margin), shared[1])
             results.append(with_flags(one, [shared[0]], [shared[1]], is_paired=True))
             continue
-        spread, counts = next(spreads), _counts(pair, is_one_run)
-        used.append(spread)
+        used.append(learned(pair.baseline, pair.candidate) if drift is None else given_spread(drift))
         sides = side_of(windows(pair.baseline)), side_of(windows(pair.candidate))
         one = with_flags(
-            compare_sides(*sides, request.margin, spread, counts), pair.baseline, pair.candidate, is_paired=False
+            compare_sides(*sides, request.margin, used[-1]), pair.baseline, pair.candidate, is_paired=False
         )
         results.append(of_same_code(one, pair.baseline[0], pair.candidate[0], environments))
     rows = tuple(
@@ -125,45 +124,14 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
     return replace(found, unmatched=unmatched)
 
 
-def _counts(pair: MatchedPair, is_one_run: bool) -> tuple[int, int]:
-    """Return how many measurements each side has: visits if both sides were visited in turns, else runs."""
-    if is_one_run:
-        return len(windows(pair.baseline)), len(windows(pair.candidate))
-    return len(pair.baseline), len(pair.candidate)
-
-
-def _spreads(
-    pairs: Sequence[MatchedPair], given: float | None, is_one_run: bool, medians: RunMedians
-) -> list[Spread | None]:
-    """Return for each pair the spread between two measurements of the same code; None if nothing was repeated.
-
-    Visits of a row within its run are some seconds apart, runs may be days apart: the wider of the two counts.
-    """
-    if given is not None:
-        return [given_spread(given)] * len(pairs)
-    visits = [visits_of((*pair.baseline, *pair.candidate)) for pair in pairs]
-    runs = [Repeats() if is_one_run else medians.repeats(pair.baseline[0], pair.candidate[0]) for pair in pairs]
-    of_visits, of_runs = Typical.of(visits), Typical.of(runs)
-    return [
-        widest([spread_of(of_row, of_visits, VISITS), spread_of(between, of_runs, RUNS)])
-        for of_row, between in zip(visits, runs, strict=True)
-    ]
-
-
 def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
-    known = [spread for spread in spreads if spread]
-    notes = []
-    if known:
-        shares = sorted(100 * spread.share for spread in known)
-        shown = f"{shares[0]:.2g} %" if len(shares) == 1 else f"{shares[0]:.2g} to {shares[-1]:.2g} %"
-        sources = list(dict.fromkeys(spread.source for spread in known))
-        if sources != [GIVEN]:
-            learned = " and ".join(sources)
-            notes.append(f"measurements of the same code differ by ±{shown} on this machine, learned from {learned}")
-    if missing := len(spreads) - len(known):
-        which = "no row has" if missing == len(spreads) else f"{missing} rows have no"
-        notes.append(f"{which} repeated measurements, so differences get no verdict: {MORE_RUNS}")
-    return notes
+    learned = [spread for spread in spreads if spread and spread.has_runs and spread.source != GIVEN]
+    if not learned:
+        return []
+    shares = sorted(100 * spread.share for spread in learned)
+    shown = f"{shares[0]:.2g} %" if len(shares) == 1 else f"{shares[0]:.2g} to {shares[-1]:.2g} %"
+    sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
+    return [f"measurements of the same code differ by ±{shown} on this machine, learned from {sources}"]
 
 
 def _with_remedy(compared: Comparison, candidate: Record) -> Comparison:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from statistics import fmean
 
 from results.compare.flags import DISTURBED
 from results.compare.load import is_users, load, revision_text, windows
@@ -12,7 +14,7 @@ from results.compare.match import RowKey
 from results.record import DEFINITION_PREFIX, Environment, Record
 from results.stats.comparison import FASTER, SLOWER, Comparison
 from results.stats.samples import median
-from results.stats.spread import Repeats
+from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
 from results.stats.unpaired import without_verdict
 from results.store.runfile import Run, RunFileError, read_head
 
@@ -65,27 +67,43 @@ def runs_beside(runs: Sequence[Run]) -> list[Run]:
     return found
 
 
-class RunMedians:
-    """Medians of rows over runs of one machine, by the code that they measured."""
+class RunSpreads:
+    """Spreads between runs of one machine, learned from the rows that measured the same code in several runs."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Collect the finished, undisturbed rows of some runs; a run that is there twice is no repeat."""
-        self._logs: dict[RowKey, dict[tuple[object, ...], list[float]]] = {}
-        for run in {run.environment.run_id: run for run in runs}.values():
+        times: dict[RowKey, dict[tuple[object, ...], dict[str, list[float]]]] = {}
+        for run_id, run in {run.environment.run_id: run for run in runs}.items():
             for one in run.records:
                 if one.status == "ok" and one.median_s and DISTURBED.isdisjoint(one.flags) and not one.interleaved:
-                    groups = self._logs.setdefault(RowKey.of(one, with_provider=True), {})
-                    groups.setdefault(code_of(one, run.environment), []).append(math.log(one.median_s))
+                    codes = times.setdefault(RowKey.of(one, with_provider=True), {})
+                    code = machine_of(run.environment), *code_of(one, run.environment)
+                    by_run = codes.setdefault(code, {})
+                    by_run.setdefault(run_id, []).append(math.log(one.median_s))
+        self._repeats = {
+            key: Repeats.of([list(map(fmean, by_run.values())) for by_run in codes.values()])
+            for key, codes in times.items()
+        }
+        self._spreads = RowSpreads(self._repeats.values())
 
-    def repeats(self, *records: Record) -> Repeats:
-        """Return the repeats of the rows that some records are of."""
-        keys = dict.fromkeys(RowKey.of(one, with_provider=True) for one in records)
-        return Repeats.of(group for key in keys for group in self._logs.get(key, {}).values())
+    def between(self, before: Sequence[Record], after: Sequence[Record]) -> Spread | None:
+        """Return the spread between two runs of a row, at least that between its visits; None if nothing was repeated.
+
+        Args:
+            before: records of the row in the one run.
+            after: in the other run.
+        """
+        keys = {RowKey.of(side[0], with_provider=True) for side in (before, after)}
+        known = [self._repeats[key] for key in keys if key in self._repeats]
+        runs = self._spreads.of(Repeats(sum(row.squares for row in known), sum(row.degrees for row in known)))
+        found = widest([runs, between_visits(before, after)])
+        return found and replace(found, has_runs=runs is not None)
 
 
-def visits_of(records: Iterable[Record]) -> Repeats:
-    """Return the repeats of rows within their runs: the medians of the visits of each record."""
-    return Repeats.of([math.log(median(visit)) for visit in windows([one])] for one in records)
+def between_visits(*sides: Sequence[Record]) -> Spread | None:
+    """Return the spread between two rows of one run by their visits; None if neither was visited again."""
+    before, after = ([math.log(median(visit)) for visit in windows(side)] for side in sides)
+    return spread_of_visits(before, after)
 
 
 def of_same_code(

@@ -98,5 +98,9 @@ def load(path: Path, wanted: Wanted = EVERYTHING) -> Run:
     Raises:
         RunFileError: as `load_run`.
     """
-    run = load_run(path)
+    return selected(load_run(path), wanted)
+
+
+def selected(run: Run, wanted: Wanted) -> Run:
+    """Return a run with those of its records that are wanted."""
     return replace(run, records=tuple(record for record in run.records if wanted.has(record)))

@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from results.compare.earlier import RunMedians, of_same_code, visits_of
+from results.compare.earlier import RunSpreads, of_same_code
 from results.compare.flags import with_flags
-from results.compare.load import Wanted, load, windows
+from results.compare.load import Wanted, load, selected, windows
 from results.compare.match import RowKey, definitions
 from results.compare.row import Side
 from results.compare.sides import CompareError, revision_of
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
 from results.stats.samples import median_ci95
-from results.stats.spread import RUNS, VISITS, Repeats, Typical, spread_of, widest
 from results.stats.unpaired import compare_sides, side_of
 from results.store.runfile import Run, RunFileError
 from results.store.runs import RunSummary
@@ -94,7 +93,8 @@ def history(
     Raises:
         CompareError: nothing fits, or more than one case or machine does.
     """
-    loaded, skipped = _read(runs, wanted, device)
+    whole, skipped = _read(runs, device)
+    loaded = [run for run in (selected(run, wanted) for run in whole) if run.records]
     found: dict[tuple[RowKey, str], list[tuple[Run, list[Record]]]] = {}
     for run in loaded:
         groups: dict[tuple[RowKey, str], list[Record]] = {}
@@ -116,23 +116,22 @@ def history(
         notes = [*skipped, *notes, *_redefinitions(provider, points)]
         slug = points[0].run.environment.device["slug"]
         series.append(Series(key, provider, metric, slug, tuple(points), tuple(notes), problems))
-    return _judged(series, margin)
+    return _judged(series, margin, RunSpreads(whole))
 
 
-def _read(runs: Iterable[RunSummary], wanted: Wanted, device: str | None) -> tuple[list[Run], tuple[str, ...]]:
-    """Return the runs that hold what is wanted, the oldest first, and a note on each that cannot be read."""
+def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], tuple[str, ...]]:
+    """Return the runs of a machine, the oldest first, and a note on each that cannot be read."""
     loaded, skipped = [], []
     for run in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
         if run.error is None and device is not None and run.device_slug != device:
             continue
         try:
-            one = load(run.path, wanted)
+            one = load(run.path)
         except RunFileError as error:
             skipped.append(f"left out: {error}")
             continue
         skipped += one.notes
-        if one.records:
-            loaded.append(one)
+        loaded.append(one)
     return loaded, tuple(skipped)
 
 
@@ -192,25 +191,20 @@ def _redefinitions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
     return [f"{provider}: {op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"]
 
 
-def _judged(series: Sequence[Series], margin: float) -> list[Series]:
-    changes = iter(with_holm([step for one in series for step in _steps(one.points, margin)]))
+def _judged(series: Sequence[Series], margin: float, spreads: RunSpreads) -> list[Series]:
+    changes = iter(with_holm([step for one in series for step in _steps(one.points, margin, spreads)]))
     return [
         replace(one, points=(one.points[0], *(replace(point, since_last=next(changes)) for point in one.points[1:])))
         for one in series
     ]
 
 
-def _steps(points: Sequence[HistoryPoint], margin: float) -> list[Comparison]:
+def _steps(points: Sequence[HistoryPoint], margin: float, spreads: RunSpreads) -> list[Comparison]:
     """Return each run compared with the run before, by the same rule as `results compare`."""
-    medians = RunMedians(point.run for point in points)
-    runs = medians.repeats(points[0].records[0])
-    visits = [visits_of(point.records) for point in points]
     steps = []
-    for (before, after), (old, new) in zip(pairwise(points), pairwise(visits), strict=True):
-        of_pair = Repeats(old.squares + new.squares, old.degrees + new.degrees)
-        spread = widest([spread_of(of_pair, Typical.of(visits), VISITS), spread_of(runs, Typical.of([runs]), RUNS)])
+    for before, after in pairwise(points):
         sides = side_of(windows(before.records)), side_of(windows(after.records))
-        found = compare_sides(*sides, margin, spread, (len(before.records), len(after.records)))
+        found = compare_sides(*sides, margin, spreads.between(before.records, after.records))
         found = with_flags(found, before.records, after.records, is_paired=False)
         environments = before.run.environment, after.run.environment
         steps.append(of_same_code(found, before.records[0], after.records[0], environments))

@@ -271,7 +271,8 @@ VERDICTS = {
     "UNSURE": Word(
         "verdict",
         "Neither is shown: the interval is wider than the margin, or what was measured is not to be believed.",
-        "Read the reason of the row: a larger --budget, a quieter machine or a larger case would tell.",
+        "Read the reason of the row: a larger --budget, a quieter machine or a larger case may help. Saved runs need "
+        "more runs of the same code beside them; bench compare needs none.",
         COMPARING,
     ),
 }

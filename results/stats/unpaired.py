@@ -70,7 +70,6 @@ def compare_sides(
     candidate: SideMean,
     margin: float = DEFAULT_MARGIN,
     spread: Spread | None = None,
-    counts: tuple[int, int] = (1, 1),
 ) -> Comparison:
     """Return the ratio of two sides that were not interleaved, with its interval and verdict.
 
@@ -79,7 +78,6 @@ def compare_sides(
         candidate: likewise.
         margin: change of the time, as a fraction, that does not matter.
         spread: between measurements of the same code; None if unknown, and then there is no verdict.
-        counts: how many measurements each side is the mean of: runs, or visits if both sides are of one run.
 
     Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of confidence limits
         about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs above that of the
@@ -88,7 +86,7 @@ def compare_sides(
     """
     check_margin(margin)
     below, above, degrees = _within(baseline, candidate)
-    between = spread.half_width(*counts) if spread else 0.0
+    between = spread.half_width if spread else 0.0
     if spread and between:
         half = (below + above) / 2
         degrees = (half**2 + between**2) ** 2 / (half**4 / degrees + between**4 / spread.degrees)
@@ -104,8 +102,8 @@ def compare_sides(
     )
     if samples < LEAST_PAIRS:  # the range of a few samples is no interval of 95 %
         return replace(compared, ci95=UNKNOWN, drift=0.0)
-    if spread is None:
-        return without_verdict(compared, f"the spread between runs of this machine is unknown: {MORE_RUNS}")
+    if spread is None or not spread.has_runs:
+        return without_verdict(compared, f"nothing shows how much runs of the same code differ here; {MORE_RUNS}")
     if samples < LEAST_CORRELATED and compared.verdict != UNSURE:
         return without_verdict(compared, f"{samples} samples are too few to know how they correlate")
     return compared

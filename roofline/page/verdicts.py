@@ -8,7 +8,7 @@ from typing import Any
 
 from results.compare.comparison import compare
 from results.compare.earlier import runs_beside
-from results.compare.load import Wanted, load, text_of
+from results.compare.load import Wanted, load, selected, text_of
 from results.compare.output import describe, foremost, headline, json_rows
 from results.compare.sides import CompareOptions
 from results.record import Record
@@ -26,10 +26,11 @@ def verdicts_of(paths: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
     of `results compare --format json`, `left_out` (how many rows are not among them), `unmatched` and `notes`. Where
     the two cannot be compared, `headline` says why and there are no rows.
     """
-    runs = [load(path, wanted) for path in paths]
+    whole = [load(path) for path in paths]
+    runs = [selected(run, wanted) for run in whole]
     if len(runs) == 1 and len({one.provider for one in runs[0].records if one.status == "ok"}) > 1:
         return [_compared(runs[0], None)]
-    earlier = runs_beside(runs) if len(runs) > 1 else []
+    earlier = [*runs_beside(whole), *whole] if len(runs) > 1 else []
     return [_compared(runs[0], other, earlier) for other in runs[1:]]
 
 

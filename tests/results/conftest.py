@@ -128,13 +128,16 @@ def measured(make_record):
 
 @pytest.fixture
 def save(tmp_path, make_environment):
-    """Returns a function that writes a run and returns its path."""
+    """Returns a function that writes a run and returns its path; `again`: and a second run of the same code."""
 
-    def write(name, *records, **changes):
-        environment = make_environment(**({"run_id": f"20261120T210312Z-{name}", "git": {"sha": name * 8}} | changes))
-        with RunWriter.create(environment, "matmul", tmp_path / f"{name}.jsonl") as writer:
-            for record in records:
-                writer.append(record)
+    def write(name, *records, again=False, **changes):
+        for run in (f"{name}-again", name) if again else (name,):
+            environment = make_environment(
+                **({"run_id": f"20261120T210312Z-{run}", "git": {"sha": name * 8}} | changes)
+            )
+            with RunWriter.create(environment, "matmul", tmp_path / f"{run}.jsonl") as writer:
+                for record in records:
+                    writer.append(record)
         return str(writer.path)
 
     return write

@@ -9,10 +9,10 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
-from results.compare.earlier import RunMedians
+from results.compare.earlier import RunSpreads
 from results.compare.load import load
 from results.stats.comparison import geometric_mean
-from results.stats.spread import Repeats, given_spread
+from results.stats.spread import given_spread
 from results.stats.unpaired import compare_sides, side_of
 
 # ---- flags --------------------------------------------------------------------------------------------------------
@@ -92,6 +92,9 @@ def test_given_drift_widens_the_interval_and_the_reason_says_so(save, measured, 
         assert row["drift"] == pytest.approx(0.03)
 
 
+SHA = "2:" + "a" * 64
+
+
 def judge(capsys, *arguments):
     """Return the verdicts, the notes and the exit code of a comparison that learns the spread."""
     code = main(["compare", *arguments, "--format", "json"])
@@ -100,10 +103,15 @@ def judge(capsys, *arguments):
 
 
 def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, capsys):
-    before, after = (measured(scale, seed=1, visits=()) for scale in (1.0, 3.0))
-    found, notes, code = judge(capsys, save("a", before), save("b", after))
-    assert (found, code) == (["UNSURE"], 0)
-    assert "no row has repeated measurements, so differences get no verdict" in notes
+    """Visits are seconds apart, and say nothing about runs."""
+    paths = save("a", measured(seed=1)), save("b", measured(3.0, seed=2))
+    assert main(["compare", *paths, "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    advice = "save more runs of both, or compare them live with bench compare"
+    assert row["verdict"] == "UNSURE"
+    assert row["reason"].endswith(f"nothing shows how much runs of the same code differ here; {advice}")
+    assert main(["compare", *paths, "--fail-on", "unsure"]) == 1
+    assert f"1 row: {advice}\n" in capsys.readouterr().out
 
 
 def test_earlier_runs_of_the_same_code_tell_the_spread(save, measured, capsys):
@@ -115,23 +123,39 @@ def test_earlier_runs_of_the_same_code_tell_the_spread(save, measured, capsys):
     folder = Path(save("c", measured(1.06, seed=9), git={"sha": "c"})).parent
     found, notes, code = judge(capsys, str(folder / "a1.jsonl"), str(folder / "b1.jsonl"))
     assert (found, code) == (["SLOWER"], 1)
-    assert "±8.2 % on this machine, learned from earlier runs of the same code" in notes
+    assert "±8.2 % on this machine, learned from runs of the same row and code" in notes
     assert judge(capsys, str(folder / "a1.jsonl"), str(folder / "c.jsonl"))[0] == ["UNSURE"]
 
 
-@pytest.mark.parametrize(("change", "verdict"), [(1.02, "UNSURE"), (1.4, "SLOWER")])
-def test_visits_of_a_row_tell_the_spread(save, measured, capsys, change, verdict):
-    def visited(scale, seed):
-        parts = [measured(scale * level, seed=f"{seed}{level}", count=20).samples_s for level in (0.99, 1.0, 1.01)]
-        taken = tuple(sample for part in parts for sample in part)
-        return measured(samples_s=taken, median_s=sorted(taken)[30], visits=(20, 20, 20))
+@pytest.mark.parametrize(("moved", "change", "verdict"), [(1.002, 1.25, "SLOWER"), (1.002, 1.01, "UNSURE"),
+    (1.13, 1.25, "UNSURE")])  # fmt: skip
+def test_rows_whose_code_stayed_show_how_the_machine_moved(save, measured, capsys, moved, change, verdict):
+    """One pair of runs is one degree of freedom, however many rows it has: t = 12.7."""
 
-    found, notes, _ = judge(capsys, save("a", visited(1.0, 1)), save("b", visited(change, 2)))
+    def run(name, level, scale):
+        same = [measured(level, seed=size, op_sha256=SHA, **case(size)) for size in (32, 64, 128)]
+        mine = measured(level * scale, seed=1, provider="mine.py:f", op_sha256=SHA, source_sha256=name * 64)
+        return save(name, *same, mine)
+
+    paths = run("a", 1.0, 1.0), run("b", moved, change)
+    found, notes, _ = judge(capsys, *paths, "--provider", "mine.py:f")
+    assert found == [verdict]
+    assert "learned from other rows whose code is the same in several runs" in notes
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(1.02, "UNSURE"), (1.4, "SLOWER")])
+def test_visits_tell_the_spread_of_the_rows_of_one_run(save, measured, capsys, change, verdict):
+    def visited(scale, provider):
+        parts = [measured(scale * level, seed=f"{provider}{level}", count=20).samples_s for level in (0.99, 1.0, 1.01)]
+        taken = tuple(sample for part in parts for sample in part)
+        return measured(provider=provider, samples_s=taken, median_s=sorted(taken)[30], visits=(20, 20, 20))
+
+    found, notes, _ = judge(capsys, save("a", visited(1.0, "torch"), visited(change, "mine")), "--by", "provider")
     assert found == [verdict]
     assert "from visits of each row in its run" in notes
 
 
-HASHED = {"op_sha256": "2:" + "a" * 64}
+HASHED = {"op_sha256": SHA}
 
 
 def test_the_same_code_is_never_called_slower(save, measured, capsys):
@@ -175,7 +199,7 @@ def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, me
 
 def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
     run = load(Path(save("a", measured(seed=1))))
-    assert RunMedians([run, run]).repeats(*run.records) == RunMedians([run]).repeats(*run.records) == Repeats()
+    assert not RunSpreads([run, run]).between(run.records, run.records).has_runs
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):

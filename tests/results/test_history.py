@@ -29,6 +29,7 @@ def keep(make_environment, make_record):
                     "provider": provider,
                     "samples_s": samples,
                     "visits": (20, 20, 20),
+                    "op_sha256": "2:" + "a" * 64,
                     "median_s": (ordered[29] + ordered[30]) / 2,
                     "ci95_s": (ordered[20], ordered[40]),
                 }
@@ -62,8 +63,9 @@ def refused(capsys, *arguments):
 
 
 def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):
-    for day, scale in ((3, 1.1), (1, 1.0), (2, 1.0)):
-        keep(day, scale)
+    keep(3, 1.1, source_sha256="b" * 64)
+    for day in (1, 2):
+        keep(day)
     (series,) = shown(capsys, "--op", "matmul")
     points = series["points"]
     assert [point["started_at"][:10] for point in points] == ["2026-11-01", "2026-11-02", "2026-11-03"]
@@ -176,8 +178,8 @@ def test_a_broken_run_is_left_out_and_said(keep, runs, capsys):
 def test_steps_allow_for_the_spread_between_runs_of_the_same_code(keep, capsys):
     scales = np.exp(np.random.default_rng(1).normal(0, 0.01, 20))
     for day, scale in enumerate(scales, start=1):
-        keep(day, scale, op_sha256="2:" + "a" * 64)
-    keep(21, 1.2, op_sha256="2:" + "a" * 64, source_sha256="b" * 64)
+        keep(day, scale)
+    keep(21, 1.2, source_sha256="b" * 64)
     (series,) = shown(capsys)
     verdicts = [point["verdict"] for point in series["points"][1:]]
     assert verdicts[-1] == "SLOWER"
@@ -187,7 +189,7 @@ def test_steps_allow_for_the_spread_between_runs_of_the_same_code(keep, capsys):
 
 def test_a_run_of_the_same_code_that_is_slower_is_a_changed_machine(keep, capsys):
     for day in range(1, 21):
-        keep(day, 1.2 if day == 20 else 1.0, op_sha256="2:" + "a" * 64)
+        keep(day, 1.2 if day == 20 else 1.0)
     last = shown(capsys)[0]["points"][-1]
     assert last["verdict"] == "UNSURE"
     assert last["reason"].endswith("but the code is the same: the machine changed")

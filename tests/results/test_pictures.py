@@ -45,9 +45,9 @@ def test_a_comparison_of_providers(picture, run):
 
 def test_a_comparison_of_runs(picture, save, measured):
     sizes, scales = (64, 1024, 4096), (0.8, 1.0, 1.3)
-    before = save("a", *(measured(seed=size, **case(size)) for size in sizes))
-    after = save("b", *(measured(scale, seed=-size, **case(size)) for size, scale in zip(sizes, scales, strict=True)))
-    picture("compare-runs", "compare", before, after)
+    before = save("a", *(measured(seed=size, **case(size)) for size in sizes), again=True)
+    after = [measured(scale, seed=-size, **case(size)) for size, scale in zip(sizes, scales, strict=True)]
+    picture("compare-runs", "compare", before, save("b", *after))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, crowd, elementwise, environment, matmul
 from run_scenes import RUNS, decoding, h100, one, profiled, versions
 
-from results.compare.load import EVERYTHING
+from results.compare.load import EVERYTHING, load
 from results.record import Environment, Record
 from results.show.theme import contrast_to_white
 from roofline.__main__ import main
@@ -230,6 +230,7 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
         )
 
     paths = [measured("a", 4e11), measured("b", 8e11), measured("c", 8e11, 1024)]
+    save(tmp_path / "a again.jsonl", list(load(paths[0]).records), environment(run_id="again", git={"sha": "a"}))
     faster, none = verdicts_of(paths, EVERYTHING)
     assert [row["verdict"] for row in faster["rows"]] == ["FASTER"]
     assert faster["rows"][0]["ratio"] == pytest.approx(0.5)
@@ -262,6 +263,7 @@ def test_rows_tell_their_verdict_and_which_row_is_their_baseline(tmp_path: Path)
         records = [replace(record, samples_s=(record.median_s or 1.0,) * 21, visits=(7, 7, 7)) for record in records]
         paths.append(save(tmp_path / name, records, environment(run_id=name, git={"sha": name})))
         machines.append(run_machine(environment(run_id=name), records))
+    save(tmp_path / "again.jsonl", records, environment(run_id="again", git={"sha": "b"}))
     verdicts = verdicts_of(paths, EVERYTHING)
     rows = content_of(machines, verdicts=verdicts)["rows"]
     assert rows["baseline"] == [None] * 4 + [0, 1, 2, 3]
@@ -275,6 +277,7 @@ def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path)
         return save(tmp_path / f"{name}.jsonl", [record], environment(run_id=name, git={"sha": sha}))
 
     paths = [saved("a", 4e11, "a"), saved("b", 5e11, "b")]
+    saved("again", 4e11, "a")
     assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["FASTER"]
     for name, rate in (("slow", 2e11), ("fast", 8e11)):
         saved(name, rate, "a")

@@ -3,9 +3,10 @@
     python -m tests.validation.saved_runs --output DIR
     python -m tests.validation.saved_runs --output DIR --busy 1 --planted 0
 
-Each run is a separate process. All pairs of runs of identical code are compared three times: as `results compare`
-does it; by the statistics alone, as if the two were different code, with the other runs as history; and without a
-history. The slowdown is a function that computes a quarter of the matmul a second time, in three runs of each function.
+Each run is a separate process. All pairs of runs of identical code are compared as `results compare` does it, and by
+the statistics alone, as if the two were different code: with the other runs as history; without a history; and a row at
+a time, without a history, so that the other rows of the two runs show how the machine moved. The slowdown is a function
+that computes a quarter of the matmul a second time, in three runs of each function.
 """
 
 import argparse
@@ -42,25 +43,31 @@ def measure(path, *options):
     return load(path)
 
 
-def as_other_code(run, name):
-    """Return a run whose records say that they measured other code."""
-    return replace(run, records=tuple(replace(one, source_sha256=name) for one in run.records))
+def as_other_code(run, name, rows=None):
+    """Return a run whose records, those at the indices `rows` or all, say that they measured other code."""
+    records = enumerate(run.records)
+    changed = (replace(one, source_sha256=name) if rows is None or at in rows else one for at, one in records)
+    return replace(run, records=tuple(changed))
 
 
-def verdicts(first, second, earlier):
-    """Return the verdict of each row."""
-    return Counter(row.compared.verdict for row in compare(first, second, CompareOptions(), None, earlier).rows)
+def verdicts(first, second, earlier, rows=slice(None)):
+    """Return the verdicts of all rows, or of some."""
+    return Counter(row.compared.verdict for row in compare(first, second, CompareOptions(), None, earlier).rows[rows])
 
 
 def judge_pairs(runs):
     """Return for each way to compare, the verdicts of all pairs of runs of identical code."""
-    found = {"results compare": Counter(), "statistics, with history": Counter(), "statistics, no history": Counter()}
+    ways = ("results compare", "statistics, with history", "statistics, no history", "statistics, other rows")
+    found = {way: Counter() for way in ways}
     for first, second in combinations(runs, 2):
         others = [run for run in runs if run is not first and run is not second]
         pretended = as_other_code(first, "one"), as_other_code(second, "other")
         found["results compare"] += verdicts(first, second, others)
         found["statistics, with history"] += verdicts(*pretended, others)
         found["statistics, no history"] += verdicts(*pretended, [])
+        for at in range(len(first.records)):
+            pretended = as_other_code(first, "one", {at}), as_other_code(second, "other", {at})
+            found["statistics, other rows"] += verdicts(*pretended, [], slice(at, at + 1))
     return found
 
 
