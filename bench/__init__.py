@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bench.harness.api.comparing import Verdicts as Verdicts
     from bench.harness.api.comparing import compare as compare
     from bench.harness.api.do_bench import do_bench as do_bench
-    from bench.harness.api.measuring import measure as measure
+    from bench.harness.api.function import measure as measure
     from bench.harness.api.records import JudgedRecord as JudgedRecord
     from bench.harness.api.records import Records as Records
     from bench.harness.api.sweeping import sweep as sweep
@@ -87,7 +87,7 @@ LATE = {
     "compare": "bench.harness.api.comparing",
     "declare_work": "bench.harness.profile.counts",
     "do_bench": "bench.harness.api.do_bench",
-    "measure": "bench.harness.api.measuring",
+    "measure": "bench.harness.api.function",
     "profile": "bench.harness.profile.profiling",
     "sweep": "bench.harness.api.sweeping",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import html
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,24 +10,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api.counted import with_work
 from bench.harness.api.function import (
-    called,
-    check_options,
+    Inputs,
+    blank_of,
+    check_number,
+    copies_of,
+    counted,
     current,
-    declared,
-    device_of,
     environment_of,
+    first_call,
+    fresh,
     known_ceilings,
-    only_device,
-    rotation,
+    made_by,
+    raising,
 )
-from bench.harness.api.measuring import fresh, maker_of
-from bench.harness.api.records import Records
+from bench.harness.api.records import Notebook, Records
 from bench.harness.api.sweeping import functions_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.compare.rounds import ComparePolicy
-from bench.harness.compare.turns import Contender, take_turns
+from bench.harness.compare.turns import Contender, compare_contenders
 from bench.harness.device.device import Device
 from bench.harness.measure.errors import one_line
 from bench.harness.measure.flags import recorded
@@ -39,20 +39,15 @@ from results.compare.output import as_text, describe, json_rows
 from results.compare.row import ComparedRow
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN
-from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Wrong = Callable[[Callable[..., Any]], str | None]
-"""Calls a function and returns what is wrong with its result, or None."""
 
-
-class Verdicts:
+class Verdicts(Notebook):
     """A comparison: its rows by the name of the candidate, its records, and the command's table as its text."""
 
     def __init__(self, compared: Compared, records: Records) -> None:
-        """Show what was compared, and keep the records that it was computed from."""
         self.compared, self.records = compared, records
 
     @property
@@ -62,13 +57,13 @@ class Verdicts:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By candidate: FASTER, SLOWER, SAME or UNSURE; one whose result is wrong or that failed has none."""
+        """By candidate: FASTER, SLOWER, SAME or UNSURE; a candidate whose result is wrong or that failed has none."""
         return {name: row.compared.verdict for name, row in self.rows.items()}
 
     @property
     def unmatched(self) -> list[str]:
         """Why a function was not compared, a line each."""
-        return [describe(one) for one in self.compared.unmatched]
+        return [describe(each) for each in self.compared.unmatched]
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a row for each candidate with the keys of `bench compare --format json`; times are in seconds."""
@@ -77,16 +72,12 @@ class Verdicts:
         return pd.DataFrame(json_rows(self.compared))
 
     def save(self, path: Path | str | None = None) -> Path:
-        """Keep the records as a run file, as of `Records.save`; `python -m results compare` judges them again."""
+        """Save the records, as `Records.save` does; `python -m results compare` judges them again."""
         return self.records.save(path)
 
     def __repr__(self) -> str:
         """Return the table of the command."""
         return as_text(self.compared, "table", "slower", sys.stdout)
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook, all names escaped."""
-        return f"<pre>{html.escape(repr(self))}</pre>"
 
 
 def compare(
@@ -94,7 +85,7 @@ def compare(
     /,
     *args: Any,
     baseline: str | None = None,
-    inputs: Callable[[], Any] | None = None,
+    inputs: Inputs | None = None,
     flops: int | None = None,
     bytes_read: int | None = None,
     bytes_written: int | None = None,
@@ -111,87 +102,65 @@ def compare(
 ) -> Verdicts:
     """Compare functions on the same arguments by paired rounds, and say of each whether it is faster.
 
-    All take turns in random order, round after round, on the same copies of the arguments, until every verdict is clear
-    or the time is over; the verdicts hold together. Before the clock and after it, the result of each is held against
-    the baseline's: what differs is not compared. A function that writes into its arguments is called with what the
-    others left there.
+    All are timed in turns in random order, round after round, on the same copies of the arguments, until every verdict
+    is clear or the time is over; the verdicts hold together. Before the timing and after it, the result of each is
+    compared with the baseline's: what differs gets no verdict. A function that writes into its arguments is called with
+    what the others left there.
 
-    Args:
+    Work that is not declared is counted of the baseline. Beside the arguments of `bench.measure` there are:
+
         functions: two or more, by the names that they are shown under.
-        args: positional arguments of each call.
-        baseline: the name that the others are set against; by default the first.
-        inputs: makes the positional arguments in place of `args`, as of `bench.measure`.
-        flops: floating-point operations of one call, the same for all; so are the next two. What is not declared is
-            counted of the baseline.
-        bytes_read: compulsory bytes that one call reads.
-        bytes_written: compulsory bytes that one call writes.
-        dtype: dtype whose peak judges them.
-        cache: `cold` or `warm`, as of `bench.measure`.
-        device: as of `bench.measure`.
+        baseline: the name that the others are compared with; by default the first.
         margin: change of the time, as a fraction, that does not matter: within it a verdict is SAME.
         budget_s: seconds of rounds after which no further one begins.
         rounds: exactly so many rounds; None: until the verdicts are clear.
         seed: of the order of turns.
         tolerance: difference of results that counts as equal, as a fraction of the largest element of the baseline's;
             by default the square root of the dtype's epsilon: 3.5e-4 in fp32, 0.09 in bf16.
-        check: whether results are held against each other; False where they are random.
-        kwargs: keyword arguments of each call.
+        check: whether results are compared; False if they are random.
 
     Raises:
         UsageError: an argument cannot be, the baseline failed, or nothing could be compared.
         NoDeviceError: there is no such device.
     """
-    named, policy = _ordered(functions_of(functions), baseline), policy_of(margin, budget_s, rounds, seed)
-    check_options(args, inputs, cache, device)
-    name, dtype_name = next(iter(named)), None if dtype is None else dtype_named(str(dtype))
-    blank = declared(named[name], flops, bytes_read, bytes_written, dtype_name)
-    make = maker_of(args, inputs, cache)
-    first = make() if inputs is not None and make else tuple(args)
-    truth = called(name, lambda: named[name](*fresh(first), **kwargs))
-    under_test = device_of(device, [first, kwargs]) or device_of(device, [truth]) or only_device()
-    blank = called(name, lambda: with_work(blank, named[name], fresh(first), kwargs))
+    named = ordered(functions_of(functions), baseline)
+    (name, fn), *_ = named.items()
+    check_number("margin", margin, "above 0")
+    check_number("budget_s", budget_s, "above 0")
+    if rounds is not None and (not isinstance(rounds, int) or rounds < 2):
+        raise UsageError(f"rounds={rounds!r:.60} must be a whole number from 2, or None")
+    policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
+    work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
+    blank, first = blank_of(fn, args, inputs, work, dtype, cache, device), made_by(inputs, args)
+    with raising(name):
+        truth, under_test, _ = first_call(fn, fresh(first), kwargs, device)
+        blank = counted(blank, fn, fresh(first), kwargs)
     blank = replace(blank, op="function", extra={**blank.extra, "work": f"{blank.extra['work']}, of {name}"})
 
     def wrong(fn: Callable[..., Any]) -> str | None:
         result = fn(*fresh(first), **kwargs)
         return difference(truth, result, tolerance) if check else None
 
-    contenders = [
-        _Function(replace(blank, provider=name), index, under_test, cache, fn, wrong)
-        for index, (name, fn) in enumerate(named.items())
-    ]
-    for contender in contenders[1:]:
-        contender.attempt(contender.verify)
-    right = [contender for contender in contenders if contender.record is None]
     with current(under_test):
-        if len(right) > 1:
-            sets, reached = rotation(first, make, under_test) if make and cache == "cold" else ([first], "warm")
-            for contender in right:
-                contender.prepare(sets, kwargs, reached)
-            take_turns(right, under_test, replace(policy, rows=len(right) - 1))
-    return _judged([contender.outcome() for contender in contenders], under_test, policy)
+        sets, reached, _ = copies_of(first, inputs, cache, under_test)
+        contenders = [
+            FunctionContender(replace(blank, provider=provider), index, under_test, wrong, candidate, cache)
+            for index, (provider, candidate) in enumerate(named.items())
+        ]
+        for contender in contenders:
+            contender.rotate(sets, kwargs, reached)
+        records = compare_contenders(contenders, under_test, policy)
+    environment = environment_of(under_test, "compare")
+    settings = {**environment.settings, "baseline": name, "margin": policy.margin}
+    environment = replace(environment, settings=settings)
+    compared = compare_live(environment, records, name, policy.margin)
+    if not compared.rows:
+        raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
+    return Verdicts(compared, Records(environment, records))
 
 
-def policy_of(margin: float, budget_s: float, rounds: int | None, seed: int) -> ComparePolicy:
-    """Return how functions are compared.
-
-    Raises:
-        UsageError: a value that is not allowed.
-    """
-    for name, value in (("margin", margin), ("budget_s", budget_s)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UsageError(f"{name}={value!r:.60} must be a number above 0")
-    if rounds is not None and (not isinstance(rounds, int) or rounds < 2):
-        raise UsageError(f"rounds={rounds!r:.60} must be a whole number from 2, or None")
-    return ComparePolicy(float(margin), budget_s, rounds, seed)
-
-
-def _ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:
-    """Return the functions with the baseline first.
-
-    Raises:
-        UsageError: there is only one, or the baseline is none of them.
-    """
+def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:
+    """Return the functions with the baseline first."""
     if len(named) < 2:
         raise UsageError(f"'{next(iter(named))}' alone has nothing to be compared with; give two functions or more")
     if baseline is None:
@@ -201,69 +170,47 @@ def _ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict
     return {baseline: named[baseline], **named}
 
 
-def _judged(records: Sequence[Record], device: Device, policy: ComparePolicy) -> Verdicts:
-    """Return the verdicts of records, the baseline first.
-
-    Raises:
-        UsageError: nothing could be compared.
-    """
-    environment, baseline = environment_of(device, "compare"), records[0].provider
-    settings = {**environment.settings, "baseline": baseline, "margin": policy.margin}
-    environment = replace(environment, settings=settings)
-    compared = compare_live(environment, records, baseline, policy.margin)
-    if not compared.rows:
-        reasons = [one for one in compared.unmatched if one.side == "candidate"] or compared.unmatched
-        raise UsageError(f"nothing could be compared: {describe(reasons[0])}")
-    return Verdicts(compared, Records(environment, records))
-
-
-class _Function(Contender):
+class FunctionContender(Contender):
     """A function whose result must be that of the baseline, the first of its comparison."""
 
     def __init__(
-        self, blank: Record, index: int, device: Device, cache: str, fn: Callable[..., Any], wrong: Wrong
+        self,
+        blank: Record,
+        index: int,
+        device: Device,
+        wrong: Callable[[Callable[..., Any]], str | None],
+        fn: Callable[..., Any],
+        asked_cache: str,
     ) -> None:
-        super().__init__(blank.provider, index, device)
-        self._blank, self._asked_cache, self._fn, self._wrong = blank, cache, fn, wrong
+        """Begin without calls; `wrong` calls a function and returns how its result is wrong, or None."""
+        super().__init__(blank, index, device)
+        self._wrong, self._fn, self._asked_cache = wrong, fn, asked_cache
 
-    def verify(self, when: str = "") -> None:
-        """Call the function once more; what differs from the baseline ends its part."""
-        reason = self._wrong(self._fn)
-        if reason is not None:
-            self.record = replace(self._blank, status="invalid", reason=when + reason)
-
-    def prepare(self, sets: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any], cache: str) -> None:
+    def rotate(self, sets: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any], cache: str) -> None:
         """Make a call for each set of arguments."""
+        self.new_call = lambda copy: functools.partial(self._fn, *sets[copy], **kwargs)
+        self.calls, self.cache = [self.new_call(copy) for copy in range(len(sets))], cache
 
-        def call(copy: int) -> Callable[[], Any]:
-            return functools.partial(self._fn, *sets[copy], **kwargs)
-
-        self.calls, self.cache, self.new_call = [call(copy) for copy in range(len(sets))], cache, call
+    def prepare(self, earlier: Sequence[Contender]) -> None:
+        """Verify the result, except of the baseline, which is right."""
+        self.record = self._verified("") if self.index else None
 
     def finish(self, samples: Samples) -> Record:
-        """Verify the result again and return the record."""
-        ceilings, also = known_ceilings(self.device), interpreted(self._fn)
-        record = recorded(self._blank, samples, self.device, ceilings, self._asked_cache, also, has_advice=False)
-        self.verify("after timing: ")
-        return self.record or replace(record, copies=len(self.calls))
+        ceilings, flags = known_ceilings(self.device), interpreted(self._fn)
+        record = recorded(self.blank, samples, self.device, ceilings, self._asked_cache, flags, has_advice=False)
+        return self._verified("after timing: ") or replace(record, copies=len(self.calls))
 
     def failed(self, error: BaseException) -> Record:
-        """Return the record of an error.
+        return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")
 
-        Raises:
-            UsageError: it is the baseline's.
-        """
-        if not self.index:
-            raise UsageError(f"{self.name} raised {type(error).__name__} while it was timed") from error
-        return replace(self._blank, status="failed", reason=f"raised {one_line(error)}")
-
-    def outcome(self) -> Record:
-        """Return the record, that of a function that was not timed if there is none."""
-        return self.record or replace(self._blank, reason="nothing to compare with")
+    def _verified(self, when: str) -> Record | None:
+        """Call the function once more and return the record of a wrong result, None for a right one."""
+        reason = self._wrong(self._fn)
+        return replace(self.blank, status="invalid", reason=when + reason) if reason else None
 
 
 def difference(truth: Any, result: Any, tolerance: float | None = None) -> str | None:
-    """Return how a result differs from the baseline's, or None; only tensors are looked at.
+    """Return how a result differs from the baseline's, or None; only tensors are compared.
 
     Args:
         truth: what the baseline returned, a tensor or nested tuples, lists and mappings of them.
@@ -274,35 +221,33 @@ def difference(truth: Any, result: Any, tolerance: float | None = None) -> str |
     from torch.utils._pytree import tree_leaves
 
     ours, theirs = (
-        [one.detach() for one in tree_leaves(value) if isinstance(one, torch.Tensor)] for value in (truth, result)
+        [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)] for value in (truth, result)
     )
     if len(ours) != len(theirs):
         return f"it returned {len(theirs)} tensors, the baseline {len(ours)}"
     for mine, other in zip(ours, theirs, strict=True):
         if mine.shape != other.shape:
             return f"its result has the shape {tuple(other.shape)}, the baseline's {tuple(mine.shape)}"
-        if (found := _of_tensors(mine, other.to(mine.device), tolerance)) is not None:
-            return found
+        if mine.numel() and (reason := _unlike(mine, other.to(mine.device), tolerance)):
+            return reason
     return None
 
 
-def _of_tensors(truth: Any, result: Any, tolerance: float | None) -> str | None:
+def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
     import torch
 
-    if not truth.numel():
+    is_exact = any(not (x.is_floating_point() or x.is_complex()) for x in (truth, result))
+    epsilon = 0.0 if is_exact else max(torch.finfo(x.dtype).eps for x in (truth, result))
+    allowed = math.sqrt(epsilon) if tolerance is None or is_exact else tolerance
+    wide = torch.result_type(truth, result) if is_exact else torch.complex128 if truth.is_complex() else torch.float64
+    truth, result = truth.to(wide), result.to(wide)
+    sizes = truth.abs()[truth.isfinite()]
+    scale = float(sizes.max()) if sizes.numel() and not is_exact else 0.0
+    is_unlike = ~torch.isclose(result, truth, rtol=0.0, atol=allowed * scale, equal_nan=True)
+    count = int(is_unlike.sum())
+    if not count:
         return None
-    if truth.is_complex() and result.is_complex():
-        truth, result = torch.view_as_real(truth.resolve_conj()), torch.view_as_real(result.resolve_conj())
-    if not truth.dtype.is_floating_point or not result.dtype.is_floating_point:
-        count = int((truth != result).sum())
-        return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements" if count else None
-    epsilon = max(torch.finfo(truth.dtype).eps, torch.finfo(result.dtype).eps)
-    allowed = math.sqrt(epsilon) if tolerance is None else tolerance
-    ours, theirs = truth.double(), result.double()
-    is_same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-    finite = ours[ours.isfinite()].abs()
-    scale = float(finite.max()) if finite.numel() else 0.0
-    worst = float(torch.where(is_same, 0.0, (ours - theirs).abs()).nan_to_num(math.inf).max())
-    if worst <= allowed * scale:
-        return None
+    if is_exact:
+        return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements"
+    worst = float((result - truth)[is_unlike].abs().nan_to_num(math.inf).max())
     return f"its result differs from the baseline's by up to {worst:.3g}, more than {allowed:.2g} of {scale:.3g}"

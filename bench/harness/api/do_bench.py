@@ -10,12 +10,11 @@ Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.harness.api.function import called, detected, name_of
+from bench.harness.api.function import check_number, detected, name_of, raising
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.timing import samplers
@@ -30,7 +29,7 @@ RETURN_MODES: dict[str, Callable[[Sequence[float]], float | list[float]]] = {
     "all": list,
 }
 NO_LOOK = 10**9
-"""Samples before the interval is looked at: the time alone ends the measurement."""
+"""Samples before the interval is computed: the time alone ends the measurement."""
 
 GPU_FLUSH_BYTES = 256 * 2**20
 """Fewest bytes that a flush writes on a GPU: what Triton's driver for NVIDIA GPUs clears."""
@@ -63,43 +62,26 @@ def do_bench(
     Raises:
         UsageError: an argument cannot be, or `fn` raised (its error is the cause).
     """
-    name = name_of(fn)
-    _check(warmup, rep, quantiles, return_mode)
-
-    def times_s() -> Sequence[float]:
-        sampler = flushing_sampler(fn, current_device(), grad_to_none or ())
-        limits = Limits(NO_LOOK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
-        settle(sampler.sample, limits)
-        return collect(sampler, limits, "cold").samples_s
-
-    return summary([1e3 * seconds for seconds in called(name, times_s)], quantiles, return_mode)
-
-
-def _check(warmup: object, rep: object, quantiles: Sequence[float] | None, return_mode: str) -> None:
-    for name, value in (("warmup", warmup), ("rep", rep)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise UsageError(f"{name}={value!r:.60} must be a number of milliseconds from 0")
-    if return_mode not in RETURN_MODES:
-        raise UsageError(f"return_mode={return_mode!r:.60} must be one of {', '.join(RETURN_MODES)}")
-    if quantiles is not None and (not len(quantiles) or not all(0 <= one <= 1 for one in quantiles)):
-        raise UsageError(f"quantiles={quantiles!r:.60} must be numbers from 0 to 1")
-
-
-def current_device() -> Device:
-    """Return torch's current GPU where there is one, else the CPU."""
     import torch
 
-    return detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
+    name = name_of(fn)
+    check_number("warmup", warmup, "of milliseconds from 0", or_zero=True)
+    check_number("rep", rep, "of milliseconds from 0", or_zero=True)
+    if return_mode not in RETURN_MODES:
+        raise UsageError(f"return_mode={return_mode!r:.60} must be one of {', '.join(RETURN_MODES)}")
+    if quantiles is not None and (not len(quantiles) or not all(0 <= share <= 1 for share in quantiles)):
+        raise UsageError(f"quantiles={quantiles!r:.60} must be numbers from 0 to 1")
+    device = detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
+    limits = Limits(NO_LOOK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
+    with raising(name):
+        sampler = flushing_sampler(fn, device, grad_to_none or ())
+        settle(sampler.sample, limits)
+        samples_s = collect(sampler, limits, "cold").samples_s
+    return summary([1e3 * seconds for seconds in samples_s], quantiles, return_mode)
 
 
 def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequence[Any] = ()) -> Sampler:
-    """Return what times single calls of a function, each behind a flush of the cache.
-
-    Args:
-        fn: the function; it is called once here, so that what it compiles is not timed.
-        device: where it runs.
-        grad_to_none: tensors whose gradients are set to None before each call.
-    """
+    """Return the sampler of single calls of a function, each behind a flush of the cache; calls it once to compile."""
     import torch
 
     fn()
@@ -124,6 +106,6 @@ def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequen
 def summary(times_ms: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> float | list[float]:
     """Return what Triton returns of some times: quantiles between the two nearest values, or one number, or all."""
     if quantiles is not None:
-        values = [quantile(times_ms, float(one)) for one in quantiles]
+        values = [quantile(times_ms, float(share)) for share in quantiles]
         return values[0] if len(values) == 1 else values
     return RETURN_MODES[return_mode](times_ms)

@@ -5,8 +5,6 @@ Every op file imports this one, and so does each --help: what measures is import
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,31 +23,12 @@ NOT_HERE = {
 }
 """Options that say what a command does with its records; a call returns them."""
 
-
-class RunFamily(Protocol):
-    """Measures what the command of one family measures."""
-
-    def __call__(self, *, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
-        """Return the records of a run; see `run_of`."""
-
-
-def run_of(file: str) -> RunFamily:
-    """Return the function that measures what the command of an op file measures: `bench.matmul.run`.
-
-    Args:
-        file: the op file, `__file__` of the one that asks.
-    """
-    family = family_of(file)
-
-    def run(*, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
-        return _run(family, save, quiet, options)
-
-    run.__doc__ = f"""Measure what `{command_of(family)}` measures, and return its records.
+DOC = """Measure what `{command}` measures, and return its records.
 
     The options are those of the command, read and checked by the command itself, with underscores for dashes:
     `dtype="bf16"`, `shape=4096`, `provider=["torch", "triton"]`. A tuple is one shape, `shape=(4096, 4096, 1024)`, a
-    list holds several values, True switches on. `{command_of(family)} --help` lists them. Ceilings that are not known
-    are measured first, as the command does.
+    list holds several values, True switches on. `{command} --help` lists them. Ceilings that are not known are measured
+    first, as the command does.
 
     Args:
         save: True keeps the run where all are kept, a path keeps it there; by default no run file is written.
@@ -64,61 +43,60 @@ def run_of(file: str) -> RunFamily:
         NoDeviceError: the device asked for is not there.
         StoreError: the run file cannot be written.
     """
+
+
+class RunFamily(Protocol):
+    """Measures what the command of one family measures."""
+
+    def __call__(self, *, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
+        """Return the records of a run; see `run_of`."""
+
+
+def run_of(file: str) -> RunFamily:
+    """Return the function that measures what the command of an op file, `__file__`, measures: `bench.matmul.run`."""
+    family = family_of(file)
+
+    def run(*, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
+        return _run(family, save, quiet, options)
+
+    run.__doc__ = DOC.format(command=command_of(family))
     return run
 
 
 def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, Any]) -> Records:
+    import torch
+
     from bench.harness.api.records import Records
     from bench.harness.cli.arguments import UsageError, build_parser
     from bench.harness.cli.main import planned
     from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run
+    from results.show.options import as_typed, words_of
 
+    refused = next((name for name in options if name in NOT_HERE), None)
+    if refused is not None:
+        raise UsageError(f"run() takes no {refused}=: {NOT_HERE[refused]}")
+    output = {"no_save": save is False, "quiet": quiet, "output": None if isinstance(save, bool) else save}
+    try:
+        words = words_of(as_typed({**options, **output}))  # the environment line of a run holds them so
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     module = module_of(family)
     is_scenario = hasattr(module, "LISTED")
     parser = module.build_parser() if is_scenario else build_parser(family, "", (), module.OPS, options_of(family))
-    words = _typed(save, quiet, options)
     parser.raises = UsageError
-    args = parser.parse_args(words)
-    with _threads_restored():
+    args, threads = parser.parse_args(words), torch.get_num_threads()
+    try:
         if is_scenario:
             run, render = module.measure(args, words), module.render
         else:
             run, rows = planned(family, args, module.OPS, options_of(family), words)
             measure_run(run, rows)
             render = table_of(row.op for row in rows)
+    finally:
+        torch.set_num_threads(threads)
     run.raise_if_unsaved()
     if run.is_interrupted:
         raise KeyboardInterrupt
     assert run.environment is not None
     return Records(run.environment, run.records, render)
-
-
-def _typed(save: bool | str | Path, quiet: bool, options: dict[str, Any]) -> list[str]:
-    """Return the options as they would be typed: the environment line of a run holds them so.
-
-    Raises:
-        UsageError: an option or a value is none of the command's.
-    """
-    from bench.harness.cli.arguments import UsageError
-    from results.show.options import as_typed, words_of
-
-    refused = next((name for name in options if name in NOT_HERE), None)
-    if refused is not None:
-        raise UsageError(f"run() takes no {refused}=: {NOT_HERE[refused]}")
-    kept = {"no_save": save is False, "quiet": quiet, "output": None if isinstance(save, bool) else save}
-    try:
-        return words_of(as_typed({**options, **kept}))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-@contextmanager
-def _threads_restored() -> Iterator[None]:
-    import torch
-
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -1,19 +1,22 @@
-"""Measures one Python function as the commands measure an operation; the Python API and the pytest fixture stand on it.
+"""`bench.measure`, and what all measurements of a Python function share: `bench.compare`, `bench.sweep`, the fixture.
 
-The function may work on tensors of a GPU or a CPU, or on none at all. Nothing is verified here: whoever passes the
-function holds its result, and knows what is right.
+The function may work on tensors of a GPU or a CPU, or on none at all. Nothing is verified: whoever passes the function
+holds its result, and knows what is right.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
-import operator
+import math
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from numbers import Integral
 from typing import Any
 
 from bench.harness.api.records import JudgedRecord
@@ -32,148 +35,157 @@ from results.record import MAX_COUNT, Environment, Record
 from results.store.runs import new_run_id, runs_directory
 from roofline.ceilings import Ceilings
 from roofline.model import judge
-from roofline.work import DTYPES
-
-CACHES = ("cold", "warm")
+from roofline.work import DTYPES, dtype_named
 
 BY_FLOPS = ("flops_per_s", "mfu", "peak_kind")
 BY_BYTES = ("bytes_per_s", "mbu", "bandwidth_kind", "mix", "mix_pct")
 BY_BOTH = ("intensity", "bound", "peak_units", "held_back_by", "roofline_pct", "measured_pct")
 """Judged keys that mean nothing without the FLOPs, without the bytes, and without either."""
 
+Inputs = Callable[[], Any]
 
-def measure_function(
+
+def measure(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    inputs: Inputs | None = None,
+    flops: int | None = None,
+    bytes_read: int | None = None,
+    bytes_written: int | None = None,
+    dtype: Any = None,
+    cache: str = "cold",
+    device: str | None = None,
+    budget_s: float | None = None,
+    **kwargs: Any,
+) -> JudgedRecord:
+    """Measure `fn(*args, **kwargs)` until its interval is narrow, and judge it by the ceilings of this machine.
+
+    A call is a launch: on a GPU calls are captured in a graph where that can be, else timed by events; on a CPU by the
+    host's clock. Work that is not declared is counted by the rules of `bench.profile`, and the record says so; what
+    torch does not see, such as a Triton kernel without a torch operation of its own, must be declared. Nothing is
+    verified: whoever passes the function holds its `result`.
+
+    Args:
+        fn: a function or a module.
+        args: its positional arguments.
+        inputs: makes the positional arguments in place of `args`, fresh ones at each call, a tuple or a single one.
+        flops: floating-point operations of one call; a fused multiply-add counts as 2.
+        bytes_read: compulsory bytes that one call reads: each input once.
+        bytes_written: compulsory bytes that one call writes: each output once.
+        dtype: dtype whose peak judges it, `bf16` or `torch.bfloat16`; by default the one in which most is computed.
+        cache: `cold`: calls go round so many copies of the tensors among `args` that none finds its own in the cache
+            (weights of a module, keyword arguments and what a function closes over are not copied); a call without
+            a tensor among its arguments is measured warm, and flagged. `warm`: the same arguments again.
+        device: `cpu`, `cuda` or `cuda:N`; by default where the tensors are.
+        budget_s: seconds that sampling may take at most, beside the warm-up.
+        kwargs: its keyword arguments.
+
+    Raises:
+        UsageError: an argument cannot be, there is no such device, or `fn` raised (its error is the cause).
+    """
+    work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
+    blank = blank_of(fn, args, inputs, work, dtype, cache, device, budget_s)
+    return measured(fn, args, kwargs, inputs, blank, cache, device, budget_s, is_counted=True)
+
+
+def measured(
     fn: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    make_args: Callable[[], tuple[Any, ...]] | None,
+    inputs: Inputs | None,
     blank: Record,
     cache: str,
-    device: str | None = None,
-    budget_s: float | None = None,
+    device: str | None,
+    budget_s: float | None,
     is_counted: bool = False,
 ) -> JudgedRecord:
-    """Call a function once for its result, then measure it.
+    """Return the record of a function, with the result of its first call.
 
-    Args:
-        fn: what is measured; a call of it is a launch.
-        args: its positional arguments, the same for every launch.
-        kwargs: its keyword arguments, the same for every launch.
-        make_args: makes a fresh set of positional arguments at each call, in place of `args`.
-        blank: the record of the function with its declared work, as of `declared`.
-        cache: `cold` goes round sets of arguments, `warm` uses the first one again and again.
-        device: `cpu`, `cuda` or `cuda:N`; None: where the tensors are.
-        budget_s: time that sampling may take at most, beside its own cap.
-        is_counted: whether work that was not declared is counted, by one more call.
+    Arguments as of `measure`; `blank` is of `blank_of`, and with `is_counted` the work that it lacks is counted.
 
     Raises:
-        UsageError: what was asked for cannot be.
-        Exception: whatever the function raises.
+        UsageError: as `measure`.
     """
     __tracebackhide__ = True  # a test that fails in the function shows the function, not this file
-    first = tuple(args) if make_args is None else make_args()
-    under_test = device_of(device, [first, kwargs])
-    start = time.perf_counter()
-    result = fn(*first, **kwargs)
-    under_test = under_test or device_of(device, [result]) or only_device()
-    under_test.synchronize()
-    first_call_s = time.perf_counter() - start
-    if is_counted:
-        from bench.harness.api.counted import with_work
-
-        blank = with_work(blank, fn, first, kwargs)
-    sets, reached, also = [first], "warm", interpreted(fn)
-    with current(under_test):
-        if make_args is not None and cache == "cold":
-            sets, reached = rotation(first, make_args, under_test)
-        elif cache == "cold":
-            reason = "no tensor is among the arguments, so that there is nothing to go round: it is warm"
-            cache, also = "warm", (Flag("not-cold", reason, ""), *also)
-        calls = [functools.partial(fn, *one, **kwargs) for one in sets]
-        samples = take_samples(calls, reached, under_test, limits_of(under_test), blank.flops or None, budget_s)
+    first = made_by(inputs, args)
+    with raising(blank.op):
+        result, under_test, first_call_s = first_call(fn, first, kwargs, device)
+        if is_counted:
+            blank = counted(blank, fn, first, kwargs)
+        with current(under_test):
+            sets, reached, flags = copies_of(first, inputs, cache, under_test)
+            calls = [functools.partial(fn, *each, **kwargs) for each in sets]
+            samples = take_samples(calls, reached, under_test, limits_of(under_test), blank.flops or None, budget_s)
     ceilings = known_ceilings(under_test)
-    # The advice of a flag is about options of the commands, which a function has none of.
-    record = recorded(blank, samples, under_test, ceilings, cache, also, has_advice=False)
+    # The advice of a flag is about options of the commands, which a function does not have.
+    flags += interpreted(fn)
+    record = recorded(blank, samples, under_test, ceilings, cache, flags, has_advice=False)
     record = replace(record, copies=len(sets), first_call_s=first_call_s)
     return JudgedRecord.of(record, environment_of(under_test, "measure"), judged(record, ceilings), result)
 
 
-# ---- what is refused ----------------------------------------------------------------------------------------------
+# ---- what is rejected ---------------------------------------------------------------------------------------------
 
 
-def declared(
+def blank_of(
     fn: Callable[..., Any],
-    flops: int | None = None,
-    bytes_read: int | None = None,
-    bytes_written: int | None = None,
-    dtype: str | None = None,
+    args: Sequence[Any],
+    inputs: Inputs | None,
+    work: Mapping[str, Any],
+    dtype: Any,
+    cache: str,
+    device: str | None,
+    budget_s: float | None = None,
 ) -> Record:
-    """Return the record of a function with nothing measured; counts that are not given are None.
+    """Return the record of a function with its declared work and nothing measured; a count of None is unknown.
 
     Raises:
-        UsageError: it cannot be called, or a value cannot be.
+        UsageError: an argument cannot be; arguments as of `measure`.
     """
-    counts = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    for name, value in counts.items():
-        check_count(name, value)
-    if dtype is not None and dtype not in DTYPES:
+    check_counts(work)
+    dtype_name = "" if dtype is None else dtype_named(str(dtype))
+    if dtype_name and dtype_name not in DTYPES:
         raise UsageError(
             f"dtype={dtype!r} must be one of {', '.join(DTYPES)}; "
             "a dtype that is meant for the function itself goes in with functools.partial"
         )
-    if bytes_read is not None or bytes_written is not None:
-        counts |= {"bytes_read": bytes_read or 0, "bytes_written": bytes_written or 0}
-    known: dict[str, Any] = {name: None if value is None else int(value) for name, value in counts.items()}
-    known |= {"provider": "function", "shape": {"calls": 1}, "case": "-", "status": "skipped"}
-    return Record(op=name_of(fn), dtype=dtype or "", **known)
-
-
-def check_count(name: str, value: object) -> None:
-    """Reject what is no count.
-
-    Raises:
-        UsageError: with the value.
-    """
-    try:
-        count = -1 if isinstance(value, bool) else operator.index(0 if value is None else value)  # type: ignore[arg-type]
-    except TypeError:
-        count = -1
-    if not 0 <= count <= MAX_COUNT:
-        raise UsageError(f"{name}={value!r:.60} must be a whole number from 0 to 10**30, counted for one call")
-
-
-def check_options(args: Sequence[Any], inputs: object, cache: object, device: object, budget_s: object = None) -> None:
-    """Reject ways to measure a function that are not allowed.
-
-    Raises:
-        UsageError: in one line, with the value and what is allowed.
-    """
     if inputs is not None and not callable(inputs):
         raise UsageError(f"inputs={inputs!r:.60} must be a function that makes the arguments")
     if inputs is not None and args:
         raise UsageError(f"inputs= makes the positional arguments, so that {len(args)} more have no place")
-    if cache not in CACHES:
+    if cache not in ("cold", "warm"):
         raise UsageError(f"cache={cache!r} must be 'cold' or 'warm'")
-    is_number = isinstance(budget_s, int | float) and not isinstance(budget_s, bool)
-    if budget_s is not None and not (is_number and 0 < budget_s < float("inf")):  # type: ignore[operator]
-        raise UsageError(f"budget_s={budget_s!r} must be a number of seconds above 0")
+    if budget_s is not None:
+        check_number("budget_s", budget_s, "of seconds above 0")
     check_device(device)
+    counts = {name: None if value is None else int(value) for name, value in work.items()}
+    if any(counts.get(name) is not None for name in ("bytes_read", "bytes_written")):
+        counts |= {name: counts.get(name) or 0 for name in ("bytes_read", "bytes_written")}
+    fields: dict[str, Any] = {"provider": "function", "shape": {"calls": 1}, "case": "-", "status": "skipped", **counts}
+    return Record(op=name_of(fn), dtype=dtype_name, **fields)
+
+
+def check_counts(work: Mapping[str, Any]) -> None:
+    for name, count in work.items():
+        is_count = isinstance(count, Integral) and not isinstance(count, bool)
+        if count is not None and not (is_count and 0 <= count <= MAX_COUNT):
+            raise UsageError(f"{name}={count!r:.60} must be a whole number from 0 to 10**30, counted for one call")
+
+
+def check_number(name: str, value: object, what: str, or_zero: bool = False) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (0 < value < math.inf or (or_zero and value == 0)):  # type: ignore[operator]
+        raise UsageError(f"{name}={value!r:.60} must be a number {what}")
 
 
 def check_device(name: object) -> None:
-    """Reject a device that has no such name.
-
-    Raises:
-        UsageError: with the value.
-    """
-    kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
-    is_index = kind == "cuda" and index.isascii() and index.isdecimal()
-    if name is not None and not (is_index if colon else kind in ("cpu", "cuda")):
+    if name is not None and not re.fullmatch(r"cpu|cuda(:[0-9]+)?", str(name)):
         raise UsageError(f"device={name!r} must be 'cpu', 'cuda' or 'cuda:N'")
 
 
 def name_of(fn: Any) -> str:
-    """Return what a function is called.
+    """Return the name of a function.
 
     Raises:
         UsageError: it cannot be called.
@@ -183,15 +195,12 @@ def name_of(fn: Any) -> str:
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
-def called(name: str, call: Callable[[], Any]) -> Any:
-    """Return what a call of a user's code returns.
-
-    Raises:
-        UsageError: it raised; the message is one line, and the error itself its cause.
-        NoDeviceError: it needs a GPU, and there is none.
-    """
+@contextmanager
+def raising(name: str) -> Iterator[None]:
+    """Turn what a user's code raises into a `UsageError` of one line, with the error as its cause."""
+    __tracebackhide__ = True
     try:
-        return call()
+        yield
     except (UsageError, NoDeviceError):
         raise
     except Exception as error:
@@ -204,11 +213,33 @@ def called(name: str, call: Callable[[], Any]) -> Any:
 detected = functools.cache(detect)
 
 
-def device_of(name: str | None, values: Iterable[Any]) -> Device | None:
-    """Return the device of that name, else that of the tensors among `values`; None where neither tells.
+def first_call(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None
+) -> tuple[Any, Device, float]:
+    """Return the result of a call, the device of that name or of the tensors in the call, and its seconds.
 
     Raises:
-        UsageError: there is no such device, or the tensors lie on several GPUs.
+        UsageError: there is no such device, or the device is unknown.
+        Exception: whatever the function raises.
+    """
+    import torch
+
+    __tracebackhide__ = True
+    device, start = device_of(name, [args, kwargs]), time.perf_counter()
+    result = fn(*args, **kwargs)
+    device = device or device_of(name, result)
+    if device is None and torch.cuda.is_available():
+        raise UsageError("no argument or result is a tensor, so that device='cpu' or device='cuda' must be given")
+    device = device or cpu_device(torch.get_num_threads())
+    device.synchronize()
+    return result, device, time.perf_counter() - start
+
+
+def device_of(name: str | None, values: Any) -> Device | None:
+    """Return the device of that name, by default that of the tensors in `values`; None if there are none.
+
+    Raises:
+        UsageError: there is no such device, or the tensors are on several GPUs.
     """
     import torch
 
@@ -222,26 +253,11 @@ def device_of(name: str | None, values: Iterable[Any]) -> Device | None:
         name = gpus[0] if gpus else "cpu"
         check_device(name)
     try:
-        device = detected(name)
+        device = detected(str(name))
     except NoDeviceError as error:
         raise UsageError(str(error).partition(";")[0]) from None
-    # Threads are the caller's choice here; the ceilings of another number of threads are another machine's.
+    # The caller chooses the threads here; the ceilings of another number of threads are another machine's.
     return device if device.is_gpu else cpu_device(torch.get_num_threads())
-
-
-def only_device() -> Device:
-    """Return the CPU where torch sees no other device.
-
-    Raises:
-        UsageError: there is a GPU too, so that nobody knows where the function computes.
-    """
-    import torch
-
-    if torch.cuda.is_available():
-        raise UsageError(
-            "neither arguments nor result are tensors, so that device='cpu' or device='cuda' must be given"
-        )
-    return cpu_device(torch.get_num_threads())
 
 
 def current(device: Device) -> Any:
@@ -252,84 +268,115 @@ def current(device: Device) -> Any:
 
 
 def known_ceilings(device: Device) -> Ceilings:
-    """Return the ceilings that are known of a device, measured ones too where a bench command has kept them."""
-    kept = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None).load()
-    return ceilings_of(device, None).with_entries(kept)
+    """Return the ceilings of a device that are known, with those that bench commands have measured and saved."""
+    saved = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None).load()
+    return ceilings_of(device, None).with_entries(saved)
 
 
 @functools.cache
 def _stamped(device: Device, command: str, hardware: str) -> Environment:
-    ceilings = Ceilings.from_dict(json.loads(hardware))
-    return stamp("bench", device, ceilings, Settings().to_dict(), (command,))
+    return stamp("bench", device, Ceilings.from_dict(json.loads(hardware)), Settings().to_dict(), (command,))
 
 
 def environment_of(device: Device, command: str) -> Environment:
-    """Return the environment of a new run in this process on a device; its ceilings are those known now."""
+    """Return the environment of a new run in this process, with the ceilings that are known now."""
     known = _stamped(device, command, json.dumps(known_ceilings(device).to_dict(), sort_keys=True))
     return replace(known, run_id=new_run_id(), started_at=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-# ---- what it goes round -------------------------------------------------------------------------------------------
+# ---- arguments ----------------------------------------------------------------------------------------------------
 
 
-def as_arguments(made: Any) -> tuple[Any, ...]:
+def made_by(inputs: Inputs | None, args: Sequence[Any] = ()) -> tuple[Any, ...]:
     """Return a set of positional arguments; anything but a tuple is the only argument, a list of tensors too."""
+    if inputs is None:
+        return tuple(args)
+    with raising("inputs"):
+        made = inputs()
+    if made is None:
+        raise UsageError(
+            "inputs= returned nothing; it must return the arguments of one call, as a tuple or a single one"
+        )
     return made if isinstance(made, tuple) else (made,)
 
 
-def rotation(
-    first: tuple[Any, ...], make_args: Callable[[], tuple[Any, ...]], device: Device
-) -> tuple[list[tuple[Any, ...]], str]:
-    """Return sets of arguments that flush each other out of the cache, and `cold`, or `warm` where they do not.
+def copies_of(
+    first: tuple[Any, ...], inputs: Inputs | None, cache: str, device: Device
+) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
+    """Return sets of arguments that flush each other out of the cache, what launches that go round them find, `cold`,
+    `partly-cold` or `warm`, and the reason if it cannot be cold.
 
     Raises:
         UsageError: the sets hold no array that is not in all of them.
     """
-    sets = [first, make_args()]
+    if cache == "warm":
+        return [first], "warm", ()
+    if inputs is None and not arrays_in(first):
+        reason = "no tensor is among the arguments, so that there is nothing to go round: it is warm"
+        return [first], "warm", (Flag("not-cold", reason, ""),)
+    make = functools.partial(fresh, first) if inputs is None else functools.partial(made_by, inputs)
+    sets = [first, make()]
     shared = {_address(array) for array in arrays_in(first)}
     fresh_bytes = sum(_bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared)
     if not fresh_bytes:
         found = "the same tensors again" if shared else "nothing with bytes"
         raise UsageError(f"inputs= made {found}: make new tensors or arrays at each call, or measure with cache='warm'")
     plan = copies.plan_rotation(fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold")
-    sets += [make_args() for _ in range(plan.copies - len(sets))]
-    return sets[: plan.copies], plan.cache
+    sets += [make() for _ in range(plan.copies - len(sets))]
+    return sets[: plan.copies], plan.cache, ()
 
 
-def arrays_in(value: Any) -> Iterator[Any]:
-    """Yield the tensors and arrays in nested tuples, lists and mappings."""
-    if isinstance(value, Mapping):
-        yield from arrays_in(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from arrays_in(part)
-    elif isinstance(getattr(value, "nbytes", None), int):
-        yield value
+def arrays_in(value: Any) -> list[Any]:
+    """Return the tensors and arrays in nested tuples, lists and dictionaries."""
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(value) if isinstance(getattr(leaf, "nbytes", None), int)]
+
+
+def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments with copies of the tensors and arrays among them: those that share memory still do."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    memo: dict[int, Any] = {}
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return copy.deepcopy(value.detach(), memo).requires_grad_(value.requires_grad)
+        return copy.deepcopy(value, memo) if isinstance(getattr(value, "nbytes", None), int) else value
+
+    made: tuple[Any, ...] = tree_map(copied, args)
+    return made
 
 
 def _bytes(array: Any) -> int:
-    """Return the bytes in memory that an array reaches: of one that is expanded, less than its elements would take."""
-    if hasattr(array, "untyped_storage"):
-        return int(min(array.nbytes, array.untyped_storage().nbytes()))
-    return int(array.nbytes)
+    """Return the bytes in memory that an array reaches: of an expanded one, less than its elements would take."""
+    return int(
+        min(array.nbytes, array.untyped_storage().nbytes()) if hasattr(array, "untyped_storage") else array.nbytes
+    )
 
 
 def _address(array: Any) -> int:
-    """Return what tells memory of one array from that of another, as long as both live."""
+    """Return what distinguishes the memory of two arrays, as long as both live."""
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else id(array)
 
 
 # ---- what it means ------------------------------------------------------------------------------------------------
 
 
+def counted(blank: Record, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Record:
+    """Return the record with the work that was not declared, counted by one more call; complex numbers have no peak."""
+    from bench.harness.api.counted import with_work
+
+    record = with_work(blank, fn, args, kwargs)
+    is_complex = any("complex" in str(getattr(array, "dtype", "")) for array in arrays_in([args, kwargs]))
+    return record if blank.dtype or not is_complex else replace(record, dtype="")
+
+
 def judged(record: Record, ceilings: Ceilings) -> dict[str, Any]:
-    """Return the judged keys of a record, None for those that need a count which nobody knows."""
-    whole = replace(
-        record,
-        flops=record.flops or 0,
-        bytes_read=record.bytes_read or 0,
-        bytes_written=record.bytes_written or 0,
-    )
+    """Return the judged keys of a record, None for those that need an unknown count."""
+    read, written = record.bytes_read or 0, record.bytes_written or 0
+    whole = replace(record, flops=record.flops or 0, bytes_read=read, bytes_written=written)
     values = asdict(judge(whole, ceilings))
     if record.flops is None:
         values |= dict.fromkeys((*BY_FLOPS, *BY_BOTH))

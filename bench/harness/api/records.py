@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.terminal import run_text
 from results.record import Environment, Record, RecordError
+from results.show.judge import JUDGED_KEYS
 from results.show.judge import judged as judged_keys
 from results.show.rows import to_frame
 from results.show.table import format_percent, format_rate, format_time
@@ -25,29 +26,26 @@ if TYPE_CHECKING:
     from bench.harness.cli.terminal import Render
 
 
+class Notebook:
+    """Shows itself in a notebook as the text that it prints, all names escaped."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class JudgedRecord(Record):
+class JudgedRecord(Notebook, Record):
     """A record of a measurement with what it means on its machine.
 
     Times are seconds per call: `median_s`, `ci95_s` (its 95 % interval), `samples_s`. `flags` names what speaks against
-    it, each with its sentence in `flag_reasons`. What is judged is None where a count or a ceiling is not known.
+    it, each with its sentence in `flag_reasons`. The judged keys are attributes too, None if a count or a ceiling is
+    unknown: `flops_per_s`; `bytes_per_s`, compulsory bytes read and written; `intensity`, FLOP per compulsory byte;
+    `mfu` and `mbu`, fractions of the dense peak of the dtype and of the memory bandwidth; `roofline_pct`, percent of
+    min(peak, intensity x bandwidth); `bound`, which is `compute`, `memory`, `launch` or `mixed`.
     """
 
     environment: Environment
     """The machine and its ceilings."""
-    flops_per_s: float | None = None
-    bytes_per_s: float | None = None
-    """Compulsory bytes per second, read and written together."""
-    intensity: float | None = None
-    """FLOP per compulsory byte."""
-    mfu: float | None = None
-    """Fraction of the dense peak of the dtype."""
-    mbu: float | None = None
-    """Fraction of the memory bandwidth."""
-    roofline_pct: float | None = None
-    """Percent of min(peak, intensity x bandwidth)."""
-    bound: str | None = None
-    """What limits at this intensity: `compute`, `memory`, `launch` or `mixed`."""
     judged: Mapping[str, Any] = field(default_factory=dict)
     """All judged keys, as `python -m results show --format json` has them."""
     result: Any = field(default=None, compare=False)
@@ -57,65 +55,53 @@ class JudgedRecord(Record):
     def of(
         cls, record: Record, environment: Environment, judged: Mapping[str, Any], result: Any = None
     ) -> JudgedRecord:
-        """Return a record with what it means."""
-        values = {one.name: getattr(record, one.name) for one in fields(Record)}
-        shown = {one.name: judged[one.name] for one in fields(cls) if one.name in judged}
-        return cls(**values, **shown, environment=environment, judged=judged, result=result)
+        values = {each.name: getattr(record, each.name) for each in fields(Record)}
+        return cls(**values, environment=environment, judged=judged, result=result)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in JUDGED_KEYS:
+            return self.judged.get(name)
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
         """Return the measurement in a few lines."""
-        (_, title), *lines = rows_of(self)
-        return "\n".join([title, *(f"  {name:<9} {text}" for name, text in lines)])
+        words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
+        lines = [("", " ".join(word for word in words if word))]
+        if self.median_s is not None and self.ci95_s is not None:
+            low, high = map(format_time, self.ci95_s)
+            launches = self.launches_per_sample
+            copies = f" ({self.copies} copies of the inputs)" if (self.copies or 1) > 1 else ""
+            lines += [
+                ("median", f"{format_time(self.median_s)} (95 % CI {low} to {high})"),
+                ("samples", f"{len(self.samples_s)} of {launches} call{'s' * (launches != 1)} each, by {self.method}"),
+                ("cache", f"{self.cache}{copies}"),
+                ("reached", self._reached()),
+                ("work", self._work()),
+            ]
+        if self.status != "ok":
+            lines.append((self.status, self.reason or ""))
+        lines += [("flag", f"{flag}: {self.flag_reasons.get(flag, '')}") for flag in self.flags]
+        return "\n".join(printable(f"  {name:<9} {text}" if name else text) for name, text in lines if text)
 
-    def _repr_html_(self) -> str:
-        """Return the same for a notebook, all names escaped."""
-        return f"<pre>{html.escape(repr(self))}</pre>"
+    def _reached(self) -> str:
+        shown = [format_rate(self.flops_per_s, "FLOP/s") if self.flops else None]
+        shown.append(format_rate(self.bytes_per_s, "B/s") if self.bytes_read or self.bytes_written else None)
+        rates = ", ".join(text for text in shown if text)
+        if self.roofline_pct is not None:
+            return f"{rates}; {format_percent(self.roofline_pct)} of the roofline, bound by {self.bound}"
+        if not rates or self.environment.hardware.get("entries"):
+            return rates
+        return f"{rates}; no ceiling is known: python -m bench calibrate measures this machine"
 
-
-def rows_of(record: JudgedRecord) -> list[tuple[str, str]]:
-    """Return what a person wants to know of a record: a name and a text each, the first one its title."""
-    words = (record.op, record.case.strip("-"), record.dtype, record.provider.replace("function", ""))
-    rows = [("", " ".join(word for word in words if word))]
-    if record.median_s is None or record.ci95_s is None:
-        return [*rows, (record.status, printable(record.reason or ""))]
-    low, high = map(format_time, record.ci95_s)
-    copies = f" ({record.copies} copies of the inputs)" if (record.copies or 1) > 1 else ""
-    count, launches = len(record.samples_s), record.launches_per_sample
-    rows += [
-        ("median", f"{format_time(record.median_s)} (95 % CI {low} to {high})"),
-        ("samples", f"{count} of {launches} call{'s' * (launches != 1)} each, by {record.method}"),
-        ("cache", f"{record.cache}{copies}"),
-        ("reached", _reached(record)),
-        ("work", _work(record)),
-    ]
-    if record.status != "ok":
-        rows.append((record.status, record.reason or ""))
-    rows += [("flag", f"{flag}: {record.flag_reasons.get(flag, '')}") for flag in record.flags]
-    return [(name, printable(text)) for name, text in rows if text]
-
-
-def _reached(record: JudgedRecord) -> str:
-    """Return the rates, and what share of the ceiling that binds they are."""
-    shown = [format_rate(record.flops_per_s, "FLOP/s") if record.flops else None]
-    shown.append(format_rate(record.bytes_per_s, "B/s") if record.bytes_read or record.bytes_written else None)
-    rates = ", ".join(text for text in shown if text)
-    if record.roofline_pct is not None:
-        return f"{rates}; {format_percent(record.roofline_pct)} of the roofline, bound by {record.bound}"
-    if not rates or record.environment.hardware.get("entries"):
-        return rates
-    return f"{rates}; no ceiling is known: python -m bench calibrate measures this machine"
+    def _work(self) -> str:
+        names = {"FLOP": self.flops, "bytes read": self.bytes_read, "bytes written": self.bytes_written}
+        counts = ", ".join(f"{count:,} {name}" for name, count in names.items() if count is not None)
+        source = str(self.extra.get("work", ""))
+        return f"{counts} ({source})" if counts and source else counts or source
 
 
-def _work(record: JudgedRecord) -> str:
-    """Return what a call computes and moves, and who says so."""
-    names = {"FLOP": record.flops, "bytes read": record.bytes_read, "bytes written": record.bytes_written}
-    counts = ", ".join(f"{count:,} {name}" for name, count in names.items() if count is not None)
-    said = str(record.extra.get("work", ""))
-    return f"{counts} ({said})" if counts and said else counts or said
-
-
-class Records(tuple[JudgedRecord, ...]):
-    """The records of one run, in the order measured; it shows itself as the command's table."""
+class Records(Notebook, tuple[JudgedRecord, ...]):
+    """The records of one run, in the order measured; it prints as the command's table."""
 
     environment: Environment
     """The machine and its ceilings, by which the records are judged."""
@@ -147,7 +133,7 @@ class Records(tuple[JudgedRecord, ...]):
         plot_run(self.environment, list(self), Path(path), theme)
 
     def save(self, path: Path | str | None = None) -> Path:
-        """Keep them as a run file, by default where all are kept, and return its path.
+        """Save them as a run file, by default with all other runs, and return its path.
 
         Raises:
             StoreError: it cannot be written.
@@ -167,7 +153,3 @@ class Records(tuple[JudgedRecord, ...]):
     def __repr__(self) -> str:
         """Return the table."""
         return run_text(self.environment, self, "table", render=self._render)
-
-    def _repr_html_(self) -> str:
-        """Return the table for a notebook, all names escaped."""
-        return f"<pre>{html.escape(repr(self))}</pre>"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api.function import check_options, detected, device_of, environment_of, name_of
-from bench.harness.api.measuring import measure
+from bench.harness.api.function import blank_of, detected, device_of, environment_of, measure, name_of
 from bench.harness.api.records import Records
 from bench.harness.cli.arguments import UsageError
+from bench.harness.data.inputs import torch_dtype
 from bench.harness.profile.target import TORCH_DTYPES
 from results.record import Record
 from roofline.work import dtype_named
@@ -51,17 +51,21 @@ def sweep(
         UsageError: an argument cannot be, or every row failed.
         NoDeviceError: there is no such device.
     """
-    functions = functions_of(fn_by_name)
-    sizes, names = [extents(one) for one in shapes], _dtypes(dtypes)
+    functions, sizes = functions_of(fn_by_name), [extents(shape) for shape in shapes]
+    given = dtypes if isinstance(dtypes, list | tuple | set) else [dtypes]
+    names = [dtype_named(str(dtype)) for dtype in given]
+    if not names or not set(names) <= TORCH_DTYPES.keys():
+        raise UsageError(f"dtypes={dtypes!r:.60} must be of {', '.join(TORCH_DTYPES)}")
     if not sizes:
         raise UsageError("shapes= is empty; give at least one")
-    check_options((), inputs, cache, device, budget_s)
+    for fn in functions.values():
+        blank_of(fn, (), inputs, {}, None, cache, device, budget_s)
     place, make = detected(device).torch_name, inputs or _normal
 
     def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:
         axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
         row: dict[str, Any] = {"provider": name, "case": "x".join(map(str, shape)), "shape": axes, "dtype": dtype}
-        arguments = functools.partial(make, shape, _torch_dtype(dtype), place)
+        arguments = functools.partial(make, shape, torch_dtype(dtype), place)
         try:
             record = measure(fn, inputs=arguments, dtype=dtype, cache=cache, device=place, budget_s=budget_s)
         except UsageError as error:
@@ -77,12 +81,6 @@ def sweep(
     return Records(environment, records).to_dataframe()
 
 
-def _torch_dtype(name: str) -> Any:
-    import torch
-
-    return getattr(torch, TORCH_DTYPES[name])
-
-
 def _normal(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
     import torch
 
@@ -93,7 +91,7 @@ def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Call
     """Return functions by their names.
 
     Raises:
-        UsageError: there is none, a name is no text, or one cannot be called.
+        UsageError: there is none, a name is no text, or a function cannot be called.
     """
     if not isinstance(fn_by_name, Mapping) or not fn_by_name:
         raise UsageError('give functions by name, such as {"old": f, "new": g}')
@@ -108,26 +106,13 @@ def extents(shape: Shape) -> tuple[int, ...]:
     """Return the extents of a shape.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a shape.
     """
     words = shape.split("x") if isinstance(shape, str) else [shape] if isinstance(shape, int) else shape
     try:
-        found = tuple(int(one) for one in words)
+        found = tuple(int(word) for word in words)
     except (TypeError, ValueError):
         found = ()
     if not found or min(found) < 1 or isinstance(shape, bool):
         raise UsageError(f"{shape!r:.60} is no shape: write 4096, (4096, 1024) or '4096x1024'")
-    return found
-
-
-def _dtypes(given: Any) -> list[str]:
-    """Return dtypes by the names that they have here.
-
-    Raises:
-        UsageError: one is not known, or there is none.
-    """
-    listed = given if isinstance(given, list | tuple | set) else [given]
-    found = [dtype_named(str(one)) for one in listed]
-    if not found or not set(found) <= TORCH_DTYPES.keys():
-        raise UsageError(f"dtypes={given!r:.60} must be of {', '.join(TORCH_DTYPES)}")
     return found

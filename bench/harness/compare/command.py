@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
-from bench.harness.cli.arguments import INPUTS, UsageError, add, add_list, build_parser, number
-from bench.harness.cli.arguments import chosen_ops as usual_ops
+from bench.harness.cli.arguments import INPUTS, UsageError, add, add_list, build_parser, chosen_ops, number
 from bench.harness.cli.terminal import Progress, print_path
-from bench.harness.compare.rounds import MOST_ROUNDS
+from bench.harness.compare.rounds import MAX_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
 from bench.harness.providers.user_kernel import is_user_kernel
@@ -23,7 +22,6 @@ from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
 
 if TYPE_CHECKING:
     from bench.harness.compare.rounds import ComparePolicy
-    from bench.harness.device.device import Device
     from bench.harness.measure.rows import Row
     from bench.harness.run import Run
 
@@ -60,12 +58,11 @@ examples:
 
 
 def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
-    """Add the command to `python -m bench`, with the options that only some of the families have."""
     add_arguments(commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG), families)
 
 
 def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[Op, ...]]) -> None:
-    """Add all that the command takes."""
+    """Add all options, those that only some of the families have among them."""
     group = parser.add_argument_group("what to compare")
     add(group, "--op", help="operations, of any family (python -m bench list), or path/to/mine_op.py")
     add(group, "--dtype", "--size")
@@ -77,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[
     add(group, "--provider", help=f"who is compared, two or more with the baseline: {names}")
     add(group, "--baseline", help="what the others are set against (default: the first)")
     group = parser.add_argument_group("how to measure")
-    whole = number(LEAST_PAIRS, MOST_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MOST_ROUNDS}", int)
+    whole = number(LEAST_PAIRS, MAX_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MAX_ROUNDS}", int)
     add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
     add(group, "--budget", help=BUDGET_HELP)
     group.add_argument(
@@ -95,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[
 
 
 def merged_options(families: Mapping[str, tuple[Op, ...]]) -> dict[str, dict[str, Option]]:
-    """Return the options that only some families have, by name and then by family; one name is one option."""
+    """Return the options that only some families have, by name and then by family."""
     merged: dict[str, dict[str, Option]] = {}
     for family in families:
         for option in options_of(family):
@@ -104,7 +101,7 @@ def merged_options(families: Mapping[str, tuple[Op, ...]]) -> dict[str, dict[str
 
 
 def reserved_names() -> set[str]:
-    """Return what no option of a family may be called: this command, or that of the family, has it."""
+    """Return the names that no option of a family may have."""
     parser = Parser()
     add_arguments(parser, {})
     actions = [*parser._actions, *build_parser("", "", (), (), ())._actions]
@@ -112,31 +109,32 @@ def reserved_names() -> set[str]:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Compare and return the exit code.
-
-    Raises:
-        UsageError: something asked for cannot be, or nothing could be compared.
-        NoDeviceError: the device is not there.
-        OutputError: stdout cannot be written.
-    """
+    """Compare and return the exit code; `guarded` answers what this raises."""
     from bench.harness.compare.rounds import ComparePolicy
+    from bench.harness.measure.rows import Settings, plan
     from bench.harness.run import Run
     from bench.harness.worker import start_server
 
+    if not args.op:
+        known = [op.name for ops in families.values() for op in ops]
+        raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
     ops = chosen_ops(args.op, families)
     refuse_options_of_others(args, ops, families)
     providers = chosen_providers(args, [family for family, _ in ops])
-    main.make_all_cases(args, ops, "cpu")
+    main.make_all_cases(args, ops, "cpu")  # what is wrong is found before torch is loaded
     main.check_places(args)
     if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):
         start_server()  # it loads torch while this process loads it
     with Progress(args.quiet or "torch" in sys.modules) as progress:
         progress.say("loading torch")
         device = main.device_of(args)
-    cases = planned(args, ops, providers, device)
+    settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
+    planned = main.make_all_cases(args, ops, device.type)
+    cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
+    main.refuse_if_none_can_run([rows[0] for rows in cases])
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
-    settings = cases[0][0].settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
-    with Run(args, "bench", "compare", device, settings, argv) as run:
+    saved = settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
+    with Run(args, "bench", "compare", device, saved, argv) as run:
         began = time.perf_counter()
         run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
         if args.verbose:
@@ -148,38 +146,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     return show(run)
 
 
-def planned(
-    args: argparse.Namespace, ops: Sequence[tuple[str, Op]], providers: Sequence[str], device: Device
-) -> list[list[Row]]:
-    """Return the rows of each case, the baseline first.
-
-    Raises:
-        UsageError: a dtype, a shape or an option's value that an op does not have, or no case can run here.
-    """
-    from bench.harness.measure.rows import Settings, plan
-
-    settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
-    cases = []
-    for family, op, case in main.make_all_cases(args, ops, device.type):
-        cases.append(plan([(op, case)], providers, device, settings, family=family))
-    main.refuse_if_none_can_run([rows[0] for rows in cases])
-    return cases
-
-
-def chosen_ops(names: Sequence[str] | None, families: Mapping[str, tuple[Op, ...]]) -> list[tuple[str, Op]]:
-    """Return the ops asked for, each with its family.
-
-    Raises:
-        UsageError: none is named, or one of them does not exist.
-    """
-    if not names:
-        known = [op.name for ops in families.values() for op in ops]
-        raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
-    return usual_ops(names, families)
-
-
 def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
-    """Return the providers, the baseline first; one that is named twice is there twice.
+    """Return the providers, the baseline first; a provider that is named twice is there twice.
 
     Raises:
         UsageError: there are fewer than two, or one of them does not exist.
@@ -199,11 +167,7 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
 def refuse_options_of_others(
     args: argparse.Namespace, ops: Sequence[tuple[str, Op]], families: Mapping[str, tuple[Op, ...]]
 ) -> None:
-    """Refuse an option of some families where the op of another one is asked for as well.
-
-    Raises:
-        UsageError: with the option and the first such op.
-    """
+    """Reject an option of some families if an op of another family is requested as well."""
     for name, by_family in merged_options(families).items():
         is_given = any(getattr(args, option.dest, None) is not None for option in by_family.values())
         other = next((op for family, op in ops if family not in by_family), None)
@@ -212,7 +176,7 @@ def refuse_options_of_others(
 
 
 def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
-    """Measure case by case; the records of a case are kept as soon as all its providers are verified again."""
+    """Measure case by case; the records of a case are saved as soon as all its providers are verified again."""
     from bench.harness.compare.interleave import interleave, interleave_in_worker
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
@@ -238,13 +202,7 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
 
 
 def show(run: Run) -> int:
-    """Print the comparison, draw it if requested, name the run file, and return the exit code.
-
-    Raises:
-        UsageError: nothing could be compared.
-        OutputError: stdout cannot be written.
-        StoreError: the picture cannot be written, or the run file could not be to its end.
-    """
+    """Print the comparison, draw it if requested, name the run file, and return the exit code."""
     from results.compare.comparison import compare_live
     from results.compare.output import as_text, describe, exit_code
     from results.compare.plot import draw

@@ -1,18 +1,15 @@
-"""Measures one case with several providers: all are prepared and verified, take turns on the clock, and are verified
-again.
-"""
+"""The rows of one case, a provider each, compared in turns: in this process or in a worker."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 from bench.harness import worker
 from bench.harness.compare.rounds import ComparePolicy
-from bench.harness.compare.turns import Contender, take_turns
+from bench.harness.compare.turns import Contender, compare_contenders, completed
 from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device
@@ -27,35 +24,20 @@ from roofline.ceilings import Ceilings
 
 PROBES = 3
 SLOW_CALL_S = 0.01
-"""Calls from this length on are checked against the time that is left, and their place in memory does not matter."""
+"""Calls from this length on are checked against the time that is left; where their objects are does not matter."""
 
 
 def interleave(
     rows: Sequence[Row], device: Device, ceilings: Ceilings | None, policy: ComparePolicy, budget: Budget
 ) -> list[Record]:
-    """Return a record for each row, whatever becomes of it.
-
-    If the baseline or all others cannot run, or their results are wrong, nothing is timed.
-
-    Args:
-        rows: one case, a provider each, the baseline first.
-        device: the device under test.
-        ceilings: what the rows are evaluated against.
-        policy: of this case.
-        budget: the time that is left for the run.
-    """
-    contenders = [ProviderContender(row, index, device, ceilings) for index, row in enumerate(rows)]
-    baseline, copies = contenders[0], shared_copies(rows[0], device, len(rows))
-    for contender in contenders:
-        others_s = sum(other.least_s for other in contenders[: contender.index] if other.record is None)
-        together = len(rows) - contender.index
-        if baseline.record is None:
-            contender.attempt(partial(contender.prepare, budget, copies, together, others_s))
-    ready = [contender for contender in contenders if contender.record is None]
-    if baseline.record is None and len(ready) > 1:
-        with numerics(rows[0].case.dtype):
-            take_turns(ready, device, policy)
-    return completed(rows, {contender.index: contender.record for contender in contenders})
+    """Return a record for each row of one case, the baseline first, whatever becomes of it."""
+    copies = shared_copies(rows[0], device, len(rows))
+    contenders = [
+        ProviderContender(row, index, device, ceilings, budget, copies, together=len(rows) - index)
+        for index, row in enumerate(rows)
+    ]
+    with numerics(rows[0].case.dtype):
+        return compare_contenders(contenders, device, policy)
 
 
 def interleave_in_worker(
@@ -82,7 +64,7 @@ def interleave_in_worker(
         timeout_s: longest call of a provider.
         note: called with the reason why a case is measured again.
     """
-    records: dict[int, Record | None] = {}
+    records: list[Record | None] = [None] * len(rows)
     left = list(range(len(rows)))
     while 0 in left and len(left) > 1:
         what = [rows[index] for index in left], device, ceilings, policy, deadline
@@ -95,9 +77,10 @@ def interleave_in_worker(
             if 0 in left and len(left) > 1:
                 note(f"{blank.provider}: {error}; the others are measured again without it")
         else:
-            records |= dict(zip(left, measured, strict=True))
+            for index, record in zip(left, measured, strict=True):
+                records[index] = record
             break
-    return completed(rows, records)
+    return completed([row.blank() for row in rows], records)
 
 
 def _interleave(
@@ -107,60 +90,43 @@ def _interleave(
     return interleave(rows, device, ceilings, policy, Budget(device, rows[0].settings, deadline))
 
 
-def completed(rows: Sequence[Row], records: Mapping[int, Record | None]) -> list[Record]:
-    """Return the records of all rows; one that has none was not timed, because the baseline or all others have not
-    been either.
-    """
-    finished = [records.get(index) for index in range(len(rows))]
-    reasons = [f"{one.provider} {one.status}: {one.reason}" for one in finished if one is not None]
-    return [
-        one or replace(row.blank(), reason=f"nothing to compare with: {reasons[0]}")
-        for row, one in zip(rows, finished, strict=True)
-    ]
-
-
 class ProviderContender(Contender):
     """A row that is compared with the others of its case."""
 
-    least_s = 0.0
-    """Time of the fewest calls that a comparison makes; 0 for short calls."""
-
-    def __init__(self, row: Row, index: int, device: Device, ceilings: Ceilings | None) -> None:
-        """Begin with a row, of which nothing is prepared; `index` is that in its case."""
-        super().__init__(row.blank().provider, index, device)
-        self.row, self.ceilings = row, ceilings
-
-    def prepare(
-        self, budget: Budget, copies: Iterator[tuple[list[InputSet], str]], together: int, others_s: float
+    def __init__(
+        self,
+        row: Row,
+        index: int,
+        device: Device,
+        ceilings: Ceilings | None,
+        budget: Budget,
+        copies: Iterator[tuple[list[InputSet], str]],
+        together: int,
     ) -> None:
-        """Verify the first result, and see how long the calls take; set the record if the row ends here.
+        """Begin with a row; `copies` is of `shared_copies`, `together` the number of providers still to be prepared."""
+        super().__init__(row.blank(), index, device)
+        self.row, self.ceilings, self.budget, self.copies, self.together = row, ceilings, budget, copies, together
 
-        Args:
-            budget: the time that is left for the run.
-            copies: as `shared_copies` yields them.
-            together: providers that are still to be prepared.
-            others_s: time of the fewest calls of those that are prepared.
-        """
-        row, device = self.row, self.device
+    def prepare(self, earlier: Sequence[Contender]) -> None:
+        """Verify the first result and see how long the calls take; set the record if the row ends here."""
+        row, device, budget = self.row, self.device, self.budget
         if row.refused is not None:
             self.record = row.refused
             return
-        if (reason := budget.refusal(row, together)) is not None:
-            self.record = replace(row.blank(), reason=reason)
+        if (reason := budget.refusal(row, self.together)) is not None:
+            self.record = replace(self.blank, reason=reason)
             return
-        ready = prepare(row, device, budget.deadline, next(copies))
+        ready = prepare(row, device, budget.deadline, next(self.copies))
         if isinstance(ready, Record):
             self.record = ready
             return
-        left_s = budget.left_s()
-        with numerics(row.case.dtype):
-            call_s = slow_call_s(ready.calls[0], device)
+        left_s, call_s = budget.left_s(), slow_call_s(ready.calls[0], device)
         self.ready, self.calls, self.cache, self.least_s = ready, ready.calls, ready.cache, CALLS_PER_CASE * call_s
-        needed_s = self.least_s + others_s
+        needed_s = self.least_s + sum(contender.least_s for contender in earlier)
         if left_s is not None and call_s and needed_s > left_s:
             reason = f"a call takes {call_s:.2g} s and the fewest of a comparison {needed_s:.2g} s, more than the "
             reason += f"{max(0.0, left_s):.2g} s that are left; a larger --budget allows it"
-            self.record = replace(row.blank(), reason=reason)
+            self.record = replace(self.blank, reason=reason)
         if not call_s:
             self.new_call = lambda copy: ready.provider.call(ready.sets[copy])
 
@@ -172,24 +138,20 @@ class ProviderContender(Contender):
         return self.ready.replay
 
     def finish(self, samples: Samples) -> Record:
-        """Verify the result again and return the record."""
         return finish(self.ready, samples, self.device, self.ceilings)
 
     def failed(self, error: BaseException) -> Record:
-        """Return the record of an error."""
         return failed(self.row, error)
 
 
 def shared_copies(row: Row, device: Device, providers: int) -> Iterator[tuple[list[InputSet], str]]:
-    """Yield for each provider the same copies of the inputs in tensors of its own, and what launches find in the
-    cache.
+    """Yield for each provider the same copies of the inputs in separate tensors, and what launches find in the cache.
 
-    Where in memory the copies are makes up to 5 % of the time of a short launch, so providers with separate copies
-    would differ though their code does not. So does the address of a tensor object: those of a copy are made one after
-    the other for all providers.
+    The memory of the copies makes up to 5 % of the time of a short launch, so providers with separate copies would
+    differ though their code does not. So does the address of a tensor object: those of a copy are made one after the
+    other for all providers.
     """
-    with numerics(row.case.dtype):
-        sets, cache = make_copies(row, device)
+    sets, cache = make_copies(row, device)
     views: list[list[InputSet]] = [[] for _ in range(providers)]
     for data in sets:
         for view in views:

@@ -1,6 +1,6 @@
-"""Rounds: all providers of one case in turn, in random order, again and again, until their verdicts are clear.
+"""Rounds: all contenders of one case in turn, in random order, again and again, until their verdicts are clear.
 
-A disturbance of the machine, such as a drifting clock or another process, meets all of them alike, and a ratio within
+A disturbance of the machine, such as a drifting clock or another process, affects all of them alike, and a ratio within
 one round does not show it. Nothing here knows a device, so that tests use a fake clock.
 """
 
@@ -29,13 +29,12 @@ EXCHANGE_EVERY = 5
 """Rounds after which the contenders exchange what may favor one of them: often, because each exchange is one random
 draw, but not so often that exchanging takes longer than the rounds."""
 
-MOST_LOOKS = 10
-MOST_ROUNDS = FIRST_LOOK * LOOK_EVERY ** (MOST_LOOKS - 1)
-"""10,240: there the interval is a twentieth as wide as at the first look, and more rounds hardly make it narrower."""
+MAX_ROUNDS = FIRST_LOOK * LOOK_EVERY**9
+"""10,240, after ten looks: the interval is a twentieth as wide as at the first, and more rounds hardly narrow it."""
 
 
 class Contender(Protocol):
-    """One provider of a case, ready to run."""
+    """A provider of a case that is ready to run."""
 
     def slot(self) -> Sequence[float]:
         """Run for one turn and return its samples, seconds per launch, at least one."""
@@ -50,22 +49,15 @@ class ComparePolicy:
     budget_s: float = 10.0
     """Time of the rounds of a case after which no further one begins: some thousand rounds of two short kernels."""
     rounds: int | None = None
-    """Exactly so many rounds and one look at the end; None: until the verdicts are clear."""
+    """Number of rounds, with one look at the end; None: until the verdicts are clear."""
     seed: int = 0
     rows: int = 1
-    """Comparisons in the whole table: a verdict must hold among so many."""
+    """Comparisons in the whole table: a verdict must hold among that many."""
     deadline: float | None = None
-    """Reading of the clock after which no further round begins, whatever time the preparation took; None: no such."""
+    """Reading of `time.perf_counter` after which no further round begins, however long the preparation took."""
 
     def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
-        """Return the policy of a case that begins now and shares the time that is left with those after it.
-
-        Args:
-            index: of the case.
-            cases: count of all cases.
-            deadline: when the budget of the run is spent; None without one.
-            now: reading of the same clock.
-        """
+        """Return the policy of case `index`, which shares the time until the run's deadline with those after it."""
         policy = replace(self, seed=self.seed + index)
         if deadline is None:
             return policy
@@ -74,11 +66,11 @@ class ComparePolicy:
 
 @dataclass
 class Rounds:
-    """What was measured: of each contender, the baseline first, its samples and its clock, round by round."""
+    """The samples and the clock of each contender, the baseline first, round by round."""
 
     slots: list[list[tuple[float, ...]]]
     clocks_hz: list[list[float | None]]
-    """SM clock in each turn; None where it cannot be read."""
+    """SM clock in each turn; None if it cannot be read."""
     errors: dict[int, BaseException] = field(default_factory=dict)
     """What a contender raised in its turn; it takes no part from there on."""
     seconds: float = 0.0
@@ -90,13 +82,38 @@ class Rounds:
         return len(self.slots[0])
 
     def running(self) -> list[int]:
-        """Return the places of those that still take part."""
-        return [place for place in range(len(self.slots)) if place not in self.errors]
+        return [index for index in range(len(self.slots)) if index not in self.errors]
 
-    def comparison(self, place: int, policy: ComparePolicy) -> Comparison:
-        """Return how the contender at a place stands to the baseline."""
-        baseline, candidate = ([median(slot) for slot in self.slots[at][: len(self.slots[place])]] for at in (0, place))
+    def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
+        """Return how contender `index` compares with the baseline."""
+        count = len(self.slots[index])
+        baseline, candidate = ([median(slot) for slot in self.slots[side][:count]] for side in (0, index))
         return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
+
+    def take_turn(self, index: int, contender: Contender, clock_hz: Callable[[], float | None]) -> None:
+        try:
+            samples_s = tuple(contender.slot())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a provider may raise anything, SystemExit too; the others go on
+            self.errors[index] = error
+            return
+        self.slots[index].append(samples_s)
+        self.clocks_hz[index].append(clock_hz())
+
+    def are_clear(self, policy: ComparePolicy) -> bool:
+        """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
+        candidates = self.running()[1:] if 0 not in self.errors and self.count else []
+        compared = [self.comparison(index, policy) for index in candidates]
+        return bool(compared) and all(
+            row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
+            for row in compared
+        )
+
+    def look_disturbed(self) -> bool:
+        """Return whether the samples of a contender have two speeds, or become slower or faster."""
+        sides = [[sample for slot in self.slots[index] for sample in slot] for index in self.running()]
+        return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
 
 
 def run_rounds(
@@ -116,58 +133,27 @@ def run_rounds(
         clock_hz: returns the SM clock of a turn, right after it.
         exchange: called before the first round and again and again: exchanges what may favor one of the contenders.
         is_disturbed: whether something took time from the rounds so far. Then a verdict takes more of them, as it does
-            where the samples show it: two speeds, or a drift.
+            if the samples show it: two speeds, or a drift.
     """
-    found = Rounds([[] for _ in contenders], [[] for _ in contenders])
+    rounds = Rounds([[] for _ in contenders], [[] for _ in contenders])
     order, start, next_look = random.Random(policy.seed), now(), FIRST_LOOK
     with no_garbage_collection():
-        while not found.is_clear and found.count < (policy.rounds or MOST_ROUNDS):
-            places = found.running()
-            if 0 in found.errors or len(places) < 2:
+        while not rounds.is_clear and rounds.count < (policy.rounds or MAX_ROUNDS):
+            running = rounds.running()
+            if 0 in rounds.errors or len(running) < 2:
                 break
-            if found.count % EXCHANGE_EVERY == 0:
+            if rounds.count % EXCHANGE_EVERY == 0:
                 exchange()
-            for place in order.sample(places, len(places)):
-                _take_turn(found, place, contenders[place], clock_hz)
-            found.seconds = now() - start
-            is_over = found.seconds >= policy.budget_s or (policy.deadline is not None and now() >= policy.deadline)
-            if policy.rounds is None and found.count >= next_look:
+            for index in order.sample(running, len(running)):
+                rounds.take_turn(index, contenders[index], clock_hz)
+            rounds.seconds = now() - start
+            is_over = rounds.seconds >= policy.budget_s or (policy.deadline is not None and now() >= policy.deadline)
+            if policy.rounds is None and rounds.count >= next_look:
                 next_look *= LOOK_EVERY
-                found.is_clear = _are_clear(found, policy) and (
-                    found.count >= LEAST_DISTURBED_ROUNDS or not (is_disturbed() or _look_disturbed(found))
+                rounds.is_clear = rounds.are_clear(policy) and (
+                    rounds.count >= LEAST_DISTURBED_ROUNDS or not (is_disturbed() or rounds.look_disturbed())
                 )
-            if is_over and found.count >= LEAST_PAIRS:
+            if is_over and rounds.count >= LEAST_PAIRS:
                 break
-    found.is_clear = _are_clear(found, policy)
-    return found
-
-
-def _take_turn(found: Rounds, place: int, contender: Contender, clock_hz: Callable[[], float | None]) -> None:
-    """Keep the samples of one turn, or what went wrong in it."""
-    try:
-        samples_s = tuple(contender.slot())
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a provider may raise anything, also what is to end the process; the others go on
-        found.errors[place] = error
-        return
-    found.slots[place].append(samples_s)
-    found.clocks_hz[place].append(clock_hz())
-
-
-def _look_disturbed(found: Rounds) -> bool:
-    """Return whether the samples of a contender have two speeds, or become slower or faster."""
-    sides = [[sample for slot in found.slots[place] for sample in slot] for place in found.running()]
-    return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
-
-
-def _are_clear(found: Rounds, policy: ComparePolicy) -> bool:
-    """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
-    places = [place for place in found.running() if place]
-    if not places or 0 in found.errors or not found.count:
-        return False
-    compared = [found.comparison(place, policy) for place in places]
-    return all(
-        row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
-        for row in compared
-    )
+    rounds.is_clear = rounds.are_clear(policy)
+    return rounds

@@ -1,7 +1,7 @@
-"""Contenders of one case, prepared providers or functions, take turns on the clock.
+"""Contenders of one case, prepared providers or functions, are timed in turns.
 
-Where in memory the objects of a call lie, and which copies of the inputs it works on, makes up to 5 % of the time of a
-short launch. So all contenders share the same copies, and exchange copies and objects again and again: see `exchange`.
+The memory of the objects of a call, and the copies of the inputs it works on, make up to 5 % of the time of a short
+launch. So all contenders share the same copies, and exchange copies and objects again and again: see `exchange`.
 """
 
 from __future__ import annotations
@@ -35,37 +35,35 @@ LONGEST_SHARED_S = 0.02
 """Longest sample, in seconds, of those that are made longer to match the samples of the other contenders."""
 
 CALIBRATION_TURNS = 3
-"""Turns of the warm-up, the last ones, from which the count of samples in a turn is taken."""
+"""Turns of the warm-up, the last ones, from which the number of samples in a turn is taken."""
 
 
 class Contender(ABC):
-    """A provider or a function that takes turns on the clock with the others of its case.
-
-    `record` is None as long as it takes part.
-    """
+    """A provider or a function that is timed in turns with the others of its case; `record` is set when it ends."""
 
     new_call: Callable[[int], samplers.Call] | None = None
-    """Makes a call on a copy of the inputs once more; None for calls so slow that their place does not matter."""
+    """Makes the call on a copy of the inputs again; None for calls so slow that the memory of objects is irrelevant."""
     sampler: Sampler
+    calls: Sequence[samplers.Call] = ()
+    """A call for each copy of the inputs."""
+    cache = "cold"
     call_s = 0.0
-    """Of one call, roughly."""
+    """Rough seconds of a call."""
+    least_s = 0.0
+    """Time of the fewest calls that a comparison makes; 0 for short calls."""
     samples = 1
     """Samples in a turn."""
     first = 0
     """Copy of the inputs that the next launch works on; the count of launches may run past the last copy."""
 
-    def __init__(self, name: str, index: int, device: Device) -> None:
-        """Begin without calls.
-
-        Args:
-            name: in its record.
-            index: in its case, for `worker.announce`.
-            device: where the calls run.
-        """
-        self.name, self.index, self.device = name, index, device
+    def __init__(self, blank: Record, index: int, device: Device) -> None:
+        """Begin without calls; `blank` is the record with nothing measured, `index` that in the case."""
+        self.blank, self.index, self.device = blank, index, device
         self.record: Record | None = None
-        self.calls: Sequence[samplers.Call] = ()
-        self.cache = "cold"
+
+    @abstractmethod
+    def prepare(self, earlier: Sequence[Contender]) -> None:
+        """Verify the first result and make the calls, or set `record`; `earlier` are those that are prepared."""
 
     @abstractmethod
     def finish(self, samples: Samples) -> Record:
@@ -80,7 +78,7 @@ class Contender(ABC):
         return None
 
     def attempt(self, step: Callable[[], object]) -> None:
-        """Do a step of it; an error, even one that is to end the process, ends only its own part."""
+        """Do a step; an error, SystemExit too, ends only this contender's part."""
         worker.announce(self.index)
         try:
             step()
@@ -100,24 +98,49 @@ class Contender(ABC):
     def slot(self) -> tuple[float, ...]:
         """Return the samples of one turn, seconds per launch."""
         worker.announce(self.index)
-        if self.cache == "warm":  # the others have pushed its data out of the cache
+        if self.cache == "warm":  # the others have evicted its data from the cache
             self.calls[0]()
             self.device.synchronize()
         self.first += self.samples * self.sampler.launches_per_sample
         return tuple(self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples))
 
 
-def take_turns(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> None:
-    """Let contenders take turns, the baseline first, and finish their records; without a baseline there are no
-    records.
+def running(contenders: Sequence[Contender]) -> list[Contender]:
+    return [contender for contender in contenders if contender.record is None]
+
+
+def compare_contenders(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> list[Record]:
+    """Prepare contenders, the baseline first, time them in turns, and return a record for each.
+
+    If the baseline or all others cannot run, or their results are wrong, nothing is timed.
     """
+    ready: list[Contender] = []
+    for contender in contenders:
+        if contenders[0].record is None:
+            contender.attempt(partial(contender.prepare, ready))
+            ready += running([contender])
+    if contenders[0].record is None and len(ready) > 1:
+        take_turns(ready, device, policy)
+    return completed([contender.blank for contender in contenders], [contender.record for contender in contenders])
+
+
+def completed(blanks: Sequence[Record], records: Sequence[Record | None]) -> list[Record]:
+    """Return the records of a case; those that are None were not timed, because the others could not be either."""
+    reasons = [f"{record.provider} {record.status}: {record.reason}" for record in records if record is not None]
+    return [
+        record or replace(blank, reason=f"nothing to compare with: {reasons[0]}")
+        for blank, record in zip(blanks, records, strict=True)
+    ]
+
+
+def take_turns(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> None:
+    """Time prepared contenders in turns and set their records; without a baseline there are none."""
     poller = Poller(device)
-    for place, contender in enumerate(contenders):
-        # All rotate through the same copies, as far apart as can be, so that none finds what another has just touched.
-        contender.attempt(partial(contender.begin, place * len(contender.calls) // len(contenders), poller))
-    settled = warm_up(contenders, device)
-    running = [contender for contender in contenders if contender.record is None]
-    if contenders[0].record is not None or len(running) < 2:
+    for index, contender in enumerate(contenders):
+        # All rotate through the same copies, as far apart as possible, so that none uses what another has just touched.
+        contender.attempt(partial(contender.begin, index * len(contender.calls) // len(contenders), poller))
+    settled, ready = warm_up(contenders, device), running(contenders)
+    if contenders[0].record is not None or len(ready) < 2:
         return
     poller.begin()
     before, order = snapshot(device), random.Random(policy.seed)
@@ -129,69 +152,61 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         return seen[-1].sm_clock_hz if seen else None
 
     def telemetry() -> dict[str, Any]:
-        # Without the count of launches: energy cannot be told apart between contenders that take turns.
+        # Without the number of launches: the energy of interleaved contenders cannot be separated.
         return row_telemetry(before, snapshot(device))
 
     rounds = run_rounds(
-        running,
+        ready,
         policy,
         clock_hz=clock_hz,
-        exchange=lambda: exchange(running, order),
+        exchange=lambda: exchange(ready, order),
         is_disturbed=lambda: disturbance(telemetry(), device.is_gpu) is not None,
     )
-    during = telemetry()
+    during, names = telemetry(), [contender.blank.provider for contender in ready]
 
-    def finish(place: int) -> None:
-        contender = running[place]
-        record = contender.finish(samples_of(contender, rounds, place, settled, during))
-        if record.samples_s:
-            pairs = pairing(rounds, policy, place, [one.name for one in running])
-            record = replace(record, interleaved=pairs)
-        contender.record = record
+    def finish(index: int) -> None:
+        record = ready[index].finish(samples_of(ready[index], rounds, index, settled, during))
+        pairs = pairing(rounds, policy, index, names) if record.samples_s else {}
+        ready[index].record = replace(record, interleaved=pairs)
 
-    for place, error in rounds.errors.items():
-        running[place].record = running[place].failed(error)
-    for place in rounds.running() if 0 not in rounds.errors else ():
-        running[place].attempt(partial(finish, place))
+    for index, error in rounds.errors.items():
+        ready[index].record = ready[index].failed(error)
+    for index in rounds.running() if 0 not in rounds.errors else ():
+        ready[index].attempt(partial(finish, index))
 
 
 def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
-    """Let contenders take turns until their time is steady, then set how many samples a turn has.
-
-    Returns:
-        Whether it became steady.
-    """
+    """Run turns until the time is steady, then set the number of samples in a turn; return whether it became steady."""
     times_s: list[list[float]] = [[] for _ in contenders]
 
-    def take_turn(place: int) -> None:
-        contender = contenders[place]
-        times_s[place].append(contender.slot()[0] * contender.sampler.launches_per_sample)
+    def take_turn(index: int) -> None:
+        contender = contenders[index]
+        times_s[index].append(contender.slot()[0] * contender.sampler.launches_per_sample)
 
     def work() -> float:
-        for place, contender in enumerate(contenders):
+        for index, contender in enumerate(contenders):
             if contender.record is None:
-                contender.attempt(partial(take_turn, place))
+                contender.attempt(partial(take_turn, index))
         return sum(taken_s[-1] for taken_s in times_s if taken_s)
 
     share_launches(contenders)
     settling = settle(work, limits_of(device))
     for contender, taken_s in zip(contenders, times_s, strict=True):
         if contender.record is None:
-            contender.call_s = min(taken_s) / contender.sampler.launches_per_sample  # a single one may be held up
+            contender.call_s = min(taken_s) / contender.sampler.launches_per_sample  # a single turn may be delayed
             contender.samples = samples_per_turn(median(taken_s[-CALIBRATION_TURNS:]), device.type)
     share_launches(contenders)
     return settling.settled
 
 
 def samples_per_turn(sample_s: float, device_type: str) -> int:
-    """Return how many samples of `sample_s` seconds fill a turn, at least one."""
     return max(1, math.floor(SLOT_S[device_type] / max(sample_s, 1e-9)))
 
 
 def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.HostSampler]]:
-    """Return the contenders that are timed by the host's clock, with their samplers."""
-    running = [(contender, contender.sampler) for contender in contenders if contender.record is None]
-    return [(contender, sampler) for contender, sampler in running if isinstance(sampler, samplers.HostSampler)]
+    """Return the running contenders that are timed by the host's timer, with their samplers."""
+    timed = [(contender, contender.sampler) for contender in running(contenders)]
+    return [(contender, sampler) for contender, sampler in timed if isinstance(sampler, samplers.HostSampler)]
 
 
 def share_launches(contenders: Sequence[Contender]) -> None:
@@ -209,7 +224,7 @@ def share_launches(contenders: Sequence[Contender]) -> None:
 
 
 def exchange(contenders: Sequence[Contender], order: random.Random) -> None:
-    """Let the contenders on the host's clock exchange the copies they work on, with new objects for their calls.
+    """Let the contenders on the host's timer exchange the copies they work on, with new objects for their calls.
 
     The objects of one copy are made one after the other, in random order: a function whose objects were always made
     later was up to 2 % slower than itself. The copies are exchanged and not chosen anew, so that the time since the
@@ -218,26 +233,27 @@ def exchange(contenders: Sequence[Contender], order: random.Random) -> None:
     """
     hosts = on_host(contenders)
     calls = [list(contender.calls) for contender, _ in hosts]
-    makers = [(made, one.new_call) for made, (one, _) in zip(calls, hosts, strict=True) if one.new_call]
+    makers = [(made, contender.new_call) for made, (contender, _) in zip(calls, hosts, strict=True)]
     for copy in range(min(map(len, calls), default=0)):
         order.shuffle(makers)
         for made, new_call in makers:
-            made[copy] = new_call(copy)
-    places = [contender.first for contender, _ in hosts]
-    order.shuffle(places)
-    for (contender, sampler), made, place in zip(hosts, calls, places, strict=True):
-        contender.first = place % len(made)
+            if new_call is not None:
+                made[copy] = new_call(copy)
+    firsts = [contender.first for contender, _ in hosts]
+    order.shuffle(firsts)
+    for (contender, sampler), made, first in zip(hosts, calls, firsts, strict=True):
+        contender.first = first % len(made)
         sampler.calls = itertools.cycle([*made[contender.first :], *made[: contender.first]])
 
 
-def samples_of(contender: Contender, rounds: Rounds, place: int, settled: bool, telemetry: dict[str, Any]) -> Samples:
-    """Return the samples of a contender's turns, with what is measured beside them."""
+def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]) -> Samples:
+    """Return the samples of all turns of a contender, with the rest of its measurement."""
     calls, device, limits = contender.calls, contender.device, limits_of(contender.device)
-    samples_s = tuple(sample for slot in rounds.slots[place] for sample in slot)
+    samples_s = tuple(sample for slot in rounds.slots[index] for sample in slot)
     middle, interval = median(samples_s), median_ci95(samples_s)
     is_narrow = half_width(interval, middle) <= limits.target_half_width
-    # One window for all of them, but each ran at a clock of its own.
-    clocks_hz = [clock for clock in rounds.clocks_hz[place] if clock is not None]
+    # The telemetry is that of all contenders together, but each ran at its own clock.
+    clocks_hz = [clock for clock in rounds.clocks_hz[index] if clock is not None]
     samples = Samples(
         samples_s=samples_s,
         launches_per_sample=contender.sampler.launches_per_sample,
@@ -257,13 +273,13 @@ def samples_of(contender: Contender, rounds: Rounds, place: int, settled: bool, 
     return replace(samples, warm_median_s=warm_median_s(calls, samples, device))
 
 
-def pairing(rounds: Rounds, policy: ComparePolicy, place: int, names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields by which the samples of a record can be paired with those of the others, round by round."""
-    clocks_hz = rounds.clocks_hz[place]
+def pairing(rounds: Rounds, policy: ComparePolicy, index: int, names: Sequence[str]) -> dict[str, Any]:
+    """Return the field `interleaved` of a record, by which its samples are paired with those of the others."""
+    slots, clocks_hz = rounds.slots[index], rounds.clocks_hz[index]
     return {
         "with": list(names),
-        "rounds": len(rounds.slots[place]),
-        "samples_per_round": len(rounds.slots[place][0]) if rounds.slots[place] else None,
+        "rounds": len(slots),
+        "samples_per_round": len(slots[0]) if slots else None,
         "is_fixed": policy.rounds is not None,
         "is_clear": rounds.is_clear,
         "seconds": rounds.seconds,

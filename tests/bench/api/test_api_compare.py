@@ -120,7 +120,9 @@ def test_a_candidate_that_raises_while_it_is_timed_has_failed():
     with pytest.raises(bench.UsageError, match="failed: raised RuntimeError: tired"):
         bench.compare({"double": double, "tires": tires}, X, **QUICK)
     calls.clear()
-    with pytest.raises(bench.UsageError, match="tires raised RuntimeError"):
+    with pytest.raises(
+        bench.UsageError, match="baseline: function 32x32 fp32 tires: failed: raised RuntimeError: tired"
+    ):
         bench.compare({"tires": tires, "double": double}, X, **QUICK)
 
 

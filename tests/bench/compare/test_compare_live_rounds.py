@@ -7,7 +7,7 @@ import pytest
 
 from bench.harness.compare.rounds import (
     FIRST_LOOK,
-    MOST_ROUNDS,
+    MAX_ROUNDS,
     ComparePolicy,
     run_rounds,
 )
@@ -129,7 +129,7 @@ def test_a_deadline_ends_the_rounds_whatever_the_preparation_took():
 
 def test_rounds_never_exceed_what_the_looks_are_planned_for():
     found = rounds_of(SimulatedDevice(noise=0.05, launch_s=1e-9), 1.0, 1.0, policy=ComparePolicy(1e-6, budget_s=1e9))
-    assert found.count == MOST_ROUNDS
+    assert found.count == MAX_ROUNDS
     assert not found.is_clear
 
 

@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -33,8 +34,11 @@ class Plain(Contender):
     """A contender whose calls are given and whose result is right."""
 
     def __init__(self, calls, name="f", cache="cold", new_call=None):
-        super().__init__(name, 0, cpu_device())
+        super().__init__(replace(BLANK, provider=name), 0, cpu_device())
         self.calls, self.cache, self.new_call = calls, cache, new_call
+
+    def prepare(self, earlier):
+        pass
 
     def finish(self, samples):
         return Record(**vars(BLANK) | {"status": "ok", "samples_s": samples.samples_s})
@@ -98,7 +102,7 @@ def test_a_provider_that_is_too_slow_for_the_time_left_is_skipped_before_the_rou
             contender.record = contender.row.blank()
 
     monkeypatch.setattr(interleaving, "slow_call_s", lambda call, device: call_s)
-    monkeypatch.setattr(interleaving, "take_turns", take_turns)
+    monkeypatch.setattr(turns, "take_turns", take_turns)
     monkeypatch.setattr(budget, "left_s", lambda: left_s)
     monkeypatch.setattr(budget, "refusal", lambda row, together: None)
     records = interleave([ROW, ROW], device, None, ComparePolicy(0.01), budget)
