@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.function import (
+    Function,
     Inputs,
-    blank_of,
     check_number,
-    copies_of,
-    counted,
     current,
     environment_of,
-    first_call,
     fresh,
     known_ceilings,
-    made_by,
     raising,
 )
 from bench.harness.api.records import Notebook, Records
@@ -131,10 +127,11 @@ def compare(
         raise UsageError(f"rounds={rounds!r:.60} must be a whole number from 2, or None")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    blank, first = blank_of(fn, args, inputs, work, dtype, cache, device), made_by(inputs, args)
+    subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device)
+    first = subject.first_set()
     with raising(name):
-        truth, under_test, _ = first_call(fn, fresh(first), kwargs, device)
-        blank = counted(blank, fn, fresh(first), kwargs)
+        truth, under_test, _ = subject.call(fresh(first))
+        blank = subject.counted(fresh(first))
     blank = replace(blank, op="function", extra={**blank.extra, "work": f"{blank.extra['work']}, of {name}"})
 
     def wrong(fn: Callable[..., Any]) -> str | None:
@@ -142,7 +139,7 @@ def compare(
         return difference(truth, result, tolerance) if check else None
 
     with current(under_test):
-        sets, reached, _ = copies_of(first, inputs, cache, under_test)
+        sets, reached, _ = subject.copies(first, under_test)
         contenders = [
             FunctionContender(replace(blank, provider=provider), index, under_test, wrong, candidate, cache)
             for index, (provider, candidate) in enumerate(named.items())

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from numbers import Integral
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from bench.harness.api.records import JudgedRecord
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.data import inputs as copies
+from bench.harness.data import inputs as rotation
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
 from bench.harness.measure.errors import one_line
 from bench.harness.measure.flags import Flag, recorded
@@ -42,6 +42,7 @@ BY_BYTES = ("bytes_per_s", "mbu", "bandwidth_kind", "mix", "mix_pct")
 BY_BOTH = ("intensity", "bound", "peak_units", "held_back_by", "roofline_pct", "measured_pct")
 """Judged keys that mean nothing without the FLOPs, without the bytes, and without either."""
 
+MOVED = ("bytes_read", "bytes_written")
 Inputs = Callable[[], Any]
 
 
@@ -85,85 +86,127 @@ def measure(
         UsageError: an argument cannot be, there is no such device, or `fn` raised (its error is the cause).
     """
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
-    blank = blank_of(fn, args, inputs, work, dtype, cache, device, budget_s)
-    return measured(fn, args, kwargs, inputs, blank, cache, device, budget_s, is_counted=True)
+    return Function(fn, args, kwargs, inputs, work, dtype, cache, device).measure(budget_s)
 
 
-def measured(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    inputs: Inputs | None,
-    blank: Record,
-    cache: str,
-    device: str | None,
-    budget_s: float | None,
-    is_counted: bool = False,
-) -> JudgedRecord:
-    """Return the record of a function, with the result of its first call.
-
-    Arguments as of `measure`; `blank` is of `blank_of`, and with `is_counted` the work that it lacks is counted.
+@dataclass
+class Function:
+    """A function with its arguments and how to measure it, as of `measure`; its `blank` has nothing measured.
 
     Raises:
-        UsageError: as `measure`.
+        UsageError: an argument cannot be; so do the methods, as `measure`.
     """
-    __tracebackhide__ = True  # a test that fails in the function shows the function, not this file
-    first = made_by(inputs, args)
-    with raising(blank.op):
-        result, under_test, first_call_s = first_call(fn, first, kwargs, device)
-        if is_counted:
-            blank = counted(blank, fn, first, kwargs)
-        with current(under_test):
-            sets, reached, flags = copies_of(first, inputs, cache, under_test)
-            calls = [functools.partial(fn, *each, **kwargs) for each in sets]
-            samples = take_samples(calls, reached, under_test, limits_of(under_test), blank.flops or None, budget_s)
-    ceilings = known_ceilings(under_test)
-    # The advice of a flag is about options of the commands, which a function does not have.
-    flags += interpreted(fn)
-    record = recorded(blank, samples, under_test, ceilings, cache, flags, has_advice=False)
-    record = replace(record, copies=len(sets), first_call_s=first_call_s)
-    return JudgedRecord.of(record, environment_of(under_test, "measure"), judged(record, ceilings), result)
+
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    inputs: Inputs | None
+    work: Mapping[str, Any]
+    """Declared FLOPs and bytes; what is missing or None is unknown."""
+    dtype: Any
+    cache: str
+    device: str | None
+    blank: Record = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_counts(self.work)
+        dtype = "" if self.dtype is None else dtype_named(str(self.dtype))
+        if dtype and dtype not in DTYPES:
+            raise UsageError(
+                f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}; "
+                "a dtype that is meant for the function itself goes in with functools.partial"
+            )
+        if self.inputs is not None and not callable(self.inputs):
+            raise UsageError(f"inputs={self.inputs!r:.60} must be a function that makes the arguments")
+        if self.inputs is not None and self.args:
+            raise UsageError(f"inputs= makes the positional arguments, so that {len(self.args)} more have no place")
+        if self.cache not in ("cold", "warm"):
+            raise UsageError(f"cache={self.cache!r} must be 'cold' or 'warm'")
+        check_device(self.device)
+        counts = {name: None if count is None else int(count) for name, count in self.work.items()}
+        if any(counts.get(name) is not None for name in MOVED):
+            counts |= {name: counts.get(name) or 0 for name in MOVED}
+        values: dict[str, Any] = {"provider": "function", "dtype": dtype, "shape": {"calls": 1}, "case": "-", **counts}
+        self.blank = Record(op=name_of(self.fn), status="skipped", **values)
+
+    def measure(self, budget_s: float | None = None, is_counted: bool = True) -> JudgedRecord:
+        """Return the record, with the result of the first call; unknown work is counted by one more call."""
+        __tracebackhide__ = True  # a test that fails in the function shows the function, not this file
+        if budget_s is not None:
+            check_number("budget_s", budget_s, "of seconds above 0")
+        first = self.first_set()
+        with raising(self.blank.op):
+            result, device, first_call_s = self.call(first)
+            blank = self.counted(first) if is_counted else self.blank
+            with current(device):
+                sets, reached, flags = self.copies(first, device)
+                calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
+                samples = take_samples(calls, reached, device, limits_of(device), blank.flops or None, budget_s)
+        ceilings = known_ceilings(device)
+        flags += interpreted(self.fn)
+        # The advice of a flag is about options of the commands, which a function does not have.
+        record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
+        record = replace(record, copies=len(sets), first_call_s=first_call_s)
+        return JudgedRecord.of(record, environment_of(device, "measure"), judged(record, ceilings), result)
+
+    def first_set(self) -> tuple[Any, ...]:
+        """Return a set of positional arguments; anything but a tuple is the only argument, a list of tensors too."""
+        if self.inputs is None:
+            return tuple(self.args)
+        with raising("inputs"):
+            made = self.inputs()
+        if made is None:
+            raise UsageError(
+                "inputs= returned nothing; it must return the arguments of one call, as a tuple or a single one"
+            )
+        return made if isinstance(made, tuple) else (made,)
+
+    def call(self, args: Sequence[Any]) -> tuple[Any, Device, float]:
+        """Return the result of a call, the device under test, and the seconds of the call."""
+        import torch
+
+        __tracebackhide__ = True
+        device, start = device_of(self.device, [args, self.kwargs]), time.perf_counter()
+        result = self.fn(*args, **self.kwargs)
+        device = device or device_of(self.device, result)
+        if device is None and torch.cuda.is_available():
+            raise UsageError("no argument or result is a tensor, so that device='cpu' or device='cuda' must be given")
+        device = device or cpu_device(torch.get_num_threads())
+        device.synchronize()
+        return result, device, time.perf_counter() - start
+
+    def counted(self, args: Sequence[Any]) -> Record:
+        """Return the blank record with the work that was not declared; complex numbers have no peak."""
+        from bench.harness.api.counted import with_work
+
+        record = with_work(self.blank, self.fn, args, self.kwargs)
+        is_complex = any("complex" in str(getattr(array, "dtype", "")) for array in arrays_in([args, self.kwargs]))
+        return replace(record, dtype="") if is_complex and not self.blank.dtype else record
+
+    def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
+        """Return sets of arguments that flush each other out of the cache, what launches that go round them find,
+        `cold`, `partly-cold` or `warm`, and a flag if there is nothing to go round.
+        """
+        if self.cache == "warm":
+            return [first], "warm", ()
+        if self.inputs is None and not arrays_in(first):
+            reason = "no tensor is among the arguments, so that there is nothing to go round: it is warm"
+            return [first], "warm", (Flag("not-cold", reason, ""),)
+        make = self.first_set if self.inputs is not None else functools.partial(fresh, first)
+        sets = [first, make()]
+        shared = {_address(array) for array in arrays_in(first)}
+        fresh_bytes = sum(_bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared)
+        if not fresh_bytes:
+            found = "the same tensors again" if shared else "nothing with bytes"
+            raise UsageError(
+                f"inputs= made {found}: make new tensors or arrays at each call, or measure with cache='warm'"
+            )
+        plan = rotation.plan_rotation(fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold")
+        sets += [make() for _ in range(plan.copies - len(sets))]
+        return sets[: plan.copies], plan.cache, ()
 
 
 # ---- what is rejected ---------------------------------------------------------------------------------------------
-
-
-def blank_of(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    inputs: Inputs | None,
-    work: Mapping[str, Any],
-    dtype: Any,
-    cache: str,
-    device: str | None,
-    budget_s: float | None = None,
-) -> Record:
-    """Return the record of a function with its declared work and nothing measured; a count of None is unknown.
-
-    Raises:
-        UsageError: an argument cannot be; arguments as of `measure`.
-    """
-    check_counts(work)
-    dtype_name = "" if dtype is None else dtype_named(str(dtype))
-    if dtype_name and dtype_name not in DTYPES:
-        raise UsageError(
-            f"dtype={dtype!r} must be one of {', '.join(DTYPES)}; "
-            "a dtype that is meant for the function itself goes in with functools.partial"
-        )
-    if inputs is not None and not callable(inputs):
-        raise UsageError(f"inputs={inputs!r:.60} must be a function that makes the arguments")
-    if inputs is not None and args:
-        raise UsageError(f"inputs= makes the positional arguments, so that {len(args)} more have no place")
-    if cache not in ("cold", "warm"):
-        raise UsageError(f"cache={cache!r} must be 'cold' or 'warm'")
-    if budget_s is not None:
-        check_number("budget_s", budget_s, "of seconds above 0")
-    check_device(device)
-    counts = {name: None if value is None else int(value) for name, value in work.items()}
-    if any(counts.get(name) is not None for name in ("bytes_read", "bytes_written")):
-        counts |= {name: counts.get(name) or 0 for name in ("bytes_read", "bytes_written")}
-    fields: dict[str, Any] = {"provider": "function", "shape": {"calls": 1}, "case": "-", "status": "skipped", **counts}
-    return Record(op=name_of(fn), dtype=dtype_name, **fields)
 
 
 def check_counts(work: Mapping[str, Any]) -> None:
@@ -211,28 +254,6 @@ def raising(name: str) -> Iterator[None]:
 
 
 detected = functools.cache(detect)
-
-
-def first_call(
-    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], name: str | None
-) -> tuple[Any, Device, float]:
-    """Return the result of a call, the device of that name or of the tensors in the call, and its seconds.
-
-    Raises:
-        UsageError: there is no such device, or the device is unknown.
-        Exception: whatever the function raises.
-    """
-    import torch
-
-    __tracebackhide__ = True
-    device, start = device_of(name, [args, kwargs]), time.perf_counter()
-    result = fn(*args, **kwargs)
-    device = device or device_of(name, result)
-    if device is None and torch.cuda.is_available():
-        raise UsageError("no argument or result is a tensor, so that device='cpu' or device='cuda' must be given")
-    device = device or cpu_device(torch.get_num_threads())
-    device.synchronize()
-    return result, device, time.perf_counter() - start
 
 
 def device_of(name: str | None, values: Any) -> Device | None:
@@ -287,45 +308,6 @@ def environment_of(device: Device, command: str) -> Environment:
 # ---- arguments ----------------------------------------------------------------------------------------------------
 
 
-def made_by(inputs: Inputs | None, args: Sequence[Any] = ()) -> tuple[Any, ...]:
-    """Return a set of positional arguments; anything but a tuple is the only argument, a list of tensors too."""
-    if inputs is None:
-        return tuple(args)
-    with raising("inputs"):
-        made = inputs()
-    if made is None:
-        raise UsageError(
-            "inputs= returned nothing; it must return the arguments of one call, as a tuple or a single one"
-        )
-    return made if isinstance(made, tuple) else (made,)
-
-
-def copies_of(
-    first: tuple[Any, ...], inputs: Inputs | None, cache: str, device: Device
-) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
-    """Return sets of arguments that flush each other out of the cache, what launches that go round them find, `cold`,
-    `partly-cold` or `warm`, and the reason if it cannot be cold.
-
-    Raises:
-        UsageError: the sets hold no array that is not in all of them.
-    """
-    if cache == "warm":
-        return [first], "warm", ()
-    if inputs is None and not arrays_in(first):
-        reason = "no tensor is among the arguments, so that there is nothing to go round: it is warm"
-        return [first], "warm", (Flag("not-cold", reason, ""),)
-    make = functools.partial(fresh, first) if inputs is None else functools.partial(made_by, inputs)
-    sets = [first, make()]
-    shared = {_address(array) for array in arrays_in(first)}
-    fresh_bytes = sum(_bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared)
-    if not fresh_bytes:
-        found = "the same tensors again" if shared else "nothing with bytes"
-        raise UsageError(f"inputs= made {found}: make new tensors or arrays at each call, or measure with cache='warm'")
-    plan = copies.plan_rotation(fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold")
-    sets += [make() for _ in range(plan.copies - len(sets))]
-    return sets[: plan.copies], plan.cache, ()
-
-
 def arrays_in(value: Any) -> list[Any]:
     """Return the tensors and arrays in nested tuples, lists and dictionaries."""
     from torch.utils._pytree import tree_leaves
@@ -362,15 +344,6 @@ def _address(array: Any) -> int:
 
 
 # ---- what it means ------------------------------------------------------------------------------------------------
-
-
-def counted(blank: Record, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Record:
-    """Return the record with the work that was not declared, counted by one more call; complex numbers have no peak."""
-    from bench.harness.api.counted import with_work
-
-    record = with_work(blank, fn, args, kwargs)
-    is_complex = any("complex" in str(getattr(array, "dtype", "")) for array in arrays_in([args, kwargs]))
-    return record if blank.dtype or not is_complex else replace(record, dtype="")
 
 
 def judged(record: Record, ceilings: Ceilings) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.api.function import blank_of, detected, device_of, environment_of, measure, name_of
+from bench.harness.api.function import Function, detected, device_of, environment_of, measure, name_of
 from bench.harness.api.records import Records
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data.inputs import torch_dtype
@@ -59,7 +59,7 @@ def sweep(
     if not sizes:
         raise UsageError("shapes= is empty; give at least one")
     for fn in functions.values():
-        blank_of(fn, (), inputs, {}, None, cache, device, budget_s)
+        Function(fn, (), {}, inputs, {}, None, cache, device)
     place, make = detected(device).torch_name, inputs or _normal
 
     def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:

@@ -96,8 +96,8 @@ def test_the_error_of_a_function_is_kept_as_the_cause():
 
 def test_cold_launches_go_round_sets_that_fill_the_cache_several_times(monkeypatch):
     planned, seen, made = [], set(), []
-    rotation = function_meter.copies.Rotation(3, "cold")
-    monkeypatch.setattr(function_meter.copies, "plan_rotation", lambda *given: planned.append(given) or rotation)
+    rotation = function_meter.rotation.Rotation(3, "cold")
+    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: planned.append(given) or rotation)
     weights = torch.ones(MIB)
 
     def inputs():
@@ -114,8 +114,8 @@ def test_cold_launches_go_round_sets_that_fill_the_cache_several_times(monkeypat
 
 
 def test_sets_that_do_not_fill_the_cache_are_called_warm(monkeypatch):
-    rotation = function_meter.copies.Rotation(1, "warm")
-    monkeypatch.setattr(function_meter.copies, "plan_rotation", lambda *_: rotation)
+    rotation = function_meter.rotation.Rotation(1, "warm")
+    monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *_: rotation)
     answer = bench.measure(torch.neg, torch.ones(16))
     assert (answer.cache, answer.copies) == ("warm", 1)
     assert "not-cold" in answer.flags
