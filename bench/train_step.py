@@ -42,8 +42,7 @@ from bench.harness.model.known import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
-from results.show.judge import judged
-from results.show.table import ABSENT, format_number, format_time, render_table
+from results.show.table import ABSENT, format_number, render_table
 from results.show.terminal import Parser
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
 from roofline.accounting.config.config import ConfigError
@@ -77,8 +76,6 @@ MAX_BATCH, MAX_LAYERS, MAX_CASES = 2**20, 10_000, 1000
 CONVENTION = "gemm-causal-exact"
 """How the model's FLOPs are counted: every matmul, and the pairs of tokens that a causal mask lets through."""
 
-TIME_TITLE = "time of a step, all micro-batches together; MFU by what the model needs, HFU by what is executed"
-
 MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
 
 MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("_", " "): name for name in COMPONENTS}}
@@ -93,6 +90,8 @@ FLOPS = {
     "predicted": "counted_flops_estimated",
 }
 """Fields of a record by title."""
+
+OPTION_NAMES = ("model", "recipe", "checkpoint", "micro_batches", "optimizer")
 
 LISTED = (
     *("bench.train_step", "train-step", "bxs", ", ".join(RECIPE_NAMES), ", ".join(PROVIDERS)),
@@ -263,19 +262,18 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     measured = [record for record in records if record.status == "ok"]
     if not measured:
         return
-    scores = judged(environment, measured)
-    times = {"step": [format_time(record.median_s) for record in measured]}
-    times |= {name: [format_time(record.phases_s[name]) for record in measured] for name in measured[0].phases_s}
-    for key in ("mfu", "hfu"):
-        times[key.upper()] = [ABSENT if score[key] is None else f"{score[key]:.1%}" for score in scores]
     memory = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
     memory["allocator peak"] = [_mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]
     counts = {title: [getattr(record, name) for record in measured] for title, name in FLOPS.items()}
     flops = {title: [format_number(count / 1e9, 6) for count in column] for title, column in counts.items()}
     pairs = zip(counts["predicted"], counts["counted"], strict=True)
     flops["off by"] = [str(predicted - counted) for predicted, counted in pairs]
-    for title, cells in ((TIME_TITLE, times), (MEMORY_TITLE, memory), (FLOPS_TITLE, flops)):
-        _print_cells(title, measured, cells, console)
+    for title, cells in ((MEMORY_TITLE, memory), (FLOPS_TITLE, flops)):
+        shown = {name: texts for name, texts in cells.items() if {*texts} != {ABSENT}}
+        leaves = range(len(shown), 0, -1)
+        columns = [Column(name, shown[name], "right", turn) for name, turn in zip(shown, leaves, strict=True)]
+        console.print(f"\n{title}", markup=False, highlight=False, soft_wrap=True)
+        print_grid(console, [*_names(measured), *columns])
     for note in dict.fromkeys(note for record in measured for note in record.notes):
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 
@@ -291,17 +289,12 @@ def _against_estimate(record: Record, name: str) -> str:
     return f"{_mb(measured)} {'=' if estimated == measured else 'new' if error is None else f'{error:+.2g}%'}"
 
 
-def _print_cells(title: str, records: Sequence[Record], cells: dict[str, list[str]], console: Console) -> None:
-    """Print a further table of the same rows; a column that says nothing is left out."""
-    what = {"case": [record.case for record in records]}
-    for name in ("model", "recipe", "checkpoint", "micro_batches", "optimizer"):
-        what[name.replace("_", " ")] = [str(record.options[name]) for record in records]
-    what["provider"] = [record.provider for record in records]
-    columns = [Column(name, texts) for name, texts in what.items() if name == "case" or len(set(texts)) > 1]
-    shown = {name: texts for name, texts in cells.items() if {*texts} != {ABSENT}}
-    columns += [Column(name, texts, "right", leaves=len(shown) - at) for at, (name, texts) in enumerate(shown.items())]
-    console.print(f"\n{title}", markup=False, highlight=False, soft_wrap=True)
-    print_grid(console, columns)
+def _names(records: Sequence[Record]) -> list[Column]:
+    """Return the columns that tell rows apart."""
+    names = {name.replace("_", " "): [str(record.options[name]) for record in records] for name in OPTION_NAMES}
+    names["provider"] = [record.provider for record in records]
+    varying = [Column(name, texts) for name, texts in names.items() if len(set(texts)) > 1]
+    return [Column("case", [record.case for record in records]), *varying]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

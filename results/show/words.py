@@ -180,7 +180,6 @@ COLUMNS = {
     "checkpoint": _column("Which layers are computed again in the backward pass, to keep less.", source=TRAINING),
     "micro batches": _column("Parts that a step's sequences are computed in.", source=TRAINING),
     "optimizer": _column("The optimizer, or the seconds of its phase.", source=TRAINING),
-    "step": _column("Seconds of a whole step, median.", source=TRAINING),
     "device": _column(
         "On a GPU: seconds of the same step where all of it is queued before it begins: the host costs nothing.",
         source=TRAINING,
