@@ -54,8 +54,7 @@ def load(
     import warnings
     from pathlib import Path
 
-    from results.compare.load import Wanted
-    from results.compare.selection import Selection
+    from results.compare.selection import Selection, Wanted
     from results.compare.selection import since as moment
     from results.show.rows import to_frame
     from results.store.runs import StoreError, list_runs

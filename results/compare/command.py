@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from results.compare.load import turns_of
-from results.compare.selection import NAMED, add_records, add_runs, wanted_of
-from results.compare.sides import MODES, CompareOptions
+from results.compare.selection import EVERYTHING, NAMED, Wanted, add_records, add_runs, load, wanted_of
+from results.compare.sides import MODES, CompareError, CompareOptions
+from results.compare.turns import turns_of
 from results.show.export import TABLE_FORMATS
 from results.show.theme import add_theme
 from results.stats.comparison import DEFAULT_MARGIN
-from results.store.runfile import StoreError
+from results.store.runfile import MEASURING, StoreError
 
 if TYPE_CHECKING:
     from results.store.runfile import Run
@@ -123,7 +123,6 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     """
     from results.compare.comparison import compare
     from results.compare.earlier import runs_beside
-    from results.compare.load import load, selected
     from results.compare.output import as_text, exit_code
     from results.compare.plot import draw
     from results.show.picture import check_picture, save_picture
@@ -133,7 +132,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     wanted = wanted_of(options)
     paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
     whole = [load(path) for path in paths]
-    loaded = [selected(run, wanted) for run in whole]
+    loaded = [wanted.of(run) for run in whole]
     for one in loaded:
         if not one.records:
             raise StoreError(_empty(one, wanted))
@@ -162,7 +161,6 @@ def saved_verdicts(run: Run, stdout: TextIO) -> str:
     """Return the table of a saved comparison; nothing for a run that is none, or has nothing to compare."""
     from results.compare.comparison import compared_of
     from results.compare.output import as_text
-    from results.compare.sides import CompareError
 
     request = saved_request(run)
     try:
@@ -180,10 +178,7 @@ def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:
     return CompareOptions(saved.by, options.baseline or saved.baseline, margin, options.force)
 
 
-def _empty(run: Run, wanted: object) -> str:
-    from results.compare.load import EVERYTHING
-    from results.store.runfile import MEASURING
-
+def _empty(run: Run, wanted: Wanted) -> str:
     selected = "" if wanted == EVERYTHING else f" of {NAMED}"
     text = f"{run.path} has no record{selected}"
     text += f": {MEASURING}" if any(note.endswith(MEASURING) for note in run.notes) else ""

@@ -2,33 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from results.compare.earlier import RunSpreads, between_visits, of_same_code
-from results.compare.flags import with_flags
-from results.compare.load import turns_of, windows
-from results.compare.match import WRONG, MatchedPair, Unmatched, match
-from results.compare.row import ComparedRow, Side, verdict_in_cycles
+from results.compare.flags import BIMODAL, flags_of, with_flags
 from results.compare.sides import (
     VERSION,
+    WRONG,
     CompareError,
     CompareOptions,
+    MatchedPair,
+    RowKey,
+    Unmatched,
     baseline_side,
     candidate_side,
     check_request,
     differences,
     labels_of,
+    match,
     source_words,
 )
-from results.compare.turns import Pair, compare_cycles, compare_turns, side_by_side
+from results.compare.turns import Pair, compare_turns, cycles_ratio, side_by_side, turns_of, windows
 from results.record import Environment, Record
-from results.stats.comparison import FASTER, MORE_SAMPLES, SLOWER, Comparison, with_holm
+from results.show.judge import judged
+from results.stats.comparison import (
+    DEFAULT_MARGIN,
+    FASTER,
+    MORE_SAMPLES,
+    SLOWER,
+    UNKNOWN,
+    Comparison,
+    verdict_of,
+    with_holm,
+)
 from results.stats.spread import GIVEN, Spread, given_spread, widest
-from results.stats.unpaired import compare_sides, side_of
-from results.stats.verdict import times_longer
+from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One side of a row: its records, all of one provider and one case, from one or several windows of time."""
+
+    label: str
+    """Name of this side."""
+    records: Sequence[Record]
+    environment: Environment
+
+    @property
+    def provider(self) -> str:
+        return self.records[0].provider
+
+    @property
+    def time_s(self) -> float:
+        """Median; of several windows their geometric mean."""
+        medians_s = [one.median_s for one in self.records if one.median_s]
+        return medians_s[0] if len(medians_s) == 1 else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
+
+    @cached_property
+    def _score(self) -> Mapping[str, Any]:
+        return judged(self.environment, self.records[:1])[0]
+
+    def rate(self, key: str) -> float | None:
+        """Return a judged rate or utilization of the first record, which all are of the same work, at `time_s`."""
+        value, median_s = self._score[key], self.records[0].median_s
+        return value * median_s / self.time_s if value and median_s else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Fraction of the peak; None if a count or the peak is unknown."""
+        return self.rate("mfu")
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Compulsory bytes a second; None if the bytes are unknown or 0."""
+        return self.rate("bytes_per_s")
+
+    @property
+    def of_ceiling(self) -> tuple[float, str] | None:
+        """Fraction of the ceiling that binds, and `compute` or `memory`; None if unknown."""
+        share_pct, mbu = self.rate("roofline_pct"), self.rate("mbu")
+        if share_pct is None:
+            return None
+        is_memory = mbu is not None and math.isclose(100 * mbu, share_pct, rel_tol=1e-9)
+        return share_pct / 100, "memory" if is_memory else "compute"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return flags_of(self.records)
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedRow:
+    """One case of the baseline and of the candidate."""
+
+    key: RowKey
+    """The fields in which both sides agree."""
+    baseline: Side
+    candidate: Side
+    compared: Comparison
+    is_paired: bool
+    """Both were interleaved, and the ratio is taken round by round; else they were measured apart."""
+    cycles_ratio: float | None
+    """Ratio of the times in clock cycles; None if a clock is unknown."""
+
+    @property
+    def reason(self) -> str:
+        """Why the verdict is what it is, with what else is odd."""
+        before, after = self.baseline.records[0], self.candidate.records[0]
+        without = [name for name, one in (("baseline", before), ("candidate", after)) if not one.samples_s]
+        reason = self.compared.reason + self._cycles_words()
+        if without:
+            reason = f"no samples were saved of the {' and the '.join(without)}, only a median"
+        return reason + source_words(before, after, self.compared.verdict) + self._remark()
+
+    def _remark(self) -> str:
+        """Return why the ratio of the two medians differs from the ratio of the row; nothing if it does not."""
+        medians, ratio = self.candidate.time_s / self.baseline.time_s, self.ratio
+        if abs(math.log(medians / ratio)) <= math.log1p(max(self.compared.margin, DEFAULT_MARGIN)):
+            return ""
+        low, high = self.ci95 or (ratio, ratio)
+        if low <= medians <= high and (medians > 1) == (ratio > 1):
+            return ""
+        if BIMODAL in (*self.baseline.flags, *self.candidate.flags):
+            cause = "there were two speeds, and a median is that of the more frequent one"
+        elif self.is_paired:
+            cause = "the speed changed between the rounds, and the ratio is taken within each"
+        else:
+            cause = "the saved medians are not those of the samples"
+        return f"; the two medians stand at {medians:.4f}: {cause}"
+
+    @property
+    def ratio(self) -> float:
+        """Candidate time over baseline time."""
+        return self.compared.ratio
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """95 % confidence interval of `ratio`; None if unknown."""
+        return None if self.compared.ci95 == UNKNOWN else self.compared.ci95
+
+    @property
+    def cycles_verdict(self) -> str | None:
+        """Verdict on an interval that is as wide in clock cycles; None if a clock or the interval is unknown."""
+        if self.cycles_ratio is None or self.ci95 is None:
+            return None
+        low, high = (end * self.cycles_ratio / self.ratio for end in self.ci95)
+        return verdict_of(low, high, self.compared.margin, self.compared.pairs)
+
+    def _cycles_words(self) -> str:
+        """Return whether a gap survives in clock cycles; nothing if there is no gap or no clock."""
+        verdict, in_cycles = self.compared.verdict, self.cycles_verdict
+        if verdict not in (FASTER, SLOWER) or in_cycles is None or self.cycles_ratio is None:
+            return ""
+        if in_cycles == verdict:
+            return f"; counted in clock cycles it is {verdict} as well"
+        change = 100 * (self.cycles_ratio / self.ratio - 1)
+        return f"; counted in clock cycles it is {in_cycles}: the clock frequency changed by {change:+.2g} %"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,30 +213,28 @@ def compared_of(
     candidate = candidate_side(other, request, name)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     matching = match(baseline, candidate, not request.by_provider, request.force)
-    pairs = matching.pairs
     labels = labels_of(first, other, request, name)
-    # Only records of one run can have been interleaved.
-    turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else None for pair in pairs]
     learned = between_visits if is_one_run else RunSpreads([first, other, *earlier] if drift is None else []).between
-    environments = (first.environment, other.environment)
-    results, used = [], []
-    for pair, shared in zip(pairs, turns, strict=True):
+    # Only records of one run can have been interleaved.
+    turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else None for pair in matching.pairs]
+    used, results = [], []
+    for pair, shared in zip(matching.pairs, turns, strict=True):
         if shared:
-            one = _with_remedy(compare_turns(shared, request.margin), shared[1])
-            results.append(with_flags(one, [shared[0]], [shared[1]], is_paired=True))
+            results.append(_of_turns(shared, request.margin))
             continue
         used.append(learned(pair.baseline, pair.candidate) if drift is None else given_spread(drift))
         sides = side_of(windows(pair.baseline)), side_of(windows(pair.candidate))
-        one = with_flags(
-            compare_sides(*sides, request.margin, used[-1]), pair.baseline, pair.candidate, is_paired=False
-        )
-        results.append(of_same_code(one, pair.baseline[0], pair.candidate[0], environments))
+        result = compare_sides(*sides, request.margin, used[-1])
+        result = with_flags(result, pair.baseline, pair.candidate, is_paired=False)
+        environments = (first.environment, other.environment)
+        results.append(of_same_code(result, pair.baseline[0], pair.candidate[0], environments))
     rows = tuple(
         _row(pair, shared, (first, other), labels, result)
-        for pair, shared, result in zip(pairs, turns, with_holm(results), strict=True)
+        for pair, shared, result in zip(matching.pairs, turns, with_holm(results), strict=True)
     )
-    notes += [*matching.notes, *_repeats(pairs), *_spread_notes(used)]
+    notes += [*matching.notes, *_repeats(matching.pairs), *_spread_notes(used)]
     unmatched = (*matching.unmatched, *_no_versions(other, request))
+    environments = (first.environment, other.environment)
     return Compared(*labels, environments, request, rows, unmatched, tuple(notes), widest(used))
 
 
@@ -124,24 +257,15 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
     return replace(found, unmatched=unmatched)
 
 
-def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
-    learned = [spread for spread in spreads if spread and spread.has_runs and spread.source != GIVEN]
-    if not learned:
-        return []
-    shares = sorted(100 * spread.share for spread in learned)
-    shown = f"{shares[0]:.2g} %" if len(shares) == 1 else f"{shares[0]:.2g} to {shares[-1]:.2g} %"
-    sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
-    return [f"measurements of the same code differ by ±{shown} on this machine, learned from {sources}"]
-
-
-def _with_remedy(compared: Comparison, candidate: Record) -> Comparison:
-    """Return a comparison whose reason says how many seconds of rounds would make an UNSURE verdict clear."""
-    longer, turns = times_longer(compared), turns_of(candidate)
-    if longer is None or turns is None or turns.seconds is None:
-        return compared
-    seconds = longer * turns.seconds
-    shown = f"{seconds:.2g}" if seconds < 99.5 else f"{seconds:,.0f}"
-    return replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"about {shown} s of rounds would tell"))
+def _of_turns(pair: Pair, margin: float) -> Comparison:
+    """Return the comparison of interleaved records; UNSURE says how many seconds of rounds would make it clear."""
+    compared, turns = compare_turns(pair, margin), turns_of(pair[1])
+    longer = times_longer(compared)
+    if longer is not None and turns is not None and turns.seconds is not None:
+        seconds = longer * turns.seconds
+        shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
+        compared = replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds would tell"))
+    return with_flags(compared, [pair[0]], [pair[1]], is_paired=True)
 
 
 def _row(
@@ -150,27 +274,12 @@ def _row(
     records = ([turns[0]], [turns[1]]) if turns else (pair.baseline, pair.candidate)
     if pair.key.provider is None:
         labels = records[0][0].provider, records[1][0].provider
-    cycles_ratio = _cycles_ratio(pair, turns, compared.ratio)
-    before, after = records[0][0], records[1][0]
-    if before.samples_s and after.samples_s:
-        cause = compared.reason + _cycles_words(compared, cycles_ratio)
-    else:
-        without = [name for name, one in (("baseline", before), ("candidate", after)) if not one.samples_s]
-        cause = f"no samples were saved of the {' and the '.join(without)}, only a median"
-    cause += source_words(before, after, compared.verdict)
     baseline, candidate = (
         Side(label, side, run.environment) for label, side, run in zip(labels, records, runs, strict=True)
     )
-    return ComparedRow(pair.key, baseline, candidate, compared, turns is not None, cycles_ratio, cause)
-
-
-def _cycles_ratio(pair: MatchedPair, turns: Pair | None, ratio: float) -> float | None:
-    """Return the ratio of the times in clock cycles; None if a clock is unknown."""
-    if turns:
-        in_cycles = compare_cycles(turns, margin=0.0)
-        return in_cycles.ratio if in_cycles else None
-    before, after = _clock_hz(pair.baseline), _clock_hz(pair.candidate)
-    return ratio * after / before if before and after else None
+    before, after = (_clock_hz(side) for side in records)
+    in_cycles = cycles_ratio(turns) if turns else compared.ratio * after / before if before and after else None
+    return ComparedRow(pair.key, baseline, candidate, compared, turns is not None, in_cycles)
 
 
 def _clock_hz(side: Sequence[Record]) -> float | None:
@@ -179,22 +288,21 @@ def _clock_hz(side: Sequence[Record]) -> float | None:
     return sum(clocks) / len(clocks) if len(clocks) == len(side) else None
 
 
-def _cycles_words(compared: Comparison, cycles_ratio: float | None) -> str:
-    """Return whether a gap survives in clock cycles; nothing if there is no gap or no clock."""
-    if compared.verdict not in (FASTER, SLOWER) or cycles_ratio is None:
-        return ""
-    verdict = verdict_in_cycles(compared, cycles_ratio)
-    if verdict in (compared.verdict, None):
-        return f"; counted in clock cycles it is {verdict} as well" if verdict else ""
-    change = 100 * (cycles_ratio / compared.ratio - 1)
-    return f"; counted in clock cycles it is {verdict}: the clock frequency changed by {change:+.2g} %"
-
-
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
     if request.by != "version":
         return []
     others = [one for one in run.records if not VERSION.fullmatch(one.provider)]
     return [Unmatched("candidate", one, "its provider is no version of a kernel") for one in others]
+
+
+def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
+    learned = [spread for spread in spreads if spread and spread.has_runs and spread.source != GIVEN]
+    if not learned:
+        return []
+    shares = sorted(100 * spread.share for spread in learned)
+    shown = f"{shares[0]:.2g} %" if len(shares) == 1 else f"{shares[0]:.2g} to {shares[-1]:.2g} %"
+    sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
+    return [f"measurements of the same code differ by ±{shown} on this machine, learned from {sources}"]
 
 
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:

@@ -9,14 +9,13 @@ from dataclasses import replace
 from statistics import fmean
 
 from results.compare.flags import DISTURBED
-from results.compare.load import is_users, load, revision_text, windows
-from results.compare.match import RowKey
+from results.compare.sides import RowKey, is_users, revision_text
+from results.compare.turns import windows
 from results.record import DEFINITION_PREFIX, Environment, Record
 from results.stats.comparison import FASTER, SLOWER, Comparison
 from results.stats.samples import median
 from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
-from results.stats.unpaired import without_verdict
-from results.store.runfile import Run, RunFileError, read_head
+from results.store.runfile import Run, RunFileError, load_run, read_head
 
 MAX_RUNS = 40
 """Runs read at most, the newest first: a spread needs tens of repeats, not all that were ever saved."""
@@ -52,6 +51,17 @@ def is_code_known(record: Record, environment: Environment) -> bool:
     return bool(record.source_sha256 or ((record.op_sha256 or is_clean) and record.provider.startswith("torch")))
 
 
+def of_same_code(
+    compared: Comparison, before: Record, after: Record, environments: tuple[Environment, Environment]
+) -> Comparison:
+    """Return a comparison without FASTER or SLOWER if both records measured the same code: the machine changed."""
+    sides = list(zip((before, after), environments, strict=True))
+    is_same = len({code_of(*side) for side in sides}) == 1 and all(is_code_known(*side) for side in sides)
+    if not is_same or compared.verdict not in (FASTER, SLOWER):
+        return compared
+    return compared.unsure(", but the code is the same: the machine changed")
+
+
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
     """Return the newest other runs of the same machine that are saved beside these."""
     known = {run.path.resolve() for run in runs}
@@ -61,7 +71,7 @@ def runs_beside(runs: Sequence[Run]) -> list[Run]:
     for path in sorted(paths, key=lambda path: path.name, reverse=True):
         with suppress(RunFileError):
             if machine_of(read_head(path, counts_records=False)[0]) == machine:
-                found.append(load(path))
+                found.append(load_run(path))
         if len(found) == MAX_RUNS:
             break
     return found
@@ -78,8 +88,7 @@ class RunSpreads:
                 if one.status == "ok" and one.median_s and DISTURBED.isdisjoint(one.flags) and not one.interleaved:
                     codes = times.setdefault(RowKey.of(one, with_provider=True), {})
                     code = machine_of(run.environment), *code_of(one, run.environment)
-                    by_run = codes.setdefault(code, {})
-                    by_run.setdefault(run_id, []).append(math.log(one.median_s))
+                    codes.setdefault(code, {}).setdefault(run_id, []).append(math.log(one.median_s))
         self._repeats = {
             key: Repeats.of([list(map(fmean, by_run.values())) for by_run in codes.values()])
             for key, codes in times.items()
@@ -104,14 +113,3 @@ def between_visits(*sides: Sequence[Record]) -> Spread | None:
     """Return the spread between two rows of one run by their visits; None if neither was visited again."""
     before, after = ([math.log(median(visit)) for visit in windows(side)] for side in sides)
     return spread_of_visits(before, after)
-
-
-def of_same_code(
-    compared: Comparison, before: Record, after: Record, environments: tuple[Environment, Environment]
-) -> Comparison:
-    """Return a comparison without FASTER or SLOWER if both records measured the same code: the machine changed."""
-    sides = list(zip((before, after), environments, strict=True))
-    is_same = len({code_of(*side) for side in sides}) == 1 and all(is_code_known(*side) for side in sides)
-    if not is_same or compared.verdict not in (FASTER, SLOWER):
-        return compared
-    return without_verdict(compared, "the code is the same: the machine changed")

@@ -9,18 +9,14 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TextIO
 
-from results.compare.comparison import Compared
-from results.compare.load import text_of
-from results.compare.match import Unmatched
-from results.compare.row import ComparedRow
-from results.compare.sides import revision
-from results.record import Environment
+from results.compare.comparison import Compared, ComparedRow
+from results.compare.sides import Unmatched, revision_text, text_of
 from results.show.export import Table
 from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, format_percent, format_time
 from results.show.terminal import printable, table_console
 from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNSURE, geometric_mean
-from results.stats.unpaired import MORE_RUNS
+from results.stats.verdict import MORE_RUNS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +27,8 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
 MFU = ("MFU baseline", "MFU candidate")
+
+FLAGGED = {(False, False): "", (True, False): "baseline", (False, True): "candidate", (True, True): "both"}
 
 UNMATCHED = "UNMATCHED"
 """In the place of a verdict, in a table that has no other place for what could not be compared."""
@@ -61,7 +59,12 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     """Return what holds for all rows together, as a JSON object."""
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else None
-    first, second = (_run(environment) for environment in compared.environments)
+    geomean = {"geomean": only.ratio if only else None, "geomean_ci95": list(only.ci95) if only else None}
+    candidates = Counter(mean.candidate for mean in means)
+    first, second = (
+        {"run_id": one.run_id, "started_at": one.started_at, "git": one.git, "device": one.device["slug"]}
+        for one in compared.environments
+    )
     return {
         "baseline": {"label": compared.baseline} | first,
         "candidate": {"label": compared.candidate} | second,
@@ -71,12 +74,14 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "drift": {"share": spread.share, "source": spread.source} if (spread := compared.spread) else None,
         "rows": len(compared.rows),
         "counts": counts(compared),
-        "geomean": only.ratio if only else None,
-        "geomean_ci95": list(only.ci95) if only else None,
-        "metric_geomean": only.ratio if only else None,
-        "metric_geomean_ci95": list(only.ci95) if only else None,
+        **geomean,
+        **{f"metric_{key}": value for key, value in geomean.items()},
         "geomean_rows": sum(mean.rows for mean in means),
-        "geomean_by_candidate": _by_candidate(means),
+        "geomean_by_candidate": {
+            mean.candidate: {"ratio": mean.ratio, "ci95": list(mean.ci95), "rows": mean.rows}
+            for mean in means
+            if candidates[mean.candidate] == 1  # its rows are of one op
+        },
         "geomeans": [asdict(mean) | {"metric_ratio": mean.ratio, "metric_ci95": mean.ci95} for mean in means],
         "unmatched": len(compared.unmatched),
         "broken": sum(one.is_broken for one in compared.unmatched),
@@ -115,13 +120,6 @@ def geomeans(compared: Compared) -> list[Mean]:
     return found
 
 
-def _by_candidate(means: Sequence[Mean]) -> dict[str, dict[str, Any]]:
-    """Return the means of the candidates whose rows are of one op."""
-    counted = Counter(mean.candidate for mean in means)
-    only = [mean for mean in means if counted[mean.candidate] == 1]
-    return {mean.candidate: {"ratio": mean.ratio, "ci95": list(mean.ci95), "rows": mean.rows} for mean in only}
-
-
 def geomean_lines(compared: Compared) -> list[str]:
     """Return a line for each kind of rows where there are several; one kind is in the headline."""
     means = geomeans(compared)
@@ -136,11 +134,6 @@ def geomean_lines(compared: Compared) -> list[str]:
 
 def _mean_words(mean: Mean) -> str:
     return f"{mean.ratio:.4f}x the time (95 % CI {mean.ci95[0]:.4f} to {mean.ci95[1]:.4f})"
-
-
-def _run(environment: Environment) -> dict[str, Any]:
-    known = {"run_id": environment.run_id, "started_at": environment.started_at, "git": environment.git}
-    return known | {"device": environment.device["slug"]}
 
 
 def json_rows(compared: Compared) -> list[dict[str, Any]]:
@@ -270,7 +263,7 @@ def _cells(row: ComparedRow) -> dict[str, str]:
         "candidate": format_time(after.time_s),
         **{title: format_percent(mfu and 100 * mfu) for title, mfu in zip(MFU, (before.mfu, after.mfu), strict=True)},
         "% of ceiling": _of_ceiling(row),
-        "flagged": _flagged(row),
+        "flagged": FLAGGED[bool(before.flags), bool(after.flags)],
         "reason": row.reason,
     }
 
@@ -281,11 +274,6 @@ def _of_ceiling(row: ComparedRow) -> str:
         return ABSENT
     bounds = dict.fromkeys((before[1], after[1]))
     return f"{format_percent(100 * before[0])} -> {format_percent(100 * after[0])} {' -> '.join(bounds)}"
-
-
-def _flagged(row: ComparedRow) -> str:
-    flagged = [side for side, flags in (("baseline", row.baseline.flags), ("candidate", row.candidate.flags)) if flags]
-    return "both" if len(flagged) == 2 else "".join(flagged)
 
 
 def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -321,7 +309,7 @@ def _run_lines(compared: Compared) -> list[str]:
     lines = []
     names = {"baseline": compared.baseline, "candidate": compared.candidate}
     for (side, name), environment in zip(names.items(), compared.environments, strict=True):
-        code = revision(environment)
+        code = revision_text(environment.git)
         measured_with = f"measured with code at {code}" if code and code != name else None
         facts = (environment.device["name"], environment.run_id, environment.started_at, measured_with)
         lines.append(printable(f"{side}: {name} ({', '.join(dict.fromkeys(fact for fact in facts if fact))})"))
@@ -330,7 +318,11 @@ def _run_lines(compared: Compared) -> list[str]:
 
 def _print_rows(compared: Compared, console: Console) -> None:
     cells = _without_constant([_cells(row) for row in compared.rows])
-    providers = _providers(compared.rows)
+    has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1  # which the head names
+    providers = [
+        row.candidate.provider if has_one_baseline else shown["provider"]
+        for row, shown in zip(compared.rows, cells, strict=True)
+    ]
     is_one = len(set(providers)) == 1
     below = {"options": 1, "provider": 2, "baseline": 3, "candidate": 3}
     leaves = {**dict.fromkeys(MFU, 1), "% of ceiling": 2}
@@ -348,29 +340,12 @@ def _print_rows(compared: Compared, console: Console) -> None:
         for title in cells[0]
         if title not in ("reason", "flagged")  # the reason says with what
     ]
-    reasons, lines = _said_once([row["reason"] for row in cells], compared)
+    reasons, advice = [row["reason"] for row in cells], []
+    for phrase in (MORE_SAMPLES, MORE_RUNS):  # said once for all rows
+        if count := sum(phrase in reason for reason in reasons):
+            advice.append(f"{count} row{'s' * (count != 1)}: {phrase}")
+        reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]
     console.print()
     print_grid(console, columns, reasons, "reason")
-    for line in lines:
+    for line in advice:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _providers(rows: Sequence[ComparedRow]) -> list[str]:
-    """Return who computes each row; of providers compared with one baseline, which the head names, the candidate."""
-    has_one_baseline = len({row.baseline.provider for row in rows}) == 1
-    return [
-        row.candidate.provider
-        if row.key.provider or has_one_baseline
-        else f"{row.baseline.provider} -> {row.candidate.provider}"
-        for row in rows
-    ]
-
-
-def _said_once(reasons: Sequence[str], compared: Compared) -> tuple[list[str], list[str]]:
-    """Return the reasons without what many of them say, and a line for each such phrase with how many rows say it."""
-    phrases = [MORE_SAMPLES, MORE_RUNS]
-    counted = {phrase: sum(phrase in reason for reason in reasons) for phrase in phrases}
-    shorter = list(reasons)
-    for phrase in phrases:
-        shorter = [reason.replace(f"; {phrase}", "") for reason in shorter]
-    return shorter, [f"{count} row{'s' * (count != 1)}: {phrase}" for phrase, count in counted.items() if count]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from results.compare.comparison import Compared
+from results.compare.comparison import Compared, ComparedRow
 from results.compare.output import foremost, headline
-from results.compare.row import ComparedRow
 from results.show.picture import (
     AXIS_PT,
     BAND,

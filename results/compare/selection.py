@@ -5,15 +5,47 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from results.compare.load import EVERYTHING, Wanted, load
-from results.store.runfile import Run, RunFileError
+from results.record import Record
+from results.store.runfile import Run, RunFileError, load_run
 from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 NAMED = "what --op, --dtype, --case, --provider name"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records to read; an empty set wants all."""
+
+    ops: frozenset[str] = frozenset()
+    dtypes: frozenset[str] = frozenset()
+    cases: frozenset[str] = frozenset()
+    providers: frozenset[str] = frozenset()
+
+    def has(self, record: Record) -> bool:
+        """Return whether a record is among those wanted."""
+        sets = (self.ops, self.dtypes, self.cases, self.providers)
+        values = (record.op, record.dtype, record.case, record.provider)
+        return all(not names or value in names for names, value in zip(sets, values, strict=True))
+
+    def of(self, run: Run) -> Run:
+        """Return a run with those of its records that are wanted."""
+        return replace(run, records=tuple(filter(self.has, run.records)))
+
+
+EVERYTHING = Wanted()
+
+
+def load(path: Path, wanted: Wanted = EVERYTHING) -> Run:
+    """Read a run with the records that are wanted.
+
+    Raises:
+        RunFileError: as `load_run`.
+    """
+    return wanted.of(load_run(path))
 
 
 def names(text: str) -> frozenset[str]:

@@ -1,18 +1,22 @@
-"""The two sides of a comparison: which runs and which providers, what they are called, whether they may be compared."""
+"""The two sides of a comparison: their runs and providers, their names, and which of their records belong together.
+
+Records belong together if op, dtype, case, shape, options, fill and cache state are the same, and the provider too
+unless it is what differs. Each record is in a pair or in `unmatched`, with the reason.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from results.compare.load import is_users, revision_text
-from results.record import Environment, Record
+from results.record import DEFINITION_PREFIX, Environment, Record
 from results.stats.comparison import DEFAULT_MARGIN, FASTER, SLOWER
 from results.store.runfile import Run, StoreError
 
 MODES = ("provider", "version", "git")
-"""What can tell the candidate from the baseline, instead of the run."""
+"""What can distinguish the candidate from the baseline, instead of the run."""
 
 VERSION = re.compile(r".*-v\d+(-.*)?|.+:.+")
 """Providers that are versions of a kernel: `triton-v2`, `path/to/file.py:function`."""
@@ -20,7 +24,13 @@ VERSION = re.compile(r".*-v\d+(-.*)?|.+:.+")
 USUAL_BASELINE = "torch"
 
 SAME_MACHINE = ("clock_mode", "power_limit_w", "governor", "turbo")
-"""Keys of the settings, the preflight or the device of a run that must agree where both runs tell them."""
+"""Keys of the settings, the preflight or the device of a run that must agree if both runs have them."""
+
+WRONG = ("invalid", "failed")
+"""Statuses of a result that cannot be used."""
+
+PROCESS = "process"
+"""Option of older records: which process measured them. It does not distinguish cases."""
 
 
 class CompareError(StoreError):
@@ -32,7 +42,7 @@ class CompareOptions:
     """How to compare."""
 
     by: str | None = None
-    """One of `MODES`; None where the run tells candidate from baseline."""
+    """One of `MODES`; None if the run distinguishes candidate and baseline."""
     baseline: str | None = None
     """Name of the baseline's provider."""
     margin: float = DEFAULT_MARGIN
@@ -41,8 +51,62 @@ class CompareOptions:
 
     @property
     def by_provider(self) -> bool:
-        """Whether the provider tells candidate from baseline."""
+        """Whether the provider distinguishes candidate and baseline."""
         return self.by in ("provider", "version")
+
+
+# ---- what a record is of ---------------------------------------------------------------------------------------------
+
+
+def text_of(values: Mapping[str, Any]) -> str:
+    """Return names and values as one text that does not depend on their order."""
+    return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != PROCESS)
+
+
+def is_users(record: Record) -> bool:
+    """Return whether the provider is a user's own function: no built-in name has a colon."""
+    return ":" in record.provider
+
+
+def revision_text(git: Mapping[str, Any] | None) -> str | None:
+    """Return a git revision, ten digits, with `-dirty` if files were changed; None if unknown."""
+    sha = git.get("sha") if git else None
+    return f"{str(sha)[:10]}{'-dirty' if git and git.get('dirty') else ''}" if sha else None
+
+
+def revision_of(record: Record, environment: Environment) -> str | None:
+    """Return the git revision of the kernel that a record measured: a user's own is not that of the measuring code."""
+    return revision_text(record.source_git if is_users(record) else environment.git)
+
+
+def definitions(records: Iterable[Record]) -> list[str]:
+    """Return the distinct hashes of the op's definition, without those of older versions."""
+    known = (record.op_sha256 for record in records)
+    return list(dict.fromkeys(sha for sha in known if sha is not None and sha.startswith(DEFINITION_PREFIX)))
+
+
+class RowKey(NamedTuple):
+    """What must agree for two records to be compared."""
+
+    op: str
+    dtype: str
+    case: str
+    shape: str
+    options: str
+    provider: str | None
+    """None if the provider is what differs."""
+    fill: str | None
+    cache: str | None
+
+    @classmethod
+    def of(cls, record: Record, with_provider: bool) -> RowKey:
+        """Return the key of a record."""
+        shape, options, provider = text_of(record.shape), text_of(record.options), record.provider
+        names = provider if with_provider else None, record.fill, record.cache
+        return cls(record.op, record.dtype, record.case, shape, options, *names)
+
+
+# ---- the two sides ---------------------------------------------------------------------------------------------------
 
 
 def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: bool) -> None:
@@ -53,43 +117,33 @@ def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: 
     if request.baseline is not None and not request.by_provider:
         raise CompareError(f"--baseline {request.baseline} names a provider: add --by provider")
     if request.by == "git":
-        first_git, second_git = revisions(first, second)
-        if None in (first_git, second_git):
+        before, after = revisions(first, second)
+        if None in (before, after):
             raise CompareError(
                 "--by git: a run does not tell its revision (a function whose file git does not hold has none); "
                 "leave --by away to compare run with run"
             )
-        if first_git == second_git and not request.force:
+        if before == after and not request.force:
             changed = _changed_sources(first, second)
             but = f", but {', '.join(changed)} changed: commit before measuring, or" if changed else ";"
-            raise CompareError(f"--by git: both runs are of revision {first_git}{but} leave --by away to compare them")
-
-
-def revision(environment: Environment) -> str | None:
-    """Return the git revision of the code that measured, see `revision_text`."""
-    return revision_text(environment.git)
-
-
-def revision_of(one: Record, environment: Environment) -> str | None:
-    """Return the git revision of the kernel that a record measured: a user's own is not that of the measuring code."""
-    return revision_text(one.source_git) if is_users(one) else revision(environment)
+            raise CompareError(f"--by git: both runs are of revision {before}{but} leave --by away to compare them")
 
 
 def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
-    """Return the revisions that tell two runs apart, None where they are not known.
+    """Return the revisions that distinguish two runs, None if unknown.
 
-    Those of the users' kernels where there are any; those of the measuring code, which holds all other kernels, where
-    those of the users are alike or not known.
+    Those of the users' kernels if there are any; those of the measuring code, which holds all other kernels, if those
+    of the users are equal or unknown.
     """
     users = [
         dict.fromkeys(revision_text(one.source_git) for one in run.records if is_users(one)) for run in (first, second)
     ]
     pairs = [tuple(None if None in names else " + ".join(map(str, names)) for names in users)] if all(users) else []
     if all(any(not is_users(one) for one in run.records) for run in (first, second)):
-        pairs.append((revision(first.environment), revision(second.environment)))
-    told = [pair for pair in pairs if None not in pair]
-    different = [pair for pair in told if pair[0] != pair[1]]
-    before, after = (*different, *told, *pairs, (None, None))[0]
+        pairs.append((revision_text(first.environment.git), revision_text(second.environment.git)))
+    known = [pair for pair in pairs if None not in pair]
+    different = [pair for pair in known if pair[0] != pair[1]]
+    before, after = (*different, *known, *pairs, (None, None))[0]
     return before, after
 
 
@@ -99,13 +153,7 @@ def _changed_sources(first: Run, second: Run) -> list[str]:
 
 
 def source_words(before: Record, after: Record, verdict: str) -> str:
-    """Return what the hashes of a kernel's file add to the reason of a verdict, nothing where that is not worth a word.
-
-    Args:
-        before: a record of the baseline.
-        after: a record of the candidate.
-        verdict: of the two, by their times.
-    """
+    """Return what the hashes of a kernel's file add to the reason of a verdict; nothing if that is not worth a word."""
     if before.provider != after.provider or None in (before.source_sha256, after.source_sha256):
         return ""
     revision = revision_text(before.source_git)
@@ -115,46 +163,42 @@ def source_words(before: Record, after: Record, verdict: str) -> str:
     return "; its source file is the same" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
 
 
+def _providers(run: Run, request: CompareOptions) -> list[str]:
+    """Return the providers of a run that may be compared."""
+    names = list(dict.fromkeys(one.provider for one in run.records))
+    return [name for name in names if VERSION.fullmatch(name)] if request.by == "version" else names
+
+
 def baseline_side(run: Run, request: CompareOptions) -> tuple[str | None, list[Record]]:
-    """Return the provider that is the baseline, where providers are compared, and the records of that side."""
+    """Return the provider that is the baseline, None if the run is, and the records of that side."""
     if not request.by_provider:
         return None, list(run.records)
-    names = list(dict.fromkeys(one.provider for one in run.records))
+    names = _providers(run, request)
     if request.by == "version":
-        names = sorted((name for name in names if VERSION.fullmatch(name)), key=_version_number)
+        names.sort(key=lambda name: (int(found[1]) if (found := re.search(r"-v(\d+)", name)) else 0, name))
     if not names:
         raise CompareError(f"{run.path}: no provider is a version of a kernel (triton-v1, file.py:function)")
-    usual = USUAL_BASELINE if USUAL_BASELINE in names else names[0]
-    chosen = request.baseline or usual
+    chosen = request.baseline or (USUAL_BASELINE if USUAL_BASELINE in names else names[0])
     if chosen not in names:
         raise CompareError(f"--baseline {chosen} is not among the providers: {', '.join(names)}")
     return chosen, [one for one in run.records if one.provider == chosen]
 
 
-def _version_number(name: str) -> tuple[int, str]:
-    found = re.search(r"-v(\d+)", name)
-    return (int(found[1]) if found else 0, name)
-
-
 def candidate_side(run: Run, request: CompareOptions, baseline: str | None) -> list[Record]:
-    """Return the records to hold against the baseline, a provider's name or None."""
+    """Return the records to compare with the baseline, a provider's name or None."""
     if baseline is None:
         return list(run.records)
-    found = [one for one in run.records if one.provider != baseline]
-    if request.by == "version":
-        found = [one for one in found if VERSION.fullmatch(one.provider)]
-    if not found:
+    names = {name for name in _providers(run, request) if name != baseline}
+    if not names:
         what = "version of a kernel" if request.by == "version" else "provider"
         raise CompareError(f"{run.path}: there is no other {what} than {baseline} to compare with it")
-    return found
+    return [one for one in run.records if one.provider in names]
 
 
 def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
-    """Return what the two sides are called."""
+    """Return the names of the two sides."""
     if baseline is not None:
-        others = list(dict.fromkeys(one.provider for one in second.records if one.provider != baseline))
-        if request.by == "version":
-            others = [name for name in others if VERSION.fullmatch(name)]
+        others = [name for name in _providers(second, request) if name != baseline]
         return baseline, others[0] if len(others) == 1 else f"{len(others)} providers"
     before, after = revisions(first, second)
     if request.by == "git" or (None not in (before, after) and before != after):
@@ -163,33 +207,172 @@ def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | 
 
 
 def differences(first: Environment, second: Environment, force: bool) -> list[str]:
-    """Return what else differs between two runs, worth a note.
+    """Return notes on what else differs between two runs.
 
     Raises:
         CompareError: they differ in what must agree, and it is not forced.
     """
+    facts = [
+        ("GPU" if first.device["type"] != "cpu" else "device", first.device["name"], second.device["name"]),
+        ("device type", first.device["type"], second.device["type"]),
+        ("threads", first.device.get("threads"), second.device.get("threads")),
+        *((key, _fact(first, key), _fact(second, key)) for key in SAME_MACHINE),
+    ]
     refused = [
         f"{name} {before} against {after}"
-        for name, before, after in (
-            ("GPU" if first.device["type"] != "cpu" else "device", first.device["name"], second.device["name"]),
-            ("device type", first.device["type"], second.device["type"]),
-            ("threads", first.device.get("threads"), second.device.get("threads")),
-            *((key, _fact(first, key), _fact(second, key)) for key in SAME_MACHINE),
-        )
+        for name, before, after in facts
         if before is not None and after is not None and before != after
     ]
     if refused and not force:
         raise CompareError(f"not the same machine: {'; '.join(refused)}; --force compares them all the same")
-    notes = [f"compared by force: {text}" for text in refused]
-    names = dict.fromkeys((*first.versions, *second.versions))
     changed = [
         f"{name} {first.versions.get(name)} to {second.versions.get(name)}"
-        for name in names
+        for name in dict.fromkeys((*first.versions, *second.versions))
         if first.versions.get(name) != second.versions.get(name)
     ]
+    notes = [f"compared by force: {text}" for text in refused]
     return notes + ([f"other versions: {', '.join(changed)}"] if changed else [])
 
 
 def _fact(environment: Environment, key: str) -> Any:
-    places = (environment.settings, environment.preflight, environment.device)
-    return next((place[key] for place in places if place.get(key) is not None), None)
+    groups = (environment.settings, environment.preflight, environment.device)
+    return next((group[key] for group in groups if group.get(key) is not None), None)
+
+
+# ---- which records belong together -----------------------------------------------------------------------------------
+
+
+class MatchedPair(NamedTuple):
+    """The records of one key on either side; several if it was measured several times."""
+
+    key: RowKey
+    baseline: list[Record]
+    candidate: list[Record]
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A record that could not be compared."""
+
+    side: str
+    """`baseline` or `candidate`."""
+    record: Record
+    reason: str
+    is_broken: bool = False
+    """It is a wrong or failed result of the candidate."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The pairs, and the records that are in none."""
+
+    pairs: list[MatchedPair]
+    unmatched: list[Unmatched]
+    notes: list[str]
+
+
+def match(
+    baseline: Sequence[Record], candidate: Sequence[Record], with_provider: bool, force: bool = False
+) -> Matching:
+    """Return which records of two sides belong together.
+
+    Args:
+        baseline: records of one side; with one provider only, unless `with_provider`.
+        candidate: records of the other.
+        with_provider: whether only records of the same provider belong together.
+        force: whether sides that differ in fill or cache, or in the definition of an op, are compared all the same.
+
+    Raises:
+        CompareError: the sides differ in fill or cache or in the definition of an op, and it is not forced.
+    """
+    ignored, notes = _unlike(baseline, candidate, force)
+
+    def key_of(one: Record) -> RowKey:
+        return RowKey.of(one, with_provider)._replace(**ignored)
+
+    def uncached(one: Record) -> RowKey:  # a record that failed before it was timed has no cache state
+        return key_of(one)._replace(cache=None)
+
+    sides = {"baseline": baseline, "candidate": candidate}
+    wrong = {
+        side: {(uncached(one), one.provider): one for one in records if one.status in WRONG}
+        for side, records in sides.items()
+    }
+    finished: dict[str, dict[tuple[RowKey, str], list[Record]]] = {side: {} for side in sides}
+    unmatched = []
+    right = {uncached(one) for one in baseline if one.status == "ok"}
+    for side, records in sides.items():
+        for one in records:
+            failed = wrong[side].get((uncached(one), one.provider))
+            if one.status != "ok":
+                is_broken = one.status in WRONG and side == "candidate" and uncached(one) in right
+                unmatched.append(Unmatched(side, one, _status(one), is_broken))
+            elif failed is not None:  # one wrong result of several is enough
+                unmatched.append(Unmatched(side, one, f"it was {_status(failed)} in another measurement"))
+            else:
+                finished[side].setdefault((key_of(one), one.provider), []).append(one)
+    by_key = {key: records for (key, _), records in finished["baseline"].items()}
+    wrong_by_key = {key: one for (key, _), one in reversed(wrong["baseline"].items())}
+    pairs, used = [], set()
+    for (key, _), records in finished["candidate"].items():
+        if key in by_key:
+            pairs.append(MatchedPair(RowKey.of(records[0], with_provider), by_key[key], records))
+            used.add(key)
+            continue
+        failed = wrong_by_key.get(key._replace(cache=None))
+        reason = f"the baseline {failed.provider} is {_status(failed)}" if failed else "not in the baseline"
+        unmatched += [Unmatched("candidate", one, reason) for one in records]
+    lonely = [one for key, records in by_key.items() if key not in used for one in records]
+    unmatched += [Unmatched("baseline", one, "not in the candidate") for one in lonely]
+    notes += _redefined(pairs, force) + _of_other_work(pairs)
+    return Matching(pairs, sorted(unmatched, key=lambda one: one.side), notes)
+
+
+def _status(one: Record) -> str:
+    return f"{one.status}: {one.reason or 'no reason was saved'}"
+
+
+def _unlike(baseline: Sequence[Record], candidate: Sequence[Record], force: bool) -> tuple[dict[str, Any], list[str]]:
+    """Return fill and cache as None if they differ between two sides that have one value each, and a note on it."""
+    names, found = [], []
+    for name in ("fill", "cache"):
+        before, after = ({getattr(one, name) for one in side if one.status == "ok"} for side in (baseline, candidate))
+        if len(before) == len(after) == 1 and before != after:
+            names.append(name)
+            found.append(f"{name} {before.pop() or 'unknown'} against {after.pop() or 'unknown'}")
+    if not found:
+        return {}, []
+    text = " and ".join(found)
+    if not force:
+        raise CompareError(f"the two sides were not measured alike: {text}; --force compares all the same")
+    return dict.fromkeys(names), [f"compared by force: {text}"]
+
+
+def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
+    """Return a note on the pairs that were measured by two definitions of their op, if that is forced."""
+    found = [(pair.key, known) for pair in pairs if len(known := definitions((*pair.baseline, *pair.candidate))) > 1]
+    if not found:
+        return []
+    key, known = found[0]
+    ops = ", ".join(dict.fromkeys(key.op for key, _ in found))
+    hashes = " against ".join(one.removeprefix(DEFINITION_PREFIX)[:10] for one in known)
+    rows = f"{len(found)} row{'s' * (len(found) != 1)}"
+    text = f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} {key.dtype} ({hashes})"
+    if not force:
+        raise CompareError(
+            f"{text}: the time may have changed because the op did; choose other ops with --op, or add --force"
+        )
+    return [f"compared by force: {text}"]
+
+
+def _of_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
+    """Return a note on the pairs whose sides count different FLOPs or bytes: their times are of different work."""
+    found = [
+        pair.key
+        for pair in pairs
+        if len({(one.flops, one.bytes_read, one.bytes_written) for one in (*pair.baseline, *pair.candidate)}) > 1
+    ]
+    if not found:
+        return []
+    rows, key = f"{len(found)} row{'s' * (len(found) != 1)}", found[0]
+    return [f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} {key.dtype}: not one work"]

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.compare.flags import DISTURBED
-from results.history.output import heading
-from results.history.segments import METRICS, HistoryPoint, Series, short_date
+from results.history.series import METRICS, HistoryPoint, Series, heading, short_date
 from results.show.picture import (
     AXIS_PT,
     CAPTION_PT,

@@ -1,8 +1,4 @@
-"""How one version stands to another: the ratio of their times, its interval, a verdict with its reason.
-
-Whatever the way to the interval, from pairs or from two medians, the verdict is found here, and so is what holds for
-many comparisons at once: the correction for their number, their mean.
-"""
+"""The ratio of the times of two versions, its interval and verdict; the correction for many rows, and their mean."""
 
 from __future__ import annotations
 
@@ -18,12 +14,9 @@ DEFAULT_MARGIN = 0.01
 LEAST_PAIRS = 6
 """With fewer pairs, even their whole range holds the true median in less than 95 % of cases: 1 - 2 / 2^n."""
 
-FAMILY_ERROR = 0.05
-"""How often one or more of many hypotheses that all hold may be rejected."""
-
 VERDICT_ERROR = 0.01
-"""How often one or more of all rows may be called FASTER or SLOWER though none of them is. An interval of 95 % alone
-would call one of twenty rows so whose margin lies within their noise, as on a busy machine."""
+"""Probability that any row of a table is FASTER or SLOWER though none is. An interval of 95 % alone would call one of
+twenty rows so whose margin lies within their noise, as on a busy machine."""
 
 DISTURBANCE = 2.0
 """Times by which a disturbed measurement may be off. Beside another thread that is as busy, a thread has half of its
@@ -33,13 +26,12 @@ Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown redu
 """
 
 UNKNOWN = (0.0, math.inf)
-"""The interval of a ratio of which nothing is known."""
+"""The interval of a ratio if nothing is known of it."""
 
 MAX_LOG = 700.0
 """Largest logarithm of a ratio whose exponential is a float."""
 
 MORE_SAMPLES = "more samples would tell"
-"""What helps where an interval is too wide."""
 
 FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
 
@@ -55,16 +47,20 @@ class Comparison:
     """`FASTER` or `SLOWER`: the whole interval is beyond the margin; `SAME`: all of it is within; else `UNSURE`."""
     reason: str
     pairs: int
-    """Interleaved pairs of samples; of series that were not interleaved, the samples of the shorter one."""
+    """Interleaved pairs of samples; of series that were not interleaved, the samples of the shorter series."""
     margin: float
     p_value: float = 1.0
-    """How likely a change within the margin would look so large by chance, in either direction; not yet corrected for
-    how many rows are looked at. It is 0.05 where the interval touches the margin."""
+    """Probability of a ratio so far beyond the margin, in either direction, if the true ratio is at the margin; not
+    corrected for the number of rows. It is 0.05 if the interval touches the margin."""
     drift: float = 0.0
-    """Half width, in logarithms, of the part of the interval that is for drift between two windows. Rows of the same
-    two windows share it, so that it does not shrink in a mean of rows."""
+    """Half width, in logarithms, of the part of the interval that allows for the spread between measurements. Rows of
+    the same two measurements share it, so it does not shrink in a mean of rows."""
     degrees: float = 1.0
     """Degrees of freedom behind the interval."""
+
+    def unsure(self, reason: str) -> Comparison:
+        """Return the comparison as UNSURE, with what is added to its reason."""
+        return replace(self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0)
 
 
 def judged(
@@ -77,11 +73,10 @@ def judged(
     unit: str = "sample",
     drift: float = 0.0,
     remedy: str = MORE_SAMPLES,
-    note: str = "",
     is_too_narrow: bool = False,
     halves_in_ranks: float = math.inf,
 ) -> Comparison:
-    """Return what an interval in logarithms means.
+    """Return the comparison that an interval in logarithms means.
 
     Args:
         center: logarithm of the ratio.
@@ -90,32 +85,37 @@ def judged(
         degrees: degrees of freedom behind the interval.
         count: samples of the shorter side, or pairs.
         margin: as a fraction.
-        unit: what is counted, a word for one of them.
-        drift: half width of what the interval holds for drift, see `Comparison`.
-        remedy: what would narrow the interval, in words.
-        note: what else the reason is to say.
+        unit: what is counted, in the singular.
+        drift: as in `Comparison`.
+        remedy: what would narrow the interval.
         is_too_narrow: whether the samples correlate so much that even their whole range is too narrow an interval.
-        halves_in_ranks: how many half widths of the interval lie between center and margin, counted in samples.
+        halves_in_ranks: half widths of the interval between center and margin, counted in samples.
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
-    verdict = verdict_of(*ends, margin, count)
-    p_value = _p_value(center, low, high, degrees, math.log1p(margin), halves_in_ranks)
+    note = f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements" if drift else ""
     reason = _reason(*ends, margin, remedy) + note
+    p_value = _p_value(center, low, high, degrees, math.log1p(margin), halves_in_ranks)
+    found = Comparison(
+        math.exp(center), ends, verdict_of(*ends, margin, count), reason, count, margin, p_value, drift, degrees
+    )
     if count < LEAST_PAIRS:
-        p_value, reason = 1.0, f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
-    elif is_too_narrow and not is_beyond_disturbance(ends, margin):
-        verdict, p_value = UNSURE, 1.0
-        reason += f"; the interval is too narrow: each {unit} resembles the one before it, and {count} are too few"
-    elif verdict != _verdict_of(*ends, margin):
-        p_value, reason = 1.0, f"{reason}, but {count} {unit}s are too few to know how they correlate"
-    return Comparison(math.exp(center), ends, verdict, reason, count, margin, p_value, drift, degrees)
+        return replace(found, reason="").unsure(
+            f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
+        )
+    if is_too_narrow and not is_beyond_disturbance(ends, margin):
+        return found.unsure(
+            f"; the interval is too narrow: each {unit} resembles the one before it, and {count} are too few"
+        )
+    if found.verdict != _verdict_of(*ends, margin):
+        return found.unsure(f", but {count} {unit}s are too few to know how they correlate")
+    return found
 
 
 def _p_value(center: float, low: float, high: float, degrees: float, margin: float, halves_in_ranks: float) -> float:
-    """Return the probability of so large a ratio, in either direction, where the true one is at the margin.
+    """Return `Comparison.p_value`.
 
-    Tails that are heavier than normal ones reach further than the width of the interval tells, so that the samples
-    between center and margin count too.
+    Tails that are heavier than normal ones reach further than the width of the interval tells, so the samples between
+    center and margin count too.
     """
     distance, half = (center - margin, center - low) if center > 0 else (-margin - center, high - center)
     if distance <= 0:
@@ -123,7 +123,7 @@ def _p_value(center: float, low: float, high: float, degrees: float, margin: flo
     from scipy.special import stdtr
 
     halves = min(distance / half if half > 0 else math.inf, halves_in_ranks)
-    return float(2 * stdtr(degrees, -halves * student_t(degrees)))  # 0.05 where the interval touches the margin
+    return float(2 * stdtr(degrees, -halves * student_t(degrees)))
 
 
 def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
@@ -152,7 +152,6 @@ def _verdict_of(low: float, high: float, margin: float) -> str:
 
 
 def _reason(low: float, high: float, margin: float, remedy: str) -> str:
-    """Return where an interval is, in one sentence."""
     verdict = _verdict_of(low, high, margin)
     between = f"time {100 * (low - 1):+.2f} % to {100 * (high - 1):+.2f} %"
     allowed = f"the margin of {100 * margin:g} %"
@@ -166,11 +165,9 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
-    """Return the geometric mean of the ratios with its 95 % interval; None where no row has an interval.
+    """Return the geometric mean of the ratios with its 95 % interval; None if no row has an interval.
 
-    It is the mean of these rows and of no others: the interval holds how far each was off, not how rows differ. What an
-    interval holds for drift is taken to be the same in all rows, as they are of the same two windows of time. Rows
-    without an interval are left out.
+    The interval holds how far each row was off, not how rows differ. Rows without an interval are left out.
 
     Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize benchmark results, CACM 29
         (1986) 218; for the interval, as of `compare_sides`.
@@ -183,43 +180,36 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
     shared = math.fsum(compared.drift for compared in known) / count
 
     def reach(end: int) -> float:
-        squares = [math.log(one.ci95[end] / one.ratio) ** 2 - one.drift**2 for one in known]
+        squares = [math.log(row.ci95[end] / row.ratio) ** 2 - row.drift**2 for row in known]
         return math.hypot(math.sqrt(math.fsum(max(0.0, square) for square in squares)) / count, shared)
 
     return math.exp(center), (math.exp(center - reach(0)), math.exp(center + reach(1)))
 
 
-def holm(p_values: Sequence[float], family_error: float = FAMILY_ERROR) -> list[bool]:
-    """Return for each hypothesis whether it is rejected, so that any false rejection at all has a small probability.
+def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
+    """Return for each hypothesis whether it is rejected; `family_error` is the probability of any false rejection.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian J. Statistics 6 (1979) 65.
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     rejected = [False] * len(p_values)
-    for rank, place in enumerate(order):
-        if not p_values[place] <= family_error / (len(p_values) - rank):
+    for rank, index in enumerate(order):
+        if not p_values[index] <= family_error / (len(p_values) - rank):
             break
-        rejected[place] = True
+        rejected[index] = True
     return rejected
 
 
 def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons of one table: FASTER and SLOWER only where that holds among so many rows, else UNSURE."""
+    """Return the comparisons of one table: FASTER and SLOWER only if that holds among all its rows, else UNSURE."""
     confirmed = holm([compared.p_value for compared in comparisons], VERDICT_ERROR)
     among = f" among {len(comparisons):,} rows" if len(comparisons) > 1 else ""
     return [
-        replace(compared, verdict=UNSURE, reason=f"{compared.reason}, but that may be chance{among}")
+        compared.unsure(f", but that may be chance{among}")
         if compared.verdict in (FASTER, SLOWER) and not holds
         else compared
         for compared, holds in zip(comparisons, confirmed, strict=True)
     ]
-
-
-def check_times(times_s: Sequence[float]) -> None:
-    """Raise ValueError for a time that is not finite and above 0."""
-    for time_s in times_s:
-        if not (time_s > 0 and math.isfinite(time_s)):
-            raise ValueError(f"a time must be above 0, found {time_s!r}")
 
 
 def check_margin(margin: float) -> None:

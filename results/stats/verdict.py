@@ -1,26 +1,29 @@
-"""Is one series of times longer than another? Two interleaved series, a ratio with its interval, a verdict in words.
+"""Is one series of times longer than another? A ratio with its interval, from pairs or from two medians.
 
-Sample i of one series and sample i of the other were taken one right after the other, so that whatever the machine did
-meanwhile is in both. The ratio is taken within each pair, where it cancels, and the median of the ratios is judged.
-Series that were not interleaved are compared by `results.stats.unpaired.compare_sides`.
+Sample i of one interleaved series and sample i of the other were taken one right after the other, so a disturbance of
+the machine is in both. The ratio is taken within each pair, and the median of the ratios is judged. Series that were
+not interleaved differ by the spread between measurements too, see `results.stats.spread`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     LEAST_PAIRS,
+    MORE_SAMPLES,
+    UNKNOWN,
     UNSURE,
     Comparison,
     check_margin,
-    check_times,
     judged,
 )
-from results.stats.samples import LEAST_CORRELATED, Z_975, Interval, interval_of_median
+from results.stats.samples import LEAST_CORRELATED, Z_975, Interval, interval_of_median, student_t
+from results.stats.spread import Spread
 
 LOOKING_FOR_A_VERDICT = 1.45
 """Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.
@@ -40,17 +43,26 @@ DETECTION = 0.95
 MOST_TIMES_LONGER = 100.0
 """A comparison that needs so many times longer is too near the margin to be told."""
 
+MORE_RUNS = "save more runs of both, or compare them live with bench compare"
+"""What helps if the interval is mostly the spread between runs."""
+
+MOSTLY = 0.5**0.5
+"""Fraction of an interval's half width from which on its larger part, in squares, is the spread."""
+
+
+# ---- interleaved series ----------------------------------------------------------------------------------------------
+
 
 def compare_pairs(
     baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
 ) -> Comparison:
-    """Return the ratio of two interleaved series, with its interval and what it means.
+    """Return the ratio of two interleaved series, with its interval and verdict.
 
     With the series exchanged, everything is exchanged: the ratio is the inverse, FASTER is SLOWER.
 
     Args:
         baseline_s: times in the order taken, any unit.
-        candidate_s: times in the same unit; each right before or after the baseline's of the same place.
+        candidate_s: times in the same unit; each right before or after the baseline's of the same index.
         margin: change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01.
 
     Raises:
@@ -64,52 +76,49 @@ def compare_pairs(
 
 
 def judge_rounds(
-    baseline_s: Sequence[float],
-    candidate_s: Sequence[float],
-    margin: float,
-    is_fixed: bool = False,
+    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, is_fixed: bool = False
 ) -> Comparison:
     """Return the comparison of two series of rounds; its interval may have been looked at after any doubling of them.
 
-    Args:
-        baseline_s: one time a round.
-        candidate_s: likewise, of the same rounds.
-        margin: change of the time, as a fraction, that does not matter.
-        is_fixed: whether the count of rounds was set beforehand, so that there was one look.
-
-    Raises:
-        ValueError: as `compare_pairs`.
+    `is_fixed` says that the count of rounds was set beforehand, so that there was one look. The rest is as for
+    `compare_pairs`.
     """
-    widening = 1.0 if is_fixed else LOOKING_FOR_A_VERDICT
-    return _judged_pairs(baseline_s, candidate_s, margin, widening, "round")
+    return _judged_pairs(baseline_s, candidate_s, margin, 1.0 if is_fixed else LOOKING_FOR_A_VERDICT, "round")
 
 
 def _judged_pairs(
-    baseline_s: Sequence[float],
-    candidate_s: Sequence[float],
-    margin: float,
-    widening: float,
-    unit: str,
+    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, widening: float, unit: str
 ) -> Comparison:
     check_margin(margin)
     ratios = _log_ratios(baseline_s, candidate_s)
-    found = interval_of_median(ratios, widening)
-    is_too_narrow = found.share_needed > 1 and len(ratios) >= LEAST_CORRELATED
+    interval = interval_of_median(ratios, widening)
     return judged(
-        *(found.center, found.low, found.high, found.degrees, len(ratios), margin, unit),
-        is_too_narrow=is_too_narrow,
-        halves_in_ranks=_halves_in_ranks(ratios, found, math.log1p(margin)),
+        *(interval.center, interval.low, interval.high, interval.degrees, len(ratios), margin, unit),
+        is_too_narrow=interval.share_needed > 1 and len(ratios) >= LEAST_CORRELATED,
+        halves_in_ranks=_halves_in_ranks(ratios, interval, math.log1p(margin)),
     )
 
 
-def _halves_in_ranks(ratios: Sequence[float], found: Interval, edge: float) -> float:
-    """Return how many half widths of an interval lie between center and margin, counted in samples.
+def _log_ratios(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> list[float]:
+    """Return log(candidate / baseline) of each pair: in logarithms, twice as fast and twice as slow are alike."""
+    if len(baseline_s) != len(candidate_s):
+        raise ValueError(f"pairs need two series of one length, found {len(baseline_s)} and {len(candidate_s)} samples")
+    if not baseline_s:
+        raise ValueError("there are no pairs to compare")
+    for time_s in (*baseline_s, *candidate_s):
+        if not (time_s > 0 and math.isfinite(time_s)):
+            raise ValueError(f"a time must be above 0, found {time_s!r}")
+    return [math.log(candidate / baseline) for baseline, candidate in zip(baseline_s, candidate_s, strict=True)]
 
-    Where all samples are beyond the margin it is infinite: how many they are does not limit what their distance tells.
+
+def _halves_in_ranks(ratios: Sequence[float], interval: Interval, edge: float) -> float:
+    """Return half widths of an interval between center and margin, counted in samples.
+
+    It is infinite if all samples are beyond the margin: their number does not limit what their distance tells.
     """
-    sign = math.copysign(1, found.center)
+    sign = math.copysign(1, interval.center)
     within = sum(sign * ratio <= edge for ratio in ratios)
-    return (1 - 2 * within / len(ratios)) / found.share_needed if within else math.inf
+    return (1 - 2 * within / len(ratios)) / interval.share_needed if within else math.inf
 
 
 def times_longer(compared: Comparison) -> float | None:
@@ -131,13 +140,8 @@ def smallest_detectable_change(
     """Return the change of the time, in percent, that as many pairs of this noise would show.
 
     So large a slowdown is called SLOWER in about 95 % of comparisons: the lower end of its interval lies beyond the
-    margin even where its middle falls short of the truth by 1.64 standard errors. The ratio of the two series does not
-    count, only how far it scatters.
-
-    Args:
-        baseline_s: times in the order taken.
-        candidate_s: times of the same work, interleaved.
-        margin: change of the time, as a fraction, that does not matter.
+    margin even if its middle falls short of the truth by 1.64 standard errors. Only the scatter of the ratio counts,
+    not its value. Arguments as for `compare_pairs`.
 
     Raises:
         ValueError: as for `compare_pairs`, or fewer than `LEAST_PAIRS` pairs.
@@ -151,11 +155,88 @@ def smallest_detectable_change(
     return 100 * ((1 + margin) * math.exp(half + shortfall) - 1)
 
 
-def _log_ratios(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> list[float]:
-    """Return log(candidate / baseline) of each pair: in logarithms, twice as fast and twice as slow are alike."""
-    if len(baseline_s) != len(candidate_s):
-        raise ValueError(f"pairs need two series of one length, found {len(baseline_s)} and {len(candidate_s)} samples")
-    if not baseline_s:
-        raise ValueError("there are no pairs to compare")
-    check_times((*baseline_s, *candidate_s))
-    return [math.log(candidate / baseline) for baseline, candidate in zip(baseline_s, candidate_s, strict=True)]
+# ---- series of two measurements --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SideMean:
+    """The mean of the windows of one side, in logarithms."""
+
+    center: float
+    below: float
+    """Distance from the center to the lower end of the 95 % interval, by the scatter within the windows."""
+    above: float
+    degrees: float
+    samples: int
+
+
+def side_of(windows: Sequence[Sequence[float]]) -> SideMean:
+    """Return the geometric mean of the medians of the windows of one side, each a series of times above 0.
+
+    Raises:
+        ValueError: there are no windows, or a window has no times.
+    """
+    if not windows:
+        raise ValueError("there are no windows to compare")
+    medians = [interval_of_median([math.log(time_s) for time_s in times_s]) for times_s in windows]
+    count = len(medians)
+    return SideMean(
+        center=math.fsum(interval.center for interval in medians) / count,
+        below=math.hypot(*(interval.center - interval.low for interval in medians)) / count,
+        above=math.hypot(*(interval.high - interval.center for interval in medians)) / count,
+        degrees=math.fsum(interval.degrees for interval in medians),
+        samples=sum(map(len, windows)),
+    )
+
+
+def compare_sides(
+    baseline: SideMean, candidate: SideMean, margin: float = DEFAULT_MARGIN, spread: Spread | None = None
+) -> Comparison:
+    """Return the ratio of two sides that were not interleaved, with its interval and verdict.
+
+    Args:
+        baseline: as `side_of` returns it.
+        candidate: likewise.
+        margin: change of the time, as a fraction, that does not matter.
+        spread: between measurements of the same code; None if unknown, and then there is no verdict.
+
+    Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of confidence limits
+        about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs above that of the
+        samples within, Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013; degrees of freedom of
+        a sum of variances, Satterthwaite, Biometrics Bulletin 2 (1946) 110.
+    """
+    check_margin(margin)
+    below, above, degrees = _within(baseline, candidate)
+    between = spread.half_width if spread else 0.0
+    if spread and between:
+        half = (below + above) / 2
+        degrees = (half**2 + between**2) ** 2 / (half**4 / degrees + between**4 / spread.degrees)
+        below, above = math.hypot(below, between), math.hypot(above, between)
+    center = candidate.center - baseline.center
+    samples = min(baseline.samples, candidate.samples)
+    remedy = MORE_RUNS if between > (below + above) / 2 * MOSTLY else MORE_SAMPLES
+    compared = judged(*(center, center - below, center + above, degrees, samples, margin), drift=between, remedy=remedy)
+    if samples < LEAST_PAIRS:  # the range of a few samples is no interval of 95 %
+        return replace(compared, ci95=UNKNOWN, drift=0.0)
+    if spread is None or not spread.has_runs:
+        return compared.unsure(f", but nothing shows how much runs of the same code differ here; {MORE_RUNS}")
+    if samples < LEAST_CORRELATED and compared.verdict != UNSURE:
+        return compared.unsure(f", but {samples} samples are too few to know how they correlate")
+    return compared
+
+
+def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, float]:
+    """Return the distances of the interval's ends by the scatter within the windows, and its degrees of freedom.
+
+    Source: the degrees of freedom of a difference, Welch, The generalization of Student's problem when several
+        different population variances are involved, Biometrika 34 (1947) 28.
+    """
+    sides = (baseline, candidate)
+    deviates = [student_t(side.degrees) for side in sides]
+    variances = [((side.below + side.above) / 2 / deviate) ** 2 for side, deviate in zip(sides, deviates, strict=True)]
+    squares = math.fsum(variance**2 / side.degrees for variance, side in zip(variances, sides, strict=True))
+    # If nothing scatters, any degrees of freedom do.
+    degrees = max(1.0, sum(variances) ** 2 / squares) if squares else baseline.degrees + candidate.degrees
+    first, second = (student_t(degrees) / deviate for deviate in deviates)
+    below = math.hypot(second * candidate.below, first * baseline.above)
+    return below, math.hypot(second * candidate.above, first * baseline.below), degrees

@@ -102,7 +102,7 @@ def draw(
             nothing can be drawn, and `StoreError` where a run is not found or cannot be read.
         UnknownGpuError: no GPU has such a slug; the message names the closest ones.
     """
-    from results.compare.load import Wanted
+    from results.compare.selection import Wanted
 
     if theme not in THEMES:
         raise UsageError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")

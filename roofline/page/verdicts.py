@@ -8,9 +8,9 @@ from typing import Any
 
 from results.compare.comparison import compare
 from results.compare.earlier import runs_beside
-from results.compare.load import Wanted, load, selected, text_of
 from results.compare.output import describe, foremost, headline, json_rows
-from results.compare.sides import CompareOptions
+from results.compare.selection import Wanted, load
+from results.compare.sides import CompareOptions, text_of
 from results.record import Record
 from results.store.runfile import Run, StoreError
 from roofline.plot.scene import Scene
@@ -27,7 +27,7 @@ def verdicts_of(paths: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
     the two cannot be compared, `headline` says why and there are no rows.
     """
     whole = [load(path) for path in paths]
-    runs = [selected(run, wanted) for run in whole]
+    runs = [wanted.of(run) for run in whole]
     if len(runs) == 1 and len({one.provider for one in runs[0].records if one.status == "ok"}) > 1:
         return [_compared(runs[0], None)]
     earlier = [*runs_beside(whole), *whole] if len(runs) > 1 else []

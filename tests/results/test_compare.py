@@ -7,7 +7,7 @@ import pytest
 from compare_runs import compared, refused
 
 from results.__main__ import main
-from results.compare.row import Side
+from results.compare.comparison import Side
 from results.show.judge import judged
 
 

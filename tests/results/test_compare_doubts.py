@@ -10,10 +10,10 @@ from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
 from results.compare.earlier import RunSpreads
-from results.compare.load import load
+from results.compare.selection import load
 from results.stats.comparison import geometric_mean
 from results.stats.spread import given_spread
-from results.stats.unpaired import compare_sides, side_of
+from results.stats.verdict import compare_sides, side_of
 
 # ---- flags --------------------------------------------------------------------------------------------------------
 

@@ -84,8 +84,8 @@ def test_a_picture_of_what_no_ceiling_is_known_for_shows_bytes_per_second(save, 
 
 def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_path):
     from results.compare.comparison import compare
-    from results.compare.load import EVERYTHING, load
     from results.compare.plot import draw
+    from results.compare.selection import EVERYTHING, load
     from results.compare.sides import CompareOptions
 
     runs = [load(Path(save(name, measured(seed=1))), EVERYTHING) for name in ("a", "b")]

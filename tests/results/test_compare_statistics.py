@@ -18,7 +18,7 @@ from results.stats.comparison import (
     with_holm,
 )
 from results.stats.spread import given_spread
-from results.stats.unpaired import compare_sides, side_of
+from results.stats.verdict import compare_sides, side_of
 
 TRIALS = 1000
 

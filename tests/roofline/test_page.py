@@ -16,7 +16,7 @@ import pytest
 from plot_scenes import BOTH, CPU, CPU_MIXES, SCENES, calibrated, crowd, elementwise, environment, matmul
 from run_scenes import RUNS, decoding, h100, one, profiled, versions
 
-from results.compare.load import EVERYTHING, load
+from results.compare.selection import EVERYTHING, load
 from results.record import Environment, Record
 from results.show.theme import contrast_to_white
 from roofline.__main__ import main

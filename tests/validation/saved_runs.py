@@ -19,7 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 from results.compare.comparison import compare
-from results.compare.load import load
+from results.compare.selection import load
 from results.compare.sides import CompareOptions
 from results.show.export import markdown_text
 from results.stats.comparison import FASTER, SLOWER

@@ -30,9 +30,8 @@ from bench.harness.measure.errors import one_line
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.timing.protocol import Samples
-from results.compare.comparison import Compared, compare_live
+from results.compare.comparison import Compared, ComparedRow, compare_live
 from results.compare.output import as_text, describe, json_rows
-from results.compare.row import ComparedRow
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN
 

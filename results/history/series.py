@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from results.compare.comparison import Side
 from results.compare.earlier import RunSpreads, of_same_code
 from results.compare.flags import with_flags
-from results.compare.load import Wanted, load, selected, windows
-from results.compare.match import RowKey, definitions
-from results.compare.row import Side
-from results.compare.sides import CompareError, revision_of
+from results.compare.selection import Wanted, load
+from results.compare.sides import CompareError, RowKey, definitions, revision_of
+from results.compare.turns import windows
 from results.record import Record
+from results.show.terminal import printable
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
 from results.stats.samples import median_ci95
-from results.stats.unpaired import compare_sides, side_of
+from results.stats.verdict import compare_sides, side_of
 from results.store.runfile import Run, RunFileError
 from results.store.runs import RunSummary
 
@@ -41,13 +42,12 @@ class HistoryPoint:
     ci95: tuple[float, float] | None
     flags: tuple[str, ...]
     is_redefined: bool
-    """The definition of the op differs from that of the last run before with a known one."""
+    """The definition of the op differs from that of the last run before with a known definition."""
     since_last: Comparison | None = None
     """Comparison with the run before; None for the first."""
 
     @property
     def run_id(self) -> str:
-        """Id of the run."""
         return self.run.environment.run_id
 
     @property
@@ -94,29 +94,32 @@ def history(
         CompareError: nothing fits, or more than one case or machine does.
     """
     whole, skipped = _read(runs, device)
-    loaded = [run for run in (selected(run, wanted) for run in whole) if run.records]
-    found: dict[tuple[RowKey, str], list[tuple[Run, list[Record]]]] = {}
+    loaded = [run for run in map(wanted.of, whole) if run.records]
+    found: dict[tuple[RowKey, str], dict[str, tuple[Run, list[Record]]]] = {}
     for run in loaded:
-        groups: dict[tuple[RowKey, str], list[Record]] = {}
         for one in run.records:
             if one.status == "ok":
-                groups.setdefault((RowKey.of(one, with_provider=False), one.provider), []).append(one)
-        for group, records in groups.items():
-            found.setdefault(group, []).append((run, records))
+                entries = found.setdefault((RowKey.of(one, with_provider=False), one.provider), {})
+                entries.setdefault(str(run.path), (run, []))[1].append(one)
     _check_one_case([key for key, _ in found], wanted)
-    _check_one_device(loaded)
+    devices = list(dict.fromkeys(run.environment.device["slug"] for run in loaded))
+    if len(devices) > 1:
+        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
     problems = tuple(problem for run in loaded for problem in run.problems)
-    series = []
+    spreads, series = RunSpreads(whole), []
     for (key, provider), entries in found.items():
-        points, notes = _points(entries, metric)
+        points, notes = _points(list(entries.values()), metric)
         if not points:
             raise CompareError(
                 f"the {METRICS[metric]} of {key.op} {key.case} {key.dtype} {provider} is not known in any run"
             )
         notes = [*skipped, *notes, *_redefinitions(provider, points)]
-        slug = points[0].run.environment.device["slug"]
-        series.append(Series(key, provider, metric, slug, tuple(points), tuple(notes), problems))
-    return _judged(series, margin, RunSpreads(whole))
+        series.append(Series(key, provider, metric, devices[0], tuple(points), tuple(notes), problems))
+    changes = iter(with_holm([change for one in series for change in _changes(one.points, margin, spreads)]))
+    return [
+        replace(one, points=(one.points[0], *(replace(point, since_last=next(changes)) for point in one.points[1:])))
+        for one in series
+    ]
 
 
 def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], tuple[str, ...]]:
@@ -138,7 +141,9 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], tu
 def _check_one_case(keys: Sequence[RowKey], wanted: Wanted) -> None:
     keys = list(dict.fromkeys(keys))
     if not keys:
-        raise CompareError(f"no run has a finished record of {describe(wanted)}: python -m results list shows the runs")
+        parts = (wanted.ops, wanted.dtypes, wanted.cases, wanted.providers)
+        shown = " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
+        raise CompareError(f"no run has a finished record of {shown}: python -m results list shows the runs")
     for name in ("op", "dtype", "case", "fill", "cache", "options"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
@@ -148,18 +153,6 @@ def _check_one_case(keys: Sequence[RowKey], wanted: Wanted) -> None:
             )
     if len(keys) > 1:
         raise CompareError(f"the history is of one case, and {len(keys)} shapes are called {keys[0].case}")
-
-
-def _check_one_device(loaded: Sequence[Run]) -> None:
-    devices = list(dict.fromkeys(run.environment.device["slug"] for run in loaded))
-    if len(devices) > 1:
-        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
-
-
-def describe(wanted: Wanted) -> str:
-    """Return what is wanted in words."""
-    parts = (wanted.ops, wanted.dtypes, wanted.cases, wanted.providers)
-    return " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
 
 
 def _points(entries: Sequence[tuple[Run, list[Record]]], metric: str) -> tuple[list[HistoryPoint], list[str]]:
@@ -174,12 +167,19 @@ def _points(entries: Sequence[tuple[Run, list[Record]]], metric: str) -> tuple[l
         known = definitions(records)
         is_redefined = bool(known) and known != [last] and (last is not None or len(known) > 1)
         last = known[-1] if known else last
-        spread = _spread(records)
-        ends = spread
-        if metric != "time" and spread is not None:
-            ends = value * side.time_s / spread[1], value * side.time_s / spread[0]
-        points.append(HistoryPoint(run, records, side.time_s, spread, value, ends, side.flags, is_redefined))
+        ends = ends_s = _interval(records)
+        if metric != "time" and ends_s is not None:
+            ends = value * side.time_s / ends_s[1], value * side.time_s / ends_s[0]
+        points.append(HistoryPoint(run, records, side.time_s, ends_s, value, ends, side.flags, is_redefined))
     return points, notes
+
+
+def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
+    """Return the interval of the median, as saved or from the samples; None for several windows or none."""
+    if len(records) > 1:
+        return None
+    samples_s = records[0].samples_s
+    return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= LEAST_PAIRS else None)
 
 
 def _redefinitions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
@@ -191,35 +191,26 @@ def _redefinitions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
     return [f"{provider}: {op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"]
 
 
-def _judged(series: Sequence[Series], margin: float, spreads: RunSpreads) -> list[Series]:
-    changes = iter(with_holm([step for one in series for step in _steps(one.points, margin, spreads)]))
-    return [
-        replace(one, points=(one.points[0], *(replace(point, since_last=next(changes)) for point in one.points[1:])))
-        for one in series
-    ]
-
-
-def _steps(points: Sequence[HistoryPoint], margin: float, spreads: RunSpreads) -> list[Comparison]:
+def _changes(points: Sequence[HistoryPoint], margin: float, spreads: RunSpreads) -> list[Comparison]:
     """Return each run compared with the run before, by the same rule as `results compare`."""
-    steps = []
+    changes = []
     for before, after in pairwise(points):
         sides = side_of(windows(before.records)), side_of(windows(after.records))
-        found = compare_sides(*sides, margin, spreads.between(before.records, after.records))
-        found = with_flags(found, before.records, after.records, is_paired=False)
+        change = compare_sides(*sides, margin, spreads.between(before.records, after.records))
+        change = with_flags(change, before.records, after.records, is_paired=False)
         environments = before.run.environment, after.run.environment
-        steps.append(of_same_code(found, before.records[0], after.records[0], environments))
-    return steps
-
-
-def _spread(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the interval of the median, as saved or from the samples; None for several windows or none."""
-    if len(records) > 1:
-        return None
-    samples_s = records[0].samples_s
-    return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= LEAST_PAIRS else None)
+        changes.append(of_same_code(change, before.records[0], after.records[0], environments))
+    return changes
 
 
 def short_date(text: str) -> str:
     """Return a date as people write it, in UTC: `2026-11-20 21:03`."""
     moment = datetime.fromisoformat(text)
     return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
+
+
+def heading(series: Sequence[Series]) -> str:
+    """Return the case and the machine of a history in one line."""
+    key = series[0].key
+    words = (key.op, key.case, key.dtype, key.fill, key.cache, f"on {series[0].device}")
+    return printable(" ".join(word for word in words if word))
