@@ -13,7 +13,7 @@ from bench.harness.cli.terminal import print_path
 from bench.harness.op import Op
 from results.show.export import Table
 from results.show.grid import Column, print_grid
-from results.show.table import format_rate, format_time, header_lines
+from results.show.table import ABSENT, format_rate, format_time, header_lines
 from results.show.terminal import INTERRUPTED, print_out, printable
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ DTYPES = {
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m bench`."""
     parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--quick", action="store_true", help="a third of the time, and wider intervals")
     words = "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
@@ -103,7 +102,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
                     saved.save(run.ceilings)
                     run.keep(record)
                     if args.verbose:
-                        progress.note(f"{ceiling.quantity} {ceiling.name}: {value_text(ceiling)}, {ceiling.config}")
+                        value = value_text(ceiling.value, ceiling.unit)
+                        progress.note(f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}")
                 progress.advance()
     assert run.environment is not None
     environment = replace(run.environment, hardware=run.ceilings.to_dict())
@@ -182,20 +182,17 @@ def table_of(
 def columns_of(found: Sequence[Ceiling]) -> list[Column]:
     """Return the columns for a terminal; clock, power and FLOP/J only if one of the ceilings has them."""
     facts = {
-        "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else "-" for entry in found],
-        "power": [f"{entry.power_w:.0f} W" if entry.power_w else "-" for entry in found],
-        "per J": [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else "-" for entry in found],
+        "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT for entry in found],
+        "power": [f"{entry.power_w:.0f} W" if entry.power_w else ABSENT for entry in found],
+        "per J": [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else ABSENT for entry in found],
     }
+    known = [(title, texts) for title, texts in facts.items() if set(texts) != {ABSENT}]
     return [
         Column("ceiling", [entry.quantity for entry in found]),
         Column("of", [entry.name for entry in found]),
-        Column("value", [value_text(entry) for entry in found], "right"),
+        Column("value", [value_text(entry.value, entry.unit) for entry in found], "right"),
         Column("95% CI", [interval_text(entry) for entry in found], goes_below=1),
-        *(
-            Column(title, texts, "right", leaves=turn)
-            for turn, (title, texts) in enumerate(facts.items(), 1)
-            if set(texts) != {"-"}
-        ),
+        *(Column(title, texts, "right", leaves=turn) for turn, (title, texts) in enumerate(known, 1)),
     ]
 
 
@@ -217,16 +214,15 @@ def row_of(ceiling: Ceiling) -> dict[str, Any]:
     return {name: values[name] for name in COLUMNS}
 
 
-def value_text(ceiling: Ceiling, value: float | None = None) -> str:
-    """Return a ceiling's value, or another value of its quantity, with its unit."""
-    shown = ceiling.value if value is None else value
-    return format_time(shown) if ceiling.unit == "s" else format_rate(shown, ceiling.unit)
+def value_text(value: float, unit: str) -> str:
+    """Return a time, or a rate with its unit."""
+    return format_time(value) if unit == "s" else format_rate(value, unit)
 
 
 def interval_text(ceiling: Ceiling) -> str:
     """Return a ceiling's interval, and that it is the median's if the value is the fastest, as on a CPU."""
     if ceiling.ci95 is None:
-        return "-"
+        return ABSENT
     low, high = ceiling.ci95
-    text = f"{value_text(ceiling, low)} to {value_text(ceiling, high)}"
+    text = f"{value_text(low, ceiling.unit)} to {value_text(high, ceiling.unit)}"
     return text if low <= ceiling.value <= high else f"{text}, of the median; the value is the fastest"

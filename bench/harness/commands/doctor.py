@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import CaseWords, UsageError, add, make_cases, number, path
 from bench.harness.cli.terminal import Progress
-from bench.harness.commands.findings import (
-    BAD,
-    NOTE,
-    OK,
-    Finding,
-    finding,
-    gpu_findings,
-    host_findings,
-    judged,
-    noise_findings,
-    row_finding,
-    tick_finding,
-)
+from bench.harness.commands.calibrate import value_text
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device import gpu_state, host
 from bench.harness.device.device import Device
@@ -33,14 +22,15 @@ from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers, load, numerics
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Settling, limits_of, no_garbage_collection, settle
-from results.show.table import format_time
+from results.show.export import json_text, write_output
+from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
+from results.stats.comparison import SAME
 from results.stats.samples import median
 from results.stats.verdict import compare_pairs, smallest_detectable_change
+from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from results.record import Record
     from roofline.ceilings import Ceilings
 
@@ -56,23 +46,56 @@ Check a machine before measuring on it, one line per check, each ok, note or bad
 Nothing is saved or changed. A check that fails costs its own line only. Exit code 0: fit; 1: a line is bad; 2: usage;
 3: no such device; 130: interrupted."""
 
+OK, NOTE, BAD = "ok", "note", "bad"
+"""Status of a finding: as it should be; worth knowing; measurements are wrong or too noisy until it is fixed."""
+
+COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
+
+BUSY_SHARE = 0.25  # load average, as a fraction of the cores, above which other processes are running
+TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}  # largest timer resolution for samples of a millisecond
+GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
+
 LEAST_PAIRS, MOST_PAIRS = 20, 400
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
 """Square matmul of the comparison: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
 
-CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0  # of sampling one row
+COARSE_CHANGE_PCT = 5.0  # smallest detectable change above which a comparison on this machine says little
+NOISE_KEYS = ("self_comparison", "smallest_detectable_change_pct", "settling")
+"""JSON keys of the comparison of one kernel with itself; None until it is measured."""
 
+CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0  # of sampling one row
 LARGE = {
     "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
     "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),
 }
 """Family, op, dtype and shape of the rows that are compared with expected rates; the copies move 2 x 64 and 512 MiB."""
 
-GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
+PUBLISHED = Path(__file__).with_name("published.toml")
+ENOUGH = {"published": 0.8, "datasheet": 0.6}
+"""Minimum fraction of the expected value, by its kind: one shape is measured, and no datasheet is ever reached."""
 
-COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
-NOISE_KEYS = ("self_comparison", "smallest_detectable_change_pct", "settling")
-"""JSON keys of the comparison of one kernel with itself; None until it is measured."""
+FAR_OFF = 0.5  # fraction of the expected value below which something is wrong
+REPORTED_FLAGS = ("not-captured", "above-roof", "throttled", "not-cold")  # small cases always carry others
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check and its result; `measured` and `expected` in SI base units."""
+
+    name: str
+    status: str
+    value: str
+    advice: str = ""
+    measured: float | None = None
+    unit: str | None = None
+    expected: float | None = None
+    source: str | None = None
+    """Source of the expected value."""
+
+
+def finding(name: str, value: str, advice: str = "", is_bad: bool = False) -> Finding:
+    """Return a finding: `bad`, or `note` if there is advice, or `ok`."""
+    return Finding(name, BAD if is_bad else NOTE if advice else OK, value, advice)
 
 
 @dataclass
@@ -92,39 +115,26 @@ class Checkup:
 
     @property
     def is_fit(self) -> bool:
-        """Whether no finding is bad."""
         return all(finding.status != BAD for finding in self.findings)
 
     def add(self, found: Finding) -> None:
-        """Print and save a finding."""
         self.findings.append(found)
-        self.print(f"{found.name}: {found.value}", status=found.status)
+        self.print(f"{found.name}: {found.value}", COLORS[found.status], f"{found.status:<4}  ")
         if found.advice:
             self.print(f"      {found.advice}")
         self.save()
 
-    def print(self, text: str, color: str | None = None, status: str = "") -> None:
-        """Print a line, unless stdout holds JSON."""
+    def print(self, text: str, color: str = "", colored: str = "") -> None:
+        """Print a line whose beginning is colored, or all of it, unless stdout holds JSON."""
+        from rich.text import Text
 
-        def draw(console: Console) -> None:
-            if status:
-                console.print(f"{status:<4}", style=COLORS[status], end="  ", highlight=False)
-            console.print(printable(text), style=color, markup=False, highlight=False, soft_wrap=True)
-
+        line = Text.assemble((colored, color), (printable(text), "" if colored else color))
         if self.args.format == "table":
-            print_out(drawn(draw))
+            print_out(drawn(lambda console: console.print(line, highlight=False, soft_wrap=True)))
 
     def save(self) -> None:
-        """Write all findings so far to the output file.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
         if self.args.output is not None:
-            try:
-                self.args.output.write_text(self.text(), encoding="utf-8")
-            except OSError as error:
-                raise UsageError(f"cannot write {self.args.output}: {error.strerror}") from None
+            write_output(self.args.output, self.text().encode())
 
     def text(self) -> str:
         """Return all findings so far as JSON, in SI base units."""
@@ -138,11 +148,10 @@ class Checkup:
             **self.noise,
             "records": [record.to_dict() for record in self.records],
         }
-        return json.dumps(content, indent=2, allow_nan=False) + "\n"
+        return json_text(content)
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m bench`."""
     parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
     seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
     add(parser, "--device", "--threads")
@@ -157,7 +166,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Run all checks and return the exit code."""
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
 
@@ -192,19 +200,19 @@ def check_all(checkup: Checkup) -> None:
     from bench.harness.measure.errors import DEVICE_LOST, one_line
     from bench.harness.measure.measure_row import release
 
-    checks: tuple[tuple[str, Callable[[Checkup], Iterator[Finding]]], ...] = (
-        ("the device", device_check),
-        ("launches", launch_check),
-        ("one kernel as two providers", noise_check),
-        ("large matmul and copy", large_check),
-        ("families", family_check),
-    )
-    for name, check in checks:
+    checks: dict[str, Callable[[Checkup], Iterator[Finding]]] = {
+        "the device": device_check,
+        "launches": launch_check,
+        "one kernel as two providers": noise_check,
+        "large matmul and copy": large_check,
+        "families": family_check,
+    }
+    for name, check in checks.items():
         checkup.progress.say(f"checking: {name}")
         try:
             for found in check(checkup):
                 checkup.add(found)
-        except UsageError:
+        except StoreError:  # of the file with the findings
             raise
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
             checkup.add(Finding(name, BAD, one_line(error), "nothing that depends on it can be measured"))
@@ -213,22 +221,82 @@ def check_all(checkup: Checkup) -> None:
             break
 
 
-# ---- the checks ------------------------------------------------------------------------------------------------------
+# ---- the device ------------------------------------------------------------------------------------------------------
 
 
 def device_check(checkup: Checkup) -> Iterator[Finding]:
-    """Yield the state of the host, the device and its timer."""
     device = checkup.device
     cores = {"cores_allowed": len(host.allowed_cores()), "cgroup_quota_cores": host.cpu_quota()}
     yield from host_findings(host.state() | cores, device)
-    tick = tick_finding(samplers.tick_s(device), device.type)
+    tick_s = samplers.tick_s(device)
     if device.is_gpu:  # after the timer, which makes this process a user of the GPU
         yield from gpu_findings(gpu_state.facts(device.uuid))
     if checkup.ceilings.note:
         yield finding("GPU table", checkup.ceilings.note, "--gpu names the entry to use")
-    yield tick
+    advice = "short kernels are flagged `tick-limited`; give them larger cases"
+    yield finding("timer resolution", f"{tick_s * 1e9:.3g} ns", advice if tick_s > TICK_S[device.type] else "")
     cache = f"{device.cache_bytes / 1e6:.3g} MB of last-level cache"
     yield finding("free memory", f"{device.free_bytes() / 1e9:.3g} GB, {cache}")
+
+
+def host_findings(facts: Mapping[str, Any], device: Device) -> Iterator[Finding]:
+    """Yield the state of the host's cores by `host.state`, with `cores_allowed` and `cgroup_quota_cores`."""
+    cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
+    yield finding("cores", f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""))
+    if quota is not None:
+        is_kept = (device.threads or 0) <= max(1.0, quota)
+        advice = "fewer threads are used" if is_kept else "the threads are stopped again and again; use fewer"
+        is_short = cores is not None and quota < cores
+        text = f"the control group may use {quota:g} cores' worth of time"
+        yield finding("cpu quota", text, advice if is_short else "")
+    if load is not None and cores:
+        advice = "wait until nothing else runs; noisy rows are flagged `preempted`"
+        yield finding("load", f"{load:g} over the last minute", advice if load > BUSY_SHARE * cores else "")
+    if (governor := facts["governor"]) is not None:
+        is_slow = governor in ("powersave", "conservative") and not device.is_gpu
+        yield finding("governor", governor, "the clock follows the load slowly: measure longer" if is_slow else "")
+
+
+def gpu_findings(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what NVML reports by `gpu_state.facts`."""
+    if problem := facts["errors"].get("nvml"):
+        advice = "clocks, power and throttling will be missing from every row; times are not affected"
+        yield finding("nvml", f"not readable: {problem}", advice)
+        return
+    clock_hz, max_hz = facts["sm_clock_hz"], facts["max_sm_clock_hz"]
+    if max_hz is not None:
+        now = "" if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz now, "
+        yield finding("SM clock", f"{now}{max_hz / 1e6:.0f} MHz at most")
+    limit_w, default_w = facts["power_limit_w"], facts["power_limit_default_w"]
+    if limit_w is not None and default_w is not None and limit_w < default_w:
+        advice = "results are those of the lower limit; compare only with runs under it"
+        yield finding("power limit", f"{limit_w:g} W, {default_w:g} W by default", advice)
+    elif limit_w is not None:
+        yield finding("power limit", f"{limit_w:g} W")
+    if limiting := [event for event in facts["clock_events"] or () if event not in ("idle", "gpu_idle")]:
+        yield finding("clock events", ", ".join(limiting), "the clock is limited now; see `throttle` of rows")
+    if facts["other_processes"] is not None:
+        yield _sharing_finding([process["pid"] for process in facts["other_processes"]], facts.get("own_process_seen"))
+    if rows := facts["remapped_rows"]:
+        text, advice = "no row remapping pending", ""
+        if rows.get("pending"):
+            text, advice = "a row remapping is pending", "the GPU must be reset by its administrator"
+        if rows.get("failed"):
+            text, advice = "row remapping failed", "the card is beyond repair: have it replaced"
+        yield finding("memory", text, advice, is_bad=bool(advice))
+
+
+def _sharing_finding(pids: list[int], is_own_seen: bool | None) -> Finding:
+    name, is_hidden = "other processes", is_own_seen is False
+    # This process uses the GPU too. If none listed has its id, a container gives it another than the driver lists.
+    if not pids:
+        return finding(name, "none seen")
+    if is_hidden and len(pids) == 1:
+        text = f"one compute process: {pids[0]}; in a container it is this one, under its id on the host"
+        return finding(name, text, "if this is not a container, wait for it or stop it")
+    text = f"{len(pids)} compute processes: {', '.join(map(str, pids[:5]))}"
+    text += "; one of them may be this one" if is_hidden else ""
+    return finding(name, text, "wait for them or stop them", is_bad=True)
 
 
 def launch_check(checkup: Checkup) -> Iterator[Finding]:
@@ -245,15 +313,27 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
         yield judged(f"launch in a graph of {GRAPH_LAUNCHES}", checkup.ceilings, "launch", "launch", launch_s)
 
 
+# ---- noise -----------------------------------------------------------------------------------------------------------
+
+
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
-    """Yield whether one kernel is as fast as itself, and the smallest change that could be seen."""
+    """Yield whether the device settled, whether one kernel came out as fast as itself, and the detectable change."""
     matmul, args = checkup.families["matmul"][0], checkup.args
     times_s, settling, case, disturbed = compare_with_itself(checkup.device, matmul, args.budget, args.seed)
     comparison, change_pct = compare_pairs(*times_s), smallest_detectable_change(*times_s)
     settled = {"settled": settling.settled, "seconds": settling.seconds}
     values = asdict(comparison) | {"case": case}, change_pct, settled
     checkup.noise = dict(zip(NOISE_KEYS, values, strict=True))
-    yield from noise_findings(comparison, change_pct, settling, case, disturbed)
+    state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s of work"
+    advice = "something else changes the clock or takes the cores; look for it, and wait"
+    yield finding("settled", state, "" if settling.settled else advice)
+    if disturbed:
+        yield finding("other work", disturbed, "wait until nothing else runs, or stop it", is_bad=True)
+    text, is_same = f"{comparison.reason} ({comparison.pairs} pairs of matmul {case})", comparison.verdict == SAME
+    advice = "" if is_same else "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
+    yield finding("one kernel against itself", f"{comparison.verdict}: {text}", advice, is_bad=not is_same)
+    advice = "a quieter machine, or more time for each comparison" if change_pct > COARSE_CHANGE_PCT else ""
+    yield finding("smallest change that would be seen", f"{change_pct:.2g} %", advice)
 
 
 def compare_with_itself(
@@ -285,6 +365,9 @@ def compare_with_itself(
     return series, settling, case.name, disturbed.reason if disturbed else None
 
 
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
 def large_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield the rates of a large matmul and a large copy, with cold caches."""
     for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
@@ -314,3 +397,54 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
         checkup.records.append(measure_row(row, device, checkup.ceilings, limits))
         yield row_finding(checkup.records[-1], checkup.ceilings, is_large)
+
+
+def row_finding(record: Record, ceilings: Ceilings, is_large: bool) -> Finding:
+    """Return whether the result of a row is right, its time, and the rate of a large row with the expected rate."""
+    name, median_s = f"{record.op} {record.dtype} {record.case}, {record.provider}", record.median_s
+    if record.status in ("failed", "invalid"):
+        return Finding(name, BAD, f"{record.status}: {record.reason}", "its result or its time cannot be used")
+    if record.status != "ok" or median_s is None:
+        return Finding(name, NOTE, f"{record.status}: {record.reason}")
+    flags = [f"{flag}: {record.flag_reasons.get(flag, '')}" for flag in record.flags if flag in REPORTED_FLAGS]
+    if not is_large:
+        found = Finding(name, OK, f"{format_time(median_s)}; verified", measured=median_s, unit="s")
+    elif record.op == "matmul":
+        found = judged(name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s)
+    else:
+        moved = (record.bytes_read or 0) + (record.bytes_written or 0)
+        found = judged(name, ceilings, "bandwidth", "copy", moved / median_s)
+    status = NOTE if flags and found.status == OK else found.status
+    return replace(found, status=status, advice=f"{found.advice} {'; '.join(flags)}".strip())
+
+
+def judged(name: str, ceilings: Ceilings, quantity: str, of: str, value: float) -> Finding:
+    """Return the finding for a rate or a time, with a verdict if a published or datasheet value of the GPU is known."""
+    from roofline.ceilings import QUANTITIES
+
+    unit, known = QUANTITIES[quantity], expected_of(ceilings, quantity, of)
+    text, status, advice = value_text(value, unit), OK, ""
+    if known is None:
+        return Finding(name, status, text, advice, value, unit)
+    expected, kind, source = known
+    share = expected / value if unit == "s" else value / expected
+    if kind == "datasheet" and share > 1:
+        status, advice = BAD, "faster than the datasheet: the time, or the entry of the GPU, is wrong"
+    elif share < FAR_OFF:
+        status, advice = BAD, "less than half: check clocks, power limit and other processes before measuring anything"
+    elif share < ENOUGH[kind]:
+        status, advice = NOTE, "below what is expected: check the clock and the power limit"
+    text += f", {format_percent(100 * share)} of the {value_text(expected, unit)} expected ({kind})"
+    return Finding(name, status, text, advice, value, unit, expected, source)
+
+
+def expected_of(ceilings: Ceilings, quantity: str, name: str) -> tuple[float, str, str] | None:
+    """Return the expected value, its kind (`published` or `datasheet`) and its source; None if none is known."""
+    for record in tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["record"]:
+        if ceilings.slug in record["gpus"] and (record["quantity"], record["name"]) == (quantity, name):
+            return record["value"], "published", record["source"]
+    of = "memory" if quantity == "bandwidth" else name
+    for entry in ceilings.entries:
+        if (entry.quantity, entry.name, entry.kind) == (quantity, of, "datasheet"):
+            return entry.value, "datasheet", entry.source
+    return None

@@ -11,25 +11,22 @@ import pytest
 from bench import __main__ as command
 from bench.harness.cli.terminal import Progress
 from bench.harness.commands import doctor
-from bench.harness.commands.doctor import Checkup
-from bench.harness.commands.findings import (
+from bench.harness.commands.doctor import (
     BAD,
     NOTE,
     OK,
+    Checkup,
     Finding,
     gpu_findings,
     host_findings,
     judged,
-    noise_findings,
+    noise_check,
     row_finding,
-    tick_finding,
-    verdict,
 )
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.timing.protocol import Settling
 from results.record import Record
-from results.stats.verdict import compare_pairs, smallest_detectable_change
 from roofline.ceilings import Ceiling, Ceilings
 
 HOST = {"cores_allowed": 8, "cgroup_quota_cores": None, "load_average": 0.1, "governor": "performance", "turbo": True}
@@ -61,14 +58,9 @@ def compared(change=0.0, noise=0.001, settled=True, disturbed=None):
     return series(change, noise), Settling(settled, 0.5, 10), "512x512x512", disturbed
 
 
-def noise_of(*made_up):
-    pair, *others = made_up
-    return statuses(noise_findings(compare_pairs(*pair), smallest_detectable_change(*pair), *others))
-
-
-def checkup(ceilings, **options):
-    args = argparse.Namespace(**{"format": "json", "output": None} | options)
-    return Checkup(args, cpu_device(), ceilings, {}, {}, Progress(quiet=True))
+def checkup(ceilings=None, **options):
+    args = argparse.Namespace(**{"format": "json", "output": None, "budget": 1.0, "seed": 0} | options)
+    return Checkup(args, cpu_device(), ceilings, {"matmul": (None,)}, {}, Progress(quiet=True))
 
 
 def test_a_quiet_host_is_all_right():
@@ -125,27 +117,30 @@ def test_a_process_that_may_be_this_one_under_another_id_makes_no_gpu_unfit(pids
     assert statuses(found)["other processes"] == status
 
 
-def test_a_coarse_tick_is_noted():
-    assert tick_finding(5e-8, "cpu").status == OK
-    assert tick_finding(1e-3, "cpu").status == NOTE
-    assert tick_finding(1.024e-6, "cuda").status == OK
+@pytest.mark.parametrize(("tick_s", "status"), [(5e-8, OK), (1e-3, NOTE)])
+def test_a_coarse_tick_is_noted(monkeypatch, tick_s, status):
+    monkeypatch.setattr(doctor.samplers, "tick_s", lambda device: tick_s)
+    found = statuses(doctor.device_check(checkup(Ceilings("cpu-x", "CPU"))))
+    assert found["timer resolution"] == status
 
 
-def test_one_kernel_against_itself_must_come_out_the_same():
-    found = noise_of(*compared())
-    assert found["one kernel against itself"] == OK
-    assert found["smallest change that would be seen"] == OK
-    assert "other work" not in found
-    assert noise_of(*compared(change=0.05))["one kernel against itself"] == BAD
-    busy = compared(disturbed="300 times a second a thread lost its core")
-    assert noise_of(*busy)["other work"] == BAD
-
-
-def test_noise_and_an_unsettled_device_are_noted():
-    found = noise_of(*compared(noise=0.2, settled=False))
-    assert found["settled"] == NOTE
-    assert found["one kernel against itself"] == BAD
-    assert found["smallest change that would be seen"] == NOTE
+@pytest.mark.parametrize(
+    ("change", "statuses_of_all"),
+    [
+        ({}, {"settled": OK, "one kernel against itself": OK, "smallest change that would be seen": OK}),
+        ({"change": 0.05}, {"one kernel against itself": BAD}),
+        ({"disturbed": "300 times a second a thread lost its core"}, {"other work": BAD}),
+        (
+            {"noise": 0.2, "settled": False},
+            {"settled": NOTE, "one kernel against itself": BAD, "smallest change that would be seen": NOTE},
+        ),
+    ],
+)
+def test_one_kernel_against_itself_must_come_out_the_same(monkeypatch, change, statuses_of_all):
+    monkeypatch.setattr(doctor, "compare_with_itself", lambda *_: compared(**change))
+    found = statuses(noise_check(checkup()))
+    assert found.items() >= statuses_of_all.items()
+    assert ("other work" in found) == ("disturbed" in change)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -181,7 +176,8 @@ def record(**fields):
     ],
 )
 def test_a_fraction_of_the_expected_value_has_a_verdict(share, kind, status):
-    assert verdict(share, kind)[0] == status
+    dtype, expected = {"published": ("bf16", 794.5e12), "datasheet": ("fp16", 989.4e12)}[kind]
+    assert judged("matmul", H100, "flops", dtype, share * expected).status == status
 
 
 def test_a_published_figure_precedes_the_datasheet_and_a_cpu_has_neither():

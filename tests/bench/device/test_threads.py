@@ -13,7 +13,7 @@ from bench.__main__ import main as bench_main
 from bench.harness.calibrate.calibration import MeasuredCeilings, identity
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
-from bench.harness.commands.findings import host_findings
+from bench.harness.commands.doctor import host_findings
 from bench.harness.device import device, host
 from tests.bench import commands
 
