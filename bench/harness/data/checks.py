@@ -49,7 +49,7 @@ def current_settings() -> dict[str, Any]:
 
 
 def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
-    """Restore the settings, and return what differed: `number of threads: 2 -> 1`."""
+    """Restore the settings; return what differed, as `number of threads: 2 -> 1`."""
     import torch
 
     backends: Any = torch.backends
@@ -135,7 +135,12 @@ class UserChecks(Checks):
         self.call_s = time.perf_counter() - start
         worker.rest()
         problem = self._side_effect(data, before, addresses)
-        problem = problem or (_problem_of(parts, data) if has_tensors else _no_tensor(returned, data))
+        if problem is None and has_tensors:
+            problem = _memory_problem(parts, data)
+        elif problem is None:
+            what = "None" if returned is None else f"a {type(returned).__name__}"
+            wanted = f"a torch.Tensor of {'x'.join(map(str, data.out.shape))} {data.out.dtype} is expected"
+            problem = f"wrong result: it returned {what}; {wanted}, or a parameter named out to write it into"
         if problem is not None:
             return CheckResult(False, problem, math.inf, 0, data.out.numel())
         return verify.check(self.op, self.case, data, self.result, earlier)
@@ -198,7 +203,6 @@ class ReplayCheck:
 
 
 def _written(returned: object, data: InputSet) -> tuple[Tensor, ...]:
-    """Return where a launch writes: what it returned, else the output that it was given."""
     import torch
 
     if isinstance(returned, torch.Tensor):
@@ -206,13 +210,7 @@ def _written(returned: object, data: InputSet) -> tuple[Tensor, ...]:
     return returned if isinstance(returned, tuple) and returned else (data.out,)
 
 
-def _no_tensor(returned: Any, data: InputSet) -> str:
-    kind = "None" if returned is None else f"a {type(returned).__name__}"
-    expected = f"a torch.Tensor of {'x'.join(map(str, data.out.shape))} {data.out.dtype} is expected"
-    return f"wrong result: it returned {kind}; {expected}, or a parameter named out to write it into"
-
-
-def _problem_of(parts: Sequence[Tensor], data: InputSet) -> str | None:
+def _memory_problem(parts: Sequence[Tensor], data: InputSet) -> str | None:
     """Return why a result was not computed into its own memory, or None if it was."""
     import torch
 

@@ -38,11 +38,9 @@ MAX_COPIES = 2000
 CPU_COPIES_BYTES = 1024 * MIB
 """Most memory that copies take on a CPU, beside the limit of a quarter of what is free."""
 
-POOL_ELEMENTS = 2**24
-"""Longest stretch: drawing more takes longer than what is measured. A larger tensor is made of several stretches."""
-
-POOL_OFFSETS = 4096
-"""Elements by which the pool is longer than a stretch: the number of indices at which a stretch can start."""
+POOL_ELEMENTS, POOL_OFFSETS = 2**24, 4096
+"""Longest stretch, because drawing more takes longer than what is measured, and the number of indices at which one can
+start; a larger tensor is made of several stretches."""
 
 MAX_INTEGER = 2**63 - 1
 """Labels and seeds are drawn below it; it is the largest bound that torch takes."""
@@ -54,8 +52,7 @@ class Rotation:
 
     copies: int
     cache: str
-    """`cold`: the copies flush each other out of the last-level cache; `partly-cold`: they do so in part; `warm`: one
-    copy."""
+    """`cold`: the copies flush each other out of the last-level cache; `partly-cold`: in part; `warm`: one copy."""
 
 
 def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str) -> Rotation:
@@ -75,7 +72,6 @@ def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
-    """Return the torch dtype in which `dtype` is stored."""
     import torch
 
     stored: torch.dtype = getattr(torch, TORCH_DTYPES.get(dtype, dtype))
@@ -87,11 +83,10 @@ class Filler:
 
     Drawing every copy anew would take longer than measuring it; shifted stretches have the same distribution and no
     two launches in a row see the same bits at the same index. Besides the pool of the case's dtype there may be another
-    of int8; int64 numbers are few and drawn one by one.
+    of int8, and each grows with the largest tensor requested; int64 numbers are few and drawn one by one.
     """
 
     def __init__(self, fill: str, dtype: str, device: Device, seed: int) -> None:
-        """Prepare; a pool grows with the largest tensor requested."""
         import torch
 
         self._fill, self._dtype, self._device = fill, dtype, device.torch_name
@@ -100,7 +95,6 @@ class Filler:
         self._next_offset = 0
 
     def __call__(self, *shape: int, dtype: str | None = None) -> Tensor:
-        """Return a contiguous tensor of `shape`, filled."""
         import torch
 
         result = torch.empty(shape, dtype=torch_dtype(dtype or self._dtype), device=self._device)
@@ -143,7 +137,6 @@ class InputSet:
 
 
 def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -> list[InputSet]:
-    """Return `copies` sets of inputs and outputs of one case, every page of them written."""
     import torch
 
     out_dtype = torch_dtype(op.output_dtype(case.dtype))
@@ -168,12 +161,13 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     def absent(*shape: int, dtype: str | None = None) -> Tensor:
         return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
 
-    work, of_every_row = op.work(case), 0
+    work = op.work(case)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
-    pool_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
-    if op.take_rows is not None:
+    largest_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
+    if op.take_rows is None:
+        largest_bytes = max(largest_bytes, 16 * elements)
+    else:
         with suppress(RuntimeError, OverflowError, TypeError):  # more elements than torch can count: refused anyway
             inputs, _ = op.take_rows(op.make_inputs(case, absent), absent(*op.output_shape(case)), slice(0, 1))
-            of_every_row = sum(x.numel() for x in inputs)
-    verify_bytes = 16 * elements if op.take_rows is None else 8 * of_every_row
-    return (copies + min(2, op.outputs)) * work.bytes + max(pool_bytes, verify_bytes)
+            largest_bytes = max(largest_bytes, 8 * sum(x.numel() for x in inputs))
+    return (copies + min(2, op.outputs)) * work.bytes + largest_bytes

@@ -56,6 +56,7 @@ PRODUCT_ROUNDOFF = {"tf32": 2.0**-11}
 """Unit roundoff of the factors of a product where they are rounded first; tf32 has 10 stored bits of fraction."""
 
 FP32_ROUNDOFF = 2.0**-24
+
 CHUNK_ELEMENTS = 2**18
 """Elements compared together: 2 MiB in fp64, which stay in a CPU's caches; four times as many take twice as long."""
 
@@ -66,8 +67,7 @@ SCALE_ELEMENTS = 1024
 """Elements from which on rounding errors average out, so that the scale of a result can be judged."""
 
 LEAST_SCALE_ERROR = 1e-3
-"""Largest scale error that is always accepted: polynomial approximations and tf32 products err by less, all in one
-direction."""
+"""Scale error that is always accepted: polynomial approximations and tf32 products err by less, in one direction."""
 
 FULL_CHECK_FLOPS = {"cpu": 2**31, "cuda": 2**39}
 """FLOPs above which only every n-th row of a product is checked, by torch's device type: fp64 is slow. Every tile of 64
@@ -128,14 +128,9 @@ def sum_roundings(terms: int) -> float:
 
 
 def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | None = None) -> CheckResult:
-    """Compare the result of one launch with the fp64 reference on the same inputs.
+    """Compare the result of one launch on `data` with the fp64 reference, or by the op's own check.
 
-    Args:
-        op: gives the reference and what its errors are proportional to, or its own check.
-        case: the dtype sets the bounds.
-        data: the inputs of the launch; its `out` gives shape and dtype that the result must have.
-        result: what the provider computed.
-        earlier: inputs and result of a launch on other inputs; what is random must differ from it.
+    What is random must differ from the `earlier` launch on other inputs.
     """
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
         got, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
@@ -203,11 +198,10 @@ def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
     if op.take_rows is None:
         yield slice(None)
         return
-    rows = op.rows(case)
-    sums = 2 * out.numel() * op.terms(case)
-    step = 1 if op.terms(case) == 1 else max(1, -(-sums // FULL_CHECK_FLOPS.get(out.device.type, 2**31)))
+    rows, terms = op.rows(case), op.terms(case)
+    step = 1 if terms == 1 else max(1, -(-2 * out.numel() * terms // FULL_CHECK_FLOPS.get(out.device.type, 2**31)))
     elements = CHUNK_ELEMENTS * (1 if out.device.type == "cpu" else GPU_CHUNKS)
-    chunk = max(1, elements // max(1, out.numel() // rows, op.terms(case))) * step
+    chunk = max(1, elements // max(1, out.numel() // rows, terms)) * step
     for start in range(0, rows, chunk):
         yield slice(start, min(start + chunk, rows), step)
     if (rows - 1) % step:  # the last row is where the last tile ends
@@ -222,37 +216,34 @@ def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the error of each element over its bound, the reference, and the result in fp64."""
-    import torch
-
-    wide = widened(inputs)
-    truth, found = op.reference(*wide), out.double()
-    bound = _bound(op, case, inputs, wide, truth)
-    if out.dtype.is_floating_point:
-        bound.add_(torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps)
-    # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
-    return ((found - truth).abs_() / bound).masked_fill_(found == truth, 0.0), truth, found
-
-
-def _bound(op: Op, case: Case, inputs: tuple[Tensor, ...], wide: tuple[Tensor, ...], truth: Tensor) -> Tensor:
-    """Return the bound of each element.
+    """Return the error of each element over its bound, the reference, and the result in fp64.
 
     The inputs in fp64 are squared in place, unless they are the inputs themselves: B of a large matmul and its square
     would not both fit.
     """
+    import torch
+
+    wide = widened(inputs)
+    truth, found = op.reference(*wide), out.double()
     terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
+    rounded = 2 * op.intermediate_roundings * unit
     if op.magnitude is not None:
         size = op.magnitude(truth, *wide)
-        rounded = 2 * op.intermediate_roundings * unit / math.sqrt(terms)
-        return truth.abs().mul_(4 * unit) + (8 * accumulator + rounded) * size
-    if terms > 1:
-        squares = (x.square() if x is own else x.square_() for x, own in zip(wide, inputs, strict=True))
-        size = op.reference(*squares).sqrt_()
+        bound = truth.abs().mul_(4 * unit) + (8 * accumulator + rounded / math.sqrt(terms)) * size
     else:
-        size = truth.abs()
-        for x in wide:
-            size = size + x.abs()
-    bound = truth.abs().mul_(4 * (unit + product))
-    bound = bound + (8 * (math.sqrt(terms) * accumulator + product) + 2 * op.intermediate_roundings * unit) * size
-    return bound + 4 * unit * truth.square().mean().sqrt() if terms > 1 else bound
+        if terms > 1:
+            squares = (x.square() if x is own else x.square_() for x, own in zip(wide, inputs, strict=True))
+            size = op.reference(*squares).sqrt_()
+        else:
+            size = truth.abs()
+            for x in wide:
+                size = size + x.abs()
+        bound = truth.abs().mul_(4 * (unit + product))
+        bound = bound + (8 * (math.sqrt(terms) * accumulator + product) + rounded) * size
+        if terms > 1:
+            bound = bound + 4 * unit * truth.square().mean().sqrt()
+    if out.dtype.is_floating_point:
+        bound.add_(torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps)
+    # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
+    return ((found - truth).abs_() / bound).masked_fill_(found == truth, 0.0), truth, found

@@ -83,10 +83,6 @@ _failed_graphs: list[Any] = []
 """Graphs whose capture failed, without memory: torch's allocator of pinned memory asks them about every later one."""
 
 
-def nothing(*_: object) -> None:
-    """Do nothing."""
-
-
 class HostSampler:
     """Times launches with the host's clock: the only clock of a CPU, and exact there.
 
@@ -97,7 +93,7 @@ class HostSampler:
     method = "host"
     why_no_graph: str | None = None
 
-    def __init__(self, calls: Sequence[Call], launches_per_sample: int, before: Call = nothing) -> None:
+    def __init__(self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None) -> None:
         """Time `launches_per_sample` of the calls between two readings; `before` is called ahead, and is not timed."""
         self.launches_per_sample, self._before = launches_per_sample, before
         self.calls = itertools.cycle(calls)
@@ -108,7 +104,8 @@ class HostSampler:
     def sample(self) -> float:
         """Return the duration of one sample, seconds."""
         launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
-        self._before()
+        if self._before is not None:
+            self._before()
         start = time.perf_counter()
         for call in launches:
             keep(call())
@@ -131,20 +128,13 @@ class _QueuedSampler:
     _stream: Any = None
     """The current stream if None."""
 
-    def __init__(
-        self,
-        launches: int,
-        spin_s: float,
-        longest_spin_s: float,
-        reading: Reading,
-        before: Call = nothing,
-        entries: int = 1,
-    ) -> None:
-        """Prepare; a sample takes so many `entries` of the launch queue."""
-        self.launches_per_sample, self._entries = launches, entries
+    def __init__(self, launches: int, reading: Reading | None, spin_s: float, longest_spin_s: float) -> None:
+        self.launches_per_sample, self._reading = launches, reading
         self._spin_s = self._shortest_spin_s = spin_s
         self._longest_spin_s = longest_spin_s
-        self._reading, self._before = reading, before
+        self._entries = 1
+        """Of the launch queue, which a sample takes."""
+        self._before: Call | None = None
         self._ahead: tuple[Any, Any, bool] | None = None
 
     def _launch(self) -> None:
@@ -159,7 +149,8 @@ class _QueuedSampler:
             sample_s, was_late = self._sample()
         if not was_late:
             self._spin_s = max(self._shortest_spin_s, SHORTER_SPIN * self._spin_s)
-        self._reading(partial(self._keep_busy, sample_s))
+        if self._reading is not None:
+            self._reading(partial(self._keep_busy, sample_s))
         return sample_s
 
     def _sample(self) -> tuple[float, bool]:
@@ -176,7 +167,8 @@ class _QueuedSampler:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
             torch.cuda._sleep(math.ceil(self._spin_s * SPIN_CYCLES_PER_S))
-            self._before()
+            if self._before is not None:
+                self._before()
             start.record()
             self._launch()
             end.record()
@@ -199,7 +191,7 @@ class GraphSampler(_QueuedSampler):
 
     method = "graph"
 
-    def __init__(self, calls: Sequence[Call], launches: int, reading: Reading = nothing) -> None:
+    def __init__(self, calls: Sequence[Call], launches: int, reading: Reading | None = None) -> None:
         """Capture `launches` launches, whole rounds of `calls`, on a stream of its own.
 
         Raises:
@@ -207,7 +199,7 @@ class GraphSampler(_QueuedSampler):
         """
         import torch
 
-        super().__init__(launches, LEAST_SPIN_S, LONGEST_GRAPH_SPIN_S, reading)
+        super().__init__(launches, reading, LEAST_SPIN_S, LONGEST_GRAPH_SPIN_S)
         self._stream = torch.cuda.Stream()
         self._graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         self.results: list[object] = [None] * len(calls)
@@ -274,16 +266,16 @@ class EventSampler(_QueuedSampler):
         calls: Sequence[Call],
         launches_per_sample: int,
         enqueue_s: float,
-        reading: Reading = nothing,
-        before: Call = nothing,
+        reading: Reading | None = None,
+        before: Call | None = None,
     ) -> None:
         """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
 
         `before` is called ahead of each sample, behind the spin, and is not timed.
         """
         spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
-        longest_s = min(MOST_LONGER * spin_s, LONGEST_SPIN_S)
-        super().__init__(launches_per_sample, spin_s, longest_s, reading, before, launches_per_sample)
+        super().__init__(launches_per_sample, reading, spin_s, min(MOST_LONGER * spin_s, LONGEST_SPIN_S))
+        self._before, self._entries = before, launches_per_sample
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
 
@@ -302,8 +294,8 @@ def make_sampler(
     device: Device,
     limits: Limits,
     is_capturable: bool = True,
-    refusal: Callable[[GraphSampler], str | None] = nothing,
-    reading: Reading = nothing,
+    refusal: Callable[[GraphSampler], str | None] | None = None,
+    reading: Reading | None = None,
 ) -> Sampler:
     """Return the best sampler that this device and these calls allow.
 
@@ -317,7 +309,7 @@ def make_sampler(
     """
     if not device.is_gpu:
         # The least: one preempted call of five must not make the samples a thousand times too short.
-        launch_s = max(min(_timed_calls(calls, ESTIMATE_LAUNCHES)), 1e-9)
+        launch_s = max(min(_timed_calls(calls, ESTIMATE_LAUNCHES, None)), 1e-9)
         least_s = max(limits.min_sample_s, HOST_TICKS * tick_s(device))
         return HostSampler(calls, max(1, math.ceil(least_s / launch_s)))
     launch_s = host_launch_s(calls, device.synchronize)
@@ -330,7 +322,8 @@ def make_sampler(
     try:
         if is_capturable:
             graph = _graph_sampler(calls, wanted, least_s, reading)
-            if (why_no_graph := refusal(graph)) is None:
+            why_no_graph = refusal(graph) if refusal else None
+            if why_no_graph is None:
                 return graph
     except RuntimeError as error:
         device.synchronize()
@@ -340,7 +333,7 @@ def make_sampler(
     return events
 
 
-def _graph_sampler(calls: Sequence[Call], wanted: int, least_s: float, reading: Reading) -> GraphSampler:
+def _graph_sampler(calls: Sequence[Call], wanted: int, least_s: float, reading: Reading | None) -> GraphSampler:
     """Return a graph of about `wanted` launches, or of more if its replay turns out to be shorter than `least_s`.
 
     Between two events a short launch seems longer than it is, so that too few launches are wanted.
@@ -361,21 +354,21 @@ def graph_launches(copies: int, wanted: int) -> int:
     return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
 
 
-def host_launch_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
+def host_launch_s(calls: Sequence[Call], synchronize: Call) -> float:
     """Return the seconds that one call keeps the host, median of a few, the queue empty before each.
 
     A first call that takes very long may have compiled something, and does not count.
     """
-    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize)
+    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
     if len(durations) == 1:
-        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, before=synchronize)
+        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
     synchronize()
     return median(durations)
 
 
-def host_latency_s(calls: Sequence[Call], synchronize: Callable[[], None]) -> float:
+def host_latency_s(calls: Sequence[Call], synchronize: Call) -> float:
     """Return the seconds from a call to its finished result, as a caller who waits for it sees them: the median."""
-    return median(_timed_calls(calls, LATENCY_CALLS, before=synchronize, after=synchronize))
+    return median(_timed_calls(calls, LATENCY_CALLS, synchronize, is_awaited=True))
 
 
 def empty_launch_s(device: Device) -> float:
@@ -387,17 +380,17 @@ def empty_launch_s(device: Device) -> float:
     return host_launch_s([lambda: one.add_(0)], device.synchronize)
 
 
-def _timed_calls(
-    calls: Sequence[Call], count: int, before: Callable[[], None] = nothing, after: Callable[[], None] = nothing
-) -> list[float]:
+def _timed_calls(calls: Sequence[Call], count: int, synchronize: Call | None, is_awaited: bool = False) -> list[float]:
     """Return the durations of up to `count` calls, seconds, fewer once `PROBE_CAP_S` is spent."""
     durations: list[float] = []
     began = time.perf_counter()
     for call in itertools.islice(itertools.cycle(calls), count):
-        before()
+        if synchronize is not None:
+            synchronize()
         start = time.perf_counter()
         call()
-        after()
+        if synchronize is not None and is_awaited:
+            synchronize()
         durations.append(time.perf_counter() - start)
         if time.perf_counter() - began > PROBE_CAP_S:
             break
