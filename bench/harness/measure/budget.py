@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device.device import Device
@@ -52,21 +52,9 @@ PILOT_CAP_S = 0.05
 """A pilot is called `PILOT_CALLS` times, or fewer where the calls together take this long, but three times in any case:
 a busy machine may delay a single call of a small pilot by 50 ms, and the estimate of a large case multiplies that."""
 
-LEAST_BUSY = 0.1
-"""A pilot on a CPU that computes for less than this share of its time is waiting, and not held up by other
-processes."""
-
 CALLS_PER_CASE = 15
 """Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check),
 times 1.5, because a case that is larger than its pilot no longer fits into the caches that the pilot fitted into."""
-
-
-@dataclass(frozen=True)
-class Pilot:
-    """A smaller case of the same op and dtype, and what a call of it took."""
-
-    size: int
-    seconds: float
 
 
 def total(work: Work) -> int:
@@ -75,7 +63,15 @@ def total(work: Work) -> int:
 
 
 class Budget:
-    """The time that is left for the rows of a run, what rows are expected to take, and what they have taken."""
+    """The time that is left for the rows of a run, what rows are expected to take, and what they have taken.
+
+    Args:
+        device: the device under test.
+        settings: fill and seed of the pilots' inputs, and the budget for messages.
+        deadline: reading of the clock; None without a budget.
+        rows: how many there are, all of them to come.
+        clock: seconds, only runs forward.
+    """
 
     def __init__(
         self,
@@ -85,20 +81,11 @@ class Budget:
         rows: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin with all rows to come.
-
-        Args:
-            device: the device under test.
-            settings: fill and seed of the pilots' inputs, and the budget for messages.
-            deadline: reading of the clock; None without a budget.
-            rows: how many there are.
-            clock: seconds, only runs forward.
-        """
         self._device, self._settings, self.deadline, self._rows = device, settings, deadline, rows
         self._clock, self._began = clock, clock()
-        self._overheads_s: list[float] = []
-        self._expected_s = 0.0
-        self._pilots: dict[tuple[str, str], Pilot] = {}
+        self._least_s, self._overhead_s, self._expected_s = math.inf, 0.0, 0.0
+        self._pilots: dict[tuple[str, str], tuple[int, float]] = {}
+        """By op and dtype the largest case timed so far: its FLOPs plus bytes, and the seconds of a call."""
 
     # ---- shares -----------------------------------------------------------------------------------------------------
 
@@ -108,14 +95,8 @@ class Budget:
 
     def sharing(self, done: int) -> int:
         """Return how many rows share the time that is left when `done` are done: fewer than all if it is short."""
-        left_s = self.left_s()
-        to_come = self._rows - done
+        left_s, to_come = self.left_s(), self._rows - done
         return to_come if left_s is None else max(1, min(to_come, int(left_s / MIN_SHARE_S)))
-
-    @property
-    def slowdown(self) -> float:
-        """How many times as long as expected the rows so far took beside their samples; 1 before the first."""
-        return sum(self._overheads_s) / self._expected_s if self._expected_s else 1.0
 
     def has_time(self, expected_s: float = 0.0) -> bool:
         """Return whether another row could end in time.
@@ -125,20 +106,26 @@ class Budget:
                 and if rows take longer than expected, it is taken to do so too. The first row is tried in any case.
         """
         left_s = self.left_s()
-        if left_s is None or not self._overheads_s:
-            return left_s is None or left_s > 0
-        return left_s > max(min(self._overheads_s), self.slowdown * expected_s)
+        if left_s is None:
+            return True
+        return left_s > (max(self._least_s, self._likely_s(expected_s)) if self._overhead_s else 0)
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
         """Return whether a row that is expected to take so long would take several times its share of what is left."""
         left_s = self.left_s()
-        return left_s is not None and self.slowdown * expected_s > MAX_SHARES * left_s / self.sharing(done)
+        return left_s is not None and self._likely_s(expected_s) > MAX_SHARES * left_s / self.sharing(done)
+
+    def _likely_s(self, expected_s: float) -> float:
+        """Return what a row will take if it exceeds what is expected as much as the rows so far did."""
+        return expected_s * (self._overhead_s / self._expected_s if self._expected_s else 1.0)
 
     def took(self, record: Record, began: float, expected_s: float = 0.0) -> None:
         """Note what a row has taken that began at a reading of the clock; one that was not measured took no samples."""
-        timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
         if record.status == "ok":
-            self._overheads_s.append(max(0.0, self._clock() - began - timed_s))
+            timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
+            beside_s = max(0.0, self._clock() - began - timed_s)
+            self._least_s = min(self._least_s, beside_s)
+            self._overhead_s += beside_s
             self._expected_s += expected_s
 
     def enough_s(self, done: int) -> int:
@@ -154,21 +141,19 @@ class Budget:
             row: the row.
             together: providers whose calls the estimate is for, if several are measured at once.
         """
-        allowance_s, limit = CASE_ALLOWANCE_S, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
         left_s = self.left_s()
-        if left_s is not None:
-            if left_s <= 0:
-                return out_of_time(self._settings.budget_s)
+        if left_s is None:
+            allowance_s, together, limit = CASE_ALLOWANCE_S, 1, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
+        else:
             allowance_s, limit = left_s, f"the {plain(left_s, 2)} s that are left"
-        spent_s = (self._settings.budget_s or allowance_s) - allowance_s
+        if allowance_s <= 0:
+            return out_of_time(self._settings.budget_s)
         call_s = self.call_s(row.op, row.case)
-        case_s = (call_s or 0.0) * CALLS_PER_CASE * (1 if left_s is None else together)
-        case_s += (
-            PREPARE_S_PER_BYTE[self._device.type] * rotation_of(row, self._device).copies * row.op.work(row.case).bytes
-        )
+        case_s = (call_s or 0.0) * CALLS_PER_CASE * together + self._prepare_s(row)
         if case_s <= allowance_s:
             return None
         estimated = (f"{plain(call_s, 2)} s a launch and " if call_s else "") + f"{plain(case_s, 2)} s for the case"
+        spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         enough = math.ceil(spent_s + case_s * 1.5)  # rounded down it could be less than the budget that did not do
         return f"estimated {estimated}, more than {limit}; --budget {enough} would allow it"
 
@@ -177,38 +162,34 @@ class Budget:
         calls_s = 0.0
         with suppress(Exception):  # the row itself will say why
             calls_s = (self.call_s(row.op, row.case) or 0.0) * CALLS_PER_CASE
-        check_s_per_byte = 0.0 if self._device.is_gpu else CHECK_S_PER_BYTE
+        check_s = 0.0 if self._device.is_gpu else CHECK_S_PER_BYTE * row.op.work(row.case).bytes
+        return MIN_ROW_S + calls_s + self._prepare_s(row) + check_s
+
+    def _prepare_s(self, row: Row) -> float:
         copies = rotation_of(row, self._device).copies
-        s_per_byte = copies * PREPARE_S_PER_BYTE[self._device.type] + check_s_per_byte
-        return MIN_ROW_S + calls_s + s_per_byte * row.op.work(row.case).bytes
+        return PREPARE_S_PER_BYTE[self._device.type] * copies * row.op.work(row.case).bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
         """Return the seconds of one call by eager torch, estimated by the largest smaller case; None if short."""
-        size = total(op.work(case))
-        if size <= SMALL_WORK:
+        work = total(op.work(case))
+        if work <= SMALL_WORK:
             return None
-        key = (op.name, case.dtype)
-        pilot = self._pilots.get(key) or Pilot(0, 0.0)
+        size, seconds = self._pilots.get((op.name, case.dtype), (0, 0.0))
         for smaller in smaller_cases(op, case):
-            if pilot.seconds >= LONG_ENOUGH_S:
+            if seconds >= LONG_ENOUGH_S:
                 break
-            if total(op.work(smaller)) > pilot.size and self._can_run(op, smaller):
-                pilot = Pilot(total(op.work(smaller)), self._time(op, smaller))
-        self._pilots[key] = pilot
-        return pilot.seconds * size / pilot.size if pilot.size else None
+            with suppress(UnsupportedCaseError):  # some dtypes have a least extent, and halving may fall below it
+                op.check(smaller, self._device.type)
+                if total(op.work(smaller)) > size:
+                    size, seconds = total(op.work(smaller)), self._time(op, smaller)
+        self._pilots[op.name, case.dtype] = size, seconds
+        return seconds * work / size if size else None
 
     def learn(self, row: Row, seconds: float) -> None:
+        """Take a measured time of a call in place of those of smaller cases."""
         size, key = total(row.op.work(row.case)), (row.op.name, row.case.dtype)
-        if key not in self._pilots or size > self._pilots[key].size:
-            self._pilots[key] = Pilot(size, seconds)
-
-    def _can_run(self, op: Op, case: Case) -> bool:
-        """Return whether the op has this case: some dtypes have a least extent, and halving may fall below it."""
-        try:
-            op.check(case, self._device.type)
-        except UnsupportedCaseError:
-            return False
-        return True
+        if size > self._pilots.get(key, (0, 0.0))[0]:
+            self._pilots[key] = size, seconds
 
     def _time(self, op: Op, case: Case) -> float:
         """Return the seconds of a call of a small case: the fastest of a few after the first, which loads libraries.
@@ -223,13 +204,10 @@ class Budget:
             call()
             while len(seconds) < LEAST_PILOT_CALLS or (len(seconds) < PILOT_CALLS and sum(seconds) < PILOT_CAP_S):
                 self._device.synchronize()
-                start, cpu_start = time.perf_counter(), time.process_time()
+                start = time.perf_counter()
                 call()
                 self._device.synchronize()
-                took_s, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
-                # Elapsed time exceeds CPU time where others hold the cores; a call that sleeps uses hardly any.
-                is_held_up = not self._device.is_gpu and took_s * LEAST_BUSY < cpu_s < took_s
-                seconds.append(cpu_s if is_held_up else took_s)
+                seconds.append(time.perf_counter() - start)
         return max(min(seconds), 1e-9)
 
 
@@ -239,16 +217,13 @@ def smaller_cases(op: Op, case: Case) -> list[Case]:
     Extents stay multiples of 16, which every dtype's instructions take, and the largest is far smaller than the
     case, so that the pilots together cost little of what they save.
     """
-    cases: list[Case] = []
-    larger = case
-    while True:
+    cases = [case]
+    while total(op.work(cases[-1])) >= SMALL_WORK // 32 or len(cases) == 1:
+        larger = cases[-1]
         shape = {axis: max(1, extent // 2) // 16 * 16 or min(extent, 16) for axis, extent in larger.shape.items()}
         batch = {"batch": max(1, larger.options["batch"] // 2)} if "batch" in larger.options else {}
         smaller = replace(case, shape=shape, options={**larger.options, **batch})
         if smaller == larger:
             break
         cases.append(smaller)
-        larger = smaller
-        if total(op.work(smaller)) < SMALL_WORK // 32:
-            break
-    return cases[::-1]
+    return cases[:0:-1]

@@ -1,12 +1,12 @@
 """Data-quality flags of a measurement, each with its reason: from samples and ceilings to a record.
 
-Nothing here measures and nothing is dropped: every function takes numbers and says what they mean. `recorded` asks all
-of them about one row, `judged` those that depend on the ceilings.
+Nothing here measures and nothing is dropped: every function takes numbers and says what they mean. `recorded` calls all
+of them for one row, `judged` those that depend on the ceilings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from bench.harness.device.telemetry import slowdowns
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import LONGEST_SPIN_S, wanted_spin_s
 from results.record import Record
-from results.stats.samples import Modes, drift, half_width, outlier_count, two_modes
+from results.stats.samples import drift, half_width, outlier_count, two_modes
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.hardware.gpu import PEAKS_OF_DTYPE, clock_limited_peak_flops_per_s, load_gpus
 
@@ -65,7 +65,6 @@ CACHED_RESULT = 20.0
 """A time that is shorter than the least possible one by this factor looks like no work at all, not like a wrong
 count."""
 
-
 ROOF_FLAGS = ("faster-than-physics", "above-roof", "l2-suspect", "doubtful-roof")
 """Decided by the ceilings."""
 
@@ -81,8 +80,9 @@ class Flag:
     advice: str
     """What to do about it."""
 
-    def text(self, has_advice: bool = True) -> str:
-        return f"{self.reason}; {self.advice}" if has_advice else self.reason
+
+def reasons_of(flags: Iterable[Flag | None], has_advice: bool = True) -> dict[str, Any]:
+    return {flag.name: f"{flag.reason}; {flag.advice}" if has_advice else flag.reason for flag in flags if flag}
 
 
 # ---- one record ---------------------------------------------------------------------------------------------------
@@ -108,23 +108,22 @@ def recorded(
         also: flags of what happened beside the measurement.
         has_advice: whether the reason of a flag ends in its advice, which is about the options of the commands.
     """
-    record = sampled(blank, samples)
-    floor = ceilings.launch_floor() if ceilings and device.is_gpu else None
-    found = (
+    telemetry, is_gpu = samples.telemetry, device.is_gpu
+    flags = (
         not_cold(samples.cache, asked_cache or samples.cache),
         tick_limited(samples),
-        throttled(samples.telemetry, device.is_gpu),
-        power_limited(samples.telemetry) if device.is_gpu else preempted(samples.telemetry),
-        bimodal(two_modes(samples.samples_s, (samples.tick_s or 0.0) / samples.launches_per_sample)),
-        not_captured(samples.why_no_graph),
-        drifting(drift(samples.samples_s)),
+        throttled(telemetry, is_gpu),
+        power_limited(telemetry) if is_gpu else preempted(telemetry),
+        bimodal(samples),
+        not_captured(samples) if is_gpu else None,
+        drifting(samples),
         not_converged(samples, samples.target_half_width),
-        launch_limited(samples) if device.is_gpu else None,
-        near_floor(samples.median_s, floor.value) if floor else None,
+        launch_limited(samples) if is_gpu else None,
+        near_floor(samples, ceilings) if is_gpu and ceilings else None,
         *also,
     )
-    reasons = {flag.name: flag.text(has_advice) for flag in found if flag is not None}
-    return judged(replace(record, flag_reasons=reasons), device, ceilings, has_advice)
+    record = replace(sampled(blank, samples), flag_reasons=reasons_of(flags, has_advice))
+    return judged(record, device, ceilings, has_advice)
 
 
 def sampled(blank: Record, samples: Samples) -> Record:
@@ -153,12 +152,13 @@ def judged(record: Record, device: Device, ceilings: Ceilings | None, has_advice
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
     roofs = Roofs.of(record, device, ceilings)
-    found = (physics_gate(record, roofs), above_roof(record, roofs), l2_suspect(record, roofs), doubtful_roof(roofs))
-    reasons = {flag.name: flag.text(has_advice) for flag in found if flag is not None}
+    impossible, suspect = physics_gate(record, roofs), l2_suspect(record, roofs)
+    above = None if impossible else above_roof(record, roofs, suspect is not None)
+    reasons = reasons_of((impossible, above, suspect, doubtful_roof(roofs)), has_advice)
     reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
-    status = "invalid" if found[0] else "ok"
-    why = found[0].reason if found[0] else None
-    return replace(record, status=status, reason=why, flags=tuple(reasons), flag_reasons=reasons)
+    if impossible:
+        record = replace(record, status="invalid", reason=impossible.reason)
+    return replace(record, flags=tuple(reasons), flag_reasons=reasons)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ class Roofs:
     flops: int | None
     bytes_moved: int | None
     """Compulsory bytes."""
-    cache_bytes: int
+    exceeds_cache: bool
+    """Whether these bytes are more than the last-level cache holds."""
     peak: Ceiling | None
     """Maximum FLOP/s of the row's dtype, as MFU is taken over."""
     highest_peak: Ceiling | None
@@ -189,7 +190,7 @@ class Roofs:
         return cls(
             flops=record.flops or None,
             bytes_moved=read + written or None,
-            cache_bytes=device.cache_bytes,
+            exceeds_cache=read + written > device.cache_bytes,
             peak=peak,
             highest_peak=(highest_peak(known, record.dtype) if device.is_gpu else None) or peak,
             measured_peak=known.measured_peak(record.dtype),
@@ -197,9 +198,6 @@ class Roofs:
             bandwidth=known.bandwidth_for(read, written),
             mix=known.mix(read, written),
         )
-
-    def exceeds_cache(self) -> bool:
-        return self.bytes_moved is not None and self.bytes_moved > self.cache_bytes
 
 
 def highest_peak(ceilings: Ceilings, dtype: str) -> Ceiling | None:
@@ -226,37 +224,30 @@ def physics_gate(record: Record, roofs: Roofs) -> Flag | None:
     The memory counts only where the data must come from it: in a cold row whose bytes exceed the cache.
     """
     assert record.median_s is not None
-    bytes_moved = roofs.bytes_moved if record.cache == "cold" and roofs.exceeds_cache() else None
-    floors = (
-        (_floor_s(roofs.flops, roofs.highest_peak), "FLOPs", roofs.highest_peak),
-        (_floor_s(bytes_moved, roofs.bandwidth), "bytes", roofs.bandwidth),
-    )
-    least_s, counted, ceiling = max(floors, key=lambda floor: floor[0])
-    if ceiling is None or record.median_s >= least_s:
+    limits = [("FLOPs", roofs.flops, roofs.highest_peak)]
+    if record.cache == "cold" and roofs.exceeds_cache:
+        limits.append(("bytes", roofs.bytes_moved, roofs.bandwidth))
+    least_s, counted, name = 0.0, "", ""
+    for what, count, ceiling in limits:
+        if count and ceiling and ceiling.kind != "measured":
+            margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
+            floor_s = count / (margin * ceiling.value)
+            if floor_s > least_s:
+                least_s, counted, name = floor_s, what, f"{ceiling.kind} {ceiling.quantity}"
+    if record.median_s >= least_s:
         return None
-    times = least_s / record.median_s
+    if least_s >= CACHED_RESULT * record.median_s:
+        cause = "the result of an earlier launch is returned, or the work runs where the clock does not see it"
+    elif counted == "bytes":
+        cause = "the data came from the cache, or not all of it is touched"
+    else:
+        cause = "part of the work is left out, or the FLOPs or the peak are those of another dtype"
     return Flag(
         "faster-than-physics",
         f"faster than physics: {record.median_s:.3g} s, but its {counted} take {least_s:.3g} s or more by the "
-        f"{ceiling.kind} {ceiling.quantity} ceiling; {_likely_cause(times, counted)}",
+        f"{name} ceiling; likely {cause}",
         "check what the provider really does, and the work that the op counts",
     )
-
-
-def _floor_s(count: int | None, ceiling: Ceiling | None) -> float:
-    """Return the seconds below which `count` FLOPs or bytes cannot be done, 0 where one of the two is not known."""
-    if count is None or ceiling is None or ceiling.kind == "measured":
-        return 0.0
-    margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
-    return count / (margin * ceiling.value)
-
-
-def _likely_cause(times: float, counted: str) -> str:
-    if times >= CACHED_RESULT:
-        return "likely the result of an earlier launch is returned, or the work runs where the clock does not see it"
-    if counted == "bytes":
-        return "likely the data came from the cache, or not all of it is touched"
-    return "likely part of the work is left out, or the FLOPs or the peak are those of another dtype"
 
 
 def too_low(record: Record, device: Device, ceilings: Ceilings) -> list[Ceiling]:
@@ -266,63 +257,56 @@ def too_low(record: Record, device: Device, ceilings: Ceilings) -> list[Ceiling]
     if record.status != "ok" or not record.samples_s or not record.median_s:
         return []
     roofs = Roofs.of(record, device, ceilings)
-    judges = [(roofs.flops, roofs.peak)]
-    if record.cache == "cold" and roofs.exceeds_cache():
-        judges.append((roofs.bytes_moved, roofs.bandwidth))
+    limits = [(roofs.flops, roofs.peak)]
+    if record.cache == "cold" and roofs.exceeds_cache:
+        limits.append((roofs.bytes_moved, roofs.bandwidth))
     return [
         ceiling
-        for count, ceiling in judges
+        for count, ceiling in limits
         if count and ceiling and ceiling.kind == "measured" and count / record.median_s > ABOVE_ROOF * ceiling.value
     ]
 
 
-def above_roof(record: Record, roofs: Roofs) -> Flag | None:
+def above_roof(record: Record, roofs: Roofs, is_from_cache: bool) -> Flag | None:
     """Flag more than a ceiling that the row is judged by, where it is not impossible.
 
-    The memory's ceiling counts unless `l2_suspect` explains the excess: data from the cache exceeds it too.
+    The memory's ceiling counts unless the data came from the cache, which `l2_suspect` says: that exceeds it too.
     """
     assert record.median_s is not None
-    if physics_gate(record, roofs) is not None:
-        return None
-    ceilings = [(roofs.flops, roofs.peak), (roofs.flops, roofs.measured_peak)]
-    if l2_suspect(record, roofs) is None:
-        ceilings += [(roofs.bytes_moved, roofs.bandwidth), (roofs.bytes_moved, roofs.mix)]
-    for count, ceiling in ceilings:
+    limits = [(roofs.flops, roofs.peak), (roofs.flops, roofs.measured_peak)]
+    if not is_from_cache:
+        limits += [(roofs.bytes_moved, roofs.bandwidth), (roofs.bytes_moved, roofs.mix)]
+    for count, ceiling in limits:
         if count and ceiling and (reached := count / record.median_s / ceiling.value) > ABOVE_ROOF:
             return _above(reached, ceiling, record.cache or "")
     return None
 
 
 def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
-    was_measured = ceiling.kind == "measured"
+    was_measured, again = ceiling.kind == "measured", "calibrate again: the machine was slower then"
     if ceiling.quantity == "flops":
-        advice = "calibrate again: the machine was slower then" if was_measured else "judge it at the measured clock"
+        advice = again if was_measured else "judge it at the measured clock"
         return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
     reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
     if cache != "cold":
-        return Flag(
-            "above-roof", f"{reason}: {cache} data comes from the cache", "for the memory's speed, --cache cold"
-        )
-    if not was_measured:
-        return Flag("above-roof", f"{reason}, so not all bytes came from there", "check the bytes that the op counts")
-    advice = (
-        "calibrate again: the machine was slower then, unless the row's own mix of reads and writes is a faster one"
-    )
-    return Flag("above-roof", f"{reason}, the mix nearest to its own", advice)
+        reason, advice = f"{reason}: {cache} data comes from the cache", "for the memory's speed, --cache cold"
+    elif was_measured:
+        reason = f"{reason}, the mix nearest to its own"
+        advice = f"{again}, unless the row's own mix of reads and writes is a faster one"
+    else:
+        reason, advice = f"{reason}, so not all bytes came from there", "check the bytes that the op counts"
+    return Flag("above-roof", reason, advice)
 
 
 def doubtful_roof(roofs: Roofs) -> Flag | None:
     """Flag a row that is judged by a ceiling that was measured while something else held the device back."""
-    judges = ((roofs.flops, roofs.peak), (roofs.bytes_moved, roofs.bandwidth))
-    found = [ceiling for count, ceiling in judges if count and ceiling and ceiling.disturbed]
-    if not found:
+    limits = ((roofs.flops, roofs.peak), (roofs.bytes_moved, roofs.bandwidth))
+    doubtful = [ceiling for count, ceiling in limits if count and ceiling and ceiling.disturbed]
+    if not doubtful:
         return None
-    names = " and ".join(f"the {ceiling.title}" for ceiling in found)
-    return Flag(
-        "doubtful-roof",
-        f"{names} may be too low, and a share of it too high: when it was measured, {found[0].disturbed}",
-        "`python -m bench calibrate` when nothing else runs",
-    )
+    names = " and ".join(f"the {ceiling.title}" for ceiling in doubtful)
+    reason = f"{names} may be too low, and a share of it too high: when it was measured, {doubtful[0].disturbed}"
+    return Flag("doubtful-roof", reason, "`python -m bench calibrate` when nothing else runs")
 
 
 # ---- was it cold --------------------------------------------------------------------------------------------------
@@ -338,18 +322,19 @@ def l2_suspect(record: Record, roofs: Roofs) -> Flag | None:
     bytes_moved, ceiling = roofs.bytes_moved, roofs.memory.value if roofs.memory else None
     if record.cache != "cold" or not bytes_moved:
         return None
-    advice = "more or larger copies; a kernel that keeps its data, or hides its tensors from the rotation, stays warm"
     rate = bytes_moved / record.median_s
     if ceiling and rate > ROOF_MARGIN * ceiling:
         of_memory = f"{100 * rate / ceiling:.0f} % of what the memory does ({ceiling / 1e9:.4g} GB/s)"
-        return Flag("l2-suspect", f"{rate / 1e9:.4g} GB/s cold, {of_memory}", advice)
-    is_by_memory = ceiling is None or rate >= MEMORY_SHARE * ceiling
-    if record.warm_median_s is None or roofs.exceeds_cache() or not is_by_memory:
-        return None
-    ratio = record.median_s / record.warm_median_s
-    if ratio >= COLD_RATIO:
-        return None
-    reason = f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been there"
+        reason = f"{rate / 1e9:.4g} GB/s cold, {of_memory}"
+    else:
+        is_by_memory = ceiling is None or rate >= MEMORY_SHARE * ceiling
+        if record.warm_median_s is None or roofs.exceeds_cache or not is_by_memory:
+            return None
+        ratio = record.median_s / record.warm_median_s
+        if ratio >= COLD_RATIO:
+            return None
+        reason = f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been there"
+    advice = "more or larger copies; a kernel that keeps its data, or hides its tensors from the rotation, stays warm"
     return Flag("l2-suspect", reason, advice)
 
 
@@ -372,32 +357,24 @@ def tick_limited(samples: Samples) -> Flag | None:
     if not tick_s or sample_s >= LEAST_TICKS * tick_s:
         return None
     ticks = sample_s / tick_s
-    return Flag(
-        "tick-limited",
-        f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it",
-        "more launches a sample",
-    )
+    reason = f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it"
+    return Flag("tick-limited", reason, "more launches a sample")
 
 
-def near_floor(time_s: float, launch_floor_s: float) -> Flag | None:
-    if time_s >= FLOORS * launch_floor_s:
+def near_floor(samples: Samples, ceilings: Ceilings) -> Flag | None:
+    time_s, floor = samples.median_s, ceilings.launch_floor()
+    if floor is None or time_s >= FLOORS * floor.value:
         return None
-    return Flag(
-        "near-floor",
-        f"an empty kernel takes {launch_floor_s:.3g} s of these {time_s:.3g} s, "
-        f"which leaves {max(0.0, time_s - launch_floor_s):.3g} s",
-        "a larger case, or several launches in one kernel",
-    )
+    left_s = max(0.0, time_s - floor.value)
+    reason = f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which leaves {left_s:.3g} s"
+    return Flag("near-floor", reason, "a larger case, or several launches in one kernel")
 
 
-def not_captured(why_no_graph: str | None) -> Flag | None:
-    if why_no_graph is None:
+def not_captured(samples: Samples) -> Flag | None:
+    if samples.why_no_graph is None:
         return None
-    return Flag(
-        "not-captured",
-        f"timed by queued events, not by replaying a graph: {why_no_graph}",
-        "work on torch's current stream, with no wait for the host, can be captured",
-    )
+    reason = f"timed by queued events, not by replaying a graph: {samples.why_no_graph}"
+    return Flag("not-captured", reason, "work on torch's current stream, with no wait for the host, can be captured")
 
 
 def launch_limited(samples: Samples) -> Flag | None:
@@ -413,12 +390,10 @@ def launch_limited(samples: Samples) -> Flag | None:
         return None
     reason = f"the host takes {host_launch_s:.3g} s to launch {samples.median_s:.3g} s of device time"
     if is_cut:
-        reason += (
-            f"; a sample is {launches} of them, held back for {LONGEST_SPIN_S:g} s at most, and may hold host time"
-        )
-    return Flag(
-        "launch-limited", reason, "a CUDA graph or a larger case; launched one by one, it is as slow as the host"
-    )
+        limit = f"held back for {LONGEST_SPIN_S:g} s at most, and may hold host time"
+        reason += f"; a sample is {launches} of them, {limit}"
+    advice = "a CUDA graph or a larger case; launched one by one, it is as slow as the host"
+    return Flag("launch-limited", reason, advice)
 
 
 # ---- what slowed it down ------------------------------------------------------------------------------------------
@@ -441,6 +416,21 @@ def power_limited(telemetry: Mapping[str, Any]) -> Flag | None:
     return Flag("power-limited", reason, "nothing is wrong; judge it at the measured clock")
 
 
+def preempted(telemetry: Mapping[str, Any]) -> Flag | None:
+    """Flag a CPU measurement whose cores other processes or other guests of the host used meanwhile."""
+    switches_per_s = telemetry.get("thread_switches_per_s") or 0.0
+    switches = switches_per_s * (telemetry.get("window_s") or 1.0)
+    seen = []
+    if switches_per_s > PREEMPTIONS_PER_S and switches >= LEAST_PREEMPTIONS:
+        seen.append(f"{switches_per_s:.0f} times a second a thread lost its core")
+    if "steal" in slowdowns(telemetry):
+        seen.append(f"the hypervisor gave time away: {_shares(telemetry, ['steal'])}")
+    if not seen:
+        return None
+    advice = "run it again when nothing else runs; what took the cores is part of this time"
+    return Flag("preempted", " and ".join(seen), advice)
+
+
 def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
     """Return each cause with its share of the time; without a share it was only seen at one end."""
     shares = telemetry["throttle"]
@@ -455,51 +445,26 @@ def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> Flag | None:
     return throttled(telemetry, is_gpu) or (None if is_gpu else preempted(telemetry))
 
 
-def preempted(telemetry: Mapping[str, Any]) -> Flag | None:
-    """Flag a CPU measurement whose cores other processes or other guests of the host used meanwhile."""
-    switches_per_s = telemetry.get("thread_switches_per_s") or 0.0
-    seen = []
-    window_s = telemetry.get("window_s") or 1.0
-    if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * window_s >= LEAST_PREEMPTIONS:
-        seen.append(f"{switches_per_s:.0f} times a second a thread lost its core")
-    if "steal" in slowdowns(telemetry):
-        seen.append(f"the hypervisor gave time away: {_shares(telemetry, ['steal'])}")
-    if not seen:
-        return None
-    return Flag(
-        "preempted", " and ".join(seen), "run it again when nothing else runs; what took the cores is part of this time"
-    )
-
-
 # ---- the samples themselves ---------------------------------------------------------------------------------------
 
 
-def _percent(share: float) -> str:
-    """Return a share in percent with two digits that count, never as a power of ten."""
-    return f"{float(f'{100 * share:.2g}'):,g}"
-
-
-def bimodal(modes: Modes | None) -> Flag | None:
+def bimodal(samples: Samples) -> Flag | None:
+    modes = two_modes(samples.samples_s, (samples.tick_s or 0.0) / samples.launches_per_sample)
     if modes is None:
         return None
     gap = _percent(modes.high_s / modes.low_s - 1)
-    return Flag(
-        "bimodal",
-        f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower than the others",
-        "the median is that of the larger cluster; look for a clock that jumps, or for copies that differ",
-    )
+    reason = f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower than the others"
+    advice = "the median is that of the larger cluster; look for a clock that jumps, or for copies that differ"
+    return Flag("bimodal", reason, advice)
 
 
-def drifting(change: float | None) -> Flag | None:
-    """Flag samples that became slower or faster; `change` is that of `results.stats.samples.drift`."""
+def drifting(samples: Samples) -> Flag | None:
+    change = drift(samples.samples_s)
     if change is None:
         return None
     word = "slower" if change > 0 else "faster"
-    return Flag(
-        "drifting",
-        f"the last third of the samples is {100 * abs(change):.2g} % {word} than the first",
-        "a longer warm-up; compare only with what was measured interleaved",
-    )
+    reason = f"the last third of the samples is {100 * abs(change):.2g} % {word} than the first"
+    return Flag("drifting", reason, "a longer warm-up; compare only with what was measured interleaved")
 
 
 def not_converged(samples: Samples, target_half_width: float | None) -> Flag | None:
@@ -512,3 +477,8 @@ def not_converged(samples: Samples, target_half_width: float | None) -> Flag | N
         return Flag("not-converged", f"{reached}: too few to believe it", "a larger --budget")
     asked = "" if target_half_width is None else f", ±{100 * target_half_width:g} % was asked for"
     return Flag("not-converged", reached + asked, "a larger --budget, or a quieter machine")
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent with two digits that count, never as a power of ten."""
+    return f"{float(f'{100 * share:.2g}'):,g}"
