@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.compile import compile_rows
-from bench.harness.measure.errors import failed
 from bench.harness.measure.flags import judged, not_converged
 from bench.harness.measure.isolated import launched_fields, load_problem, measure_isolated
 from bench.harness.measure.measure_row import measure_row, release
-from bench.harness.measure.rows import Row, out_of_time
+from bench.harness.measure.rows import Row, failed, out_of_time
 from bench.harness.providers.user_kernel import is_user_kernel
 from bench.harness.timing.protocol import Limits, Samples, limits_of
 from results.record import Record

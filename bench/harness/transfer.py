@@ -22,7 +22,7 @@ from bench.harness.cli.once import share_s
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
-from bench.harness.measure.samples import sample_steps, take_samples
+from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
 from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collection
 from bench.harness.timing.samplers import Call

@@ -26,9 +26,9 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.compare.turns import Contender, compare_contenders
 from bench.harness.device.device import Device
-from bench.harness.measure.errors import one_line
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import interpreted
+from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
 from results.compare.comparison import Compared, ComparedRow, compare_live
 from results.compare.output import as_text, describe, json_rows

@@ -24,11 +24,9 @@ from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.data import inputs as rotation
 from bench.harness.device.device import Device, NoDeviceError, cpu_device, detect
-from bench.harness.measure.errors import one_line
 from bench.harness.measure.flags import Flag, recorded
-from bench.harness.measure.measure_row import interpreted
-from bench.harness.measure.rows import Settings
-from bench.harness.measure.samples import take_samples
+from bench.harness.measure.measure_row import interpreted, take_samples
+from bench.harness.measure.rows import Settings, one_line
 from bench.harness.run import stamp
 from bench.harness.timing.protocol import limits_of
 from results.record import MAX_COUNT, Environment, Record

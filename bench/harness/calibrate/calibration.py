@@ -28,9 +28,9 @@ from bench.harness.device import gpu_state
 from bench.harness.device.device import Device
 from bench.harness.device.host import installed_version
 from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.errors import DEVICE_LOST, one_line
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import release
+from bench.harness.measure.rows import DEVICE_LOST, one_line
 from results.show.export import write_output
 from results.store.runfile import StoreError
 from results.store.runs import lock_file

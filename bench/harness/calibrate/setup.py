@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, polled_row
-from bench.harness.measure.errors import one_line
 from bench.harness.measure.flags import disturbance, power_limited, sampled
-from bench.harness.measure.samples import undisturbed
+from bench.harness.measure.measure_row import undisturbed
+from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples, limits_of, settle
 from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record

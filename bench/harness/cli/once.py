@@ -10,9 +10,8 @@ from dataclasses import replace
 from bench.harness.cli.main import refuse_all
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget
-from bench.harness.measure.errors import DEVICE_LOST, is_out_of_memory, one_line
 from bench.harness.measure.measure_row import release
-from bench.harness.measure.rows import Settings, out_of_time
+from bench.harness.measure.rows import DEVICE_LOST, Settings, is_out_of_memory, one_line, out_of_time
 from bench.harness.op_file import modules_sha256
 from bench.harness.run import Run
 from results.record import Record

@@ -197,8 +197,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 def check_all(checkup: Checkup) -> None:
     """Run every check; an error in one adds a bad finding, and the next one runs."""
-    from bench.harness.measure.errors import DEVICE_LOST, one_line
     from bench.harness.measure.measure_row import release
+    from bench.harness.measure.rows import DEVICE_LOST, one_line
 
     checks: dict[str, Callable[[Checkup], Iterator[Finding]]] = {
         "the device": device_check,

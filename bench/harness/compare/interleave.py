@@ -14,9 +14,8 @@ from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import CALLS_PER_CASE, Budget
-from bench.harness.measure.errors import failed
 from bench.harness.measure.measure_row import finish, make_copies, prepare
-from bench.harness.measure.rows import Row
+from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
 from bench.harness.timing.protocol import Samples
 from results.record import Record

@@ -21,7 +21,7 @@ from bench.harness.data.checks import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
-from bench.harness.measure.samples import make_sampler, warm_median_s
+from bench.harness.measure.measure_row import warm_median_s
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Sampler, Samples, limits_of, settle
 from results.record import Record
@@ -92,7 +92,9 @@ class Contender(ABC):
         """Make the sampler, whose launches begin with the copy `first`, and take a sample."""
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
-        self.sampler = make_sampler(calls, self.device, limits_of(self.device), poller, self.replay_check(first))
+        check, limits = self.replay_check(first), limits_of(self.device)
+        refusal = check.refusal if check else samplers.nothing
+        self.sampler = samplers.make_sampler(calls, self.device, limits, refusal=refusal, reading=poller)
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 
     def slot(self) -> tuple[float, ...]:

@@ -16,18 +16,33 @@ from bench.harness.data.checks import Checks, ReplayCheck, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
-from bench.harness.measure.errors import failed
-from bench.harness.measure.flags import Flag, recorded
-from bench.harness.measure.rows import Row, out_of_time, rotation_of
-from bench.harness.measure.samples import take_samples
+from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
+from bench.harness.measure.flags import Flag, disturbance, recorded
+from bench.harness.measure.rows import Row, failed, out_of_time, rotation_of
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
 from bench.harness.providers.user_kernel import is_user_kernel
-from bench.harness.timing.protocol import Limits, Samples, limits_of
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of, settle
 from results.record import Record
+from results.stats.samples import two_modes
 from roofline.ceilings import Ceilings
 
 if TYPE_CHECKING:
     from bench.harness.op import Launch
+
+WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
+"""Limits for the warm time of a cold row, which only shows whether cold made a difference: a few samples are enough."""
+
+WARM_CAP_S = 0.5
+"""A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
+
+LONG_LAUNCH_S = 1e-3
+ON_THE_CLOCK = 1.8
+"""Launches longer than a millisecond are sampled for so many times the time that the row takes outside of its samples.
+Then 1.8 / 2.8 = 64 % of the time of a run is spent on samples."""
+
+MOST_REPEATS = 3
+"""A disturbed measurement is repeated so often at most, then kept with its flag. Repeating ends with the cap too."""
 
 
 def measure_row(
@@ -55,7 +70,7 @@ def measure_row(
     for provider in (row.provider, *row.stand_ins):
         candidate = replace(row, provider=provider)
         try:
-            record = _protocol(candidate, device, ceilings, limits, deadline, rows_left)
+            record = _protocol(candidate, device, ceilings, limits or limits_of(device), deadline, rows_left)
         except ProviderUnavailableError as error:
             passed_over[provider] = str(error)
             continue
@@ -68,27 +83,16 @@ def measure_row(
 
 
 def _protocol(
-    row: Row, device: Device, ceilings: Ceilings | None, limits: Limits | None, deadline: float | None, rows_left: int
+    row: Row, device: Device, ceilings: Ceilings | None, limits: Limits, deadline: float | None, rows_left: int
 ) -> Record:
-    ready = prepare(row, device, deadline)
+    ready, left_s, flops = prepare(row, device, deadline), None, row.op.work(row.case).flops
     if isinstance(ready, Record):
         return ready
-    left_s = None
     if deadline is not None:
         left_s = deadline - time.perf_counter()
         left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
-    limits = limits or limits_of(device)
     with numerics(row.case.dtype):
-        samples = take_samples(
-            ready.calls,
-            ready.cache,
-            device,
-            limits,
-            row.op.work(row.case).flops,
-            left_s,
-            ready.prepared_s,
-            ready.replay,
-        )
+        samples = take_samples(ready.calls, ready.cache, device, limits, flops, left_s, ready.prepared_s, ready.replay)
     return finish(ready, samples, device, ceilings)
 
 
@@ -136,11 +140,15 @@ def prepare(
     worker.rest()
     if provider.tolerance != 1:
         row = replace(row, op=replace(row.op, tolerance=row.op.tolerance * provider.tolerance))
-    with numerics(row.case.dtype):
+    op, case = row.op, row.case
+    with numerics(case.dtype):
         begin = time.perf_counter()
         sets, cache = copies or make_copies(row, device)
         calls = [provider.call(data) for data in sets]
-        checks = checks_of(row, device, provider)
+        if is_user_kernel(provider.name):
+            checks: Checks = UserChecks(op, case, device, row.settings.fill, provider.takes_out)
+        else:
+            checks = Checks(op, case, device)
         checking = time.perf_counter()
         try:
             before = checks.check(calls[0], sets[0])
@@ -159,9 +167,9 @@ def prepare(
         sets=sets,
         calls=calls,
         cache=cache,
-        replay=ReplayCheck(row.op, row.case, sets) if device.is_gpu else None,
+        replay=ReplayCheck(op, case, sets) if device.is_gpu else None,
         before=before,
-        earlier=(sets[0].inputs, checks.result) if row.op.check_result else None,
+        earlier=(sets[0].inputs, checks.result) if op.check_result else None,
         first_call_s=checks.call_s,
         prepared_s=ready - begin + check_s,  # it is checked once more at the end
         check_s=check_s,
@@ -172,15 +180,8 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
     """Return copies of the inputs and outputs of a row, and what launches that rotate through them find: `cold`,
     `warm` or `partly-cold`.
     """
-    settings, rotation = row.settings, rotation_of(row, device)
-    filler = Filler(settings.fill, row.case.dtype, device, settings.seed)
+    rotation, filler = rotation_of(row, device), Filler(row.settings.fill, row.case.dtype, device, row.settings.seed)
     return make_sets(row.op, row.case, filler, device, rotation.copies), rotation.cache
-
-
-def checks_of(row: Row, device: Device, provider: Provider) -> Checks:
-    if is_user_kernel(provider.name):
-        return UserChecks(row.op, row.case, device, row.settings.fill, provider.takes_out)
-    return Checks(row.op, row.case, device)
 
 
 def finish(ready: Ready, samples: Samples, device: Device, ceilings: Ceilings | None) -> Record:
@@ -196,11 +197,15 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Ceilings | 
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
     if not after.is_right:
         return replace(row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified)
-    also = (
-        *restored_settings(provider.restored),
-        *beyond_rounding(after.max_error_of_bound),
-        *interpreted(provider.function),
-    )
+    also = interpreted(provider.function)
+    if provider.restored:
+        reason = f"importing the file changed {', '.join(provider.restored)}, which was set back"
+        advice = "it was measured with the settings of all other rows; a setting that it needs belongs to the call"
+        also.append(Flag("settings-restored", reason, advice))
+    if (error := after.max_error_of_bound) > 1:
+        reason = f"the result is {error:.3g} times further off than rounding explains; --tolerance allowed it"
+        advice = "say so where the time is reported: it is that of another accuracy"
+        also.append(Flag("beyond-rounding", reason, advice))
     return replace(
         recorded(row.blank(), samples, device, ceilings, row.settings.cache, also),
         first_call_s=ready.first_call_s,
@@ -209,6 +214,15 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Ceilings | 
         source_sha256=provider.source_sha256,
         compiled=provider.compile_options(row.case.dtype),
     )
+
+
+def interpreted(function: Callable[..., object]) -> list[Flag]:
+    """Return the flag of a function whose module has Triton kernels that run in the interpreter."""
+    names = getattr(function, "__globals__", {}).values()
+    if not any(type(value).__name__ == "InterpretedFunction" for value in names):
+        return []
+    reason = "Triton's interpreter ran the kernel on the CPU: its result is checked, its time means nothing"
+    return [Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET")]
 
 
 def release(device: Device) -> bool:
@@ -227,25 +241,136 @@ def release(device: Device) -> bool:
     return True
 
 
-def interpreted(function: Callable[..., object]) -> tuple[Flag, ...]:
-    """Return the flag of a function whose module has Triton kernels that run in the interpreter."""
-    names = getattr(function, "__globals__", {}).values()
-    if not any(type(one).__name__ == "InterpretedFunction" for one in names):
-        return ()
-    reason = "Triton's interpreter ran the kernel on the CPU: its result is checked, its time means nothing"
-    return (Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET"),)
+# ---- samples ------------------------------------------------------------------------------------------------------
 
 
-def restored_settings(restored: tuple[str, ...]) -> tuple[Flag, ...]:
-    """Return the flag of a user's file that changed settings while it was imported; they were set back."""
-    if not restored:
-        return ()
-    advice = "it was measured with the settings of all other rows; a setting that it needs belongs to the call"
-    return (Flag("settings-restored", f"importing the file changed {', '.join(restored)}, which was set back", advice),)
+def take_samples(
+    calls: Sequence[samplers.Call],
+    cache: str,
+    device: Device,
+    limits: Limits,
+    flops: int | None = None,
+    left_s: float | None = None,
+    prepared_s: float = 0.0,
+    replay: ReplayCheck | None = None,
+    is_capturable: bool = True,
+) -> Samples:
+    """Warm up, sample, and measure the same launches warm and from the host.
+
+    Args:
+        calls: one call for each copy of the inputs.
+        cache: `cold`, `warm` or `partly-cold`, what launches that rotate through the calls find.
+        device: where they run.
+        limits: when to stop sampling.
+        flops: of one launch, for FLOP/J.
+        left_s: time that sampling may take at most, beside its own cap.
+        prepared_s: time to make and check the inputs and the result; launches of more than a millisecond are sampled
+            for a multiple of it, so that most of a run is spent on samples.
+        replay: verifies what a CUDA graph of the calls writes, before it is timed.
+        is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers, and
+            its backward pass, would leave a capture that fails halfway.
+    """
+    worker.announce()
+    begin, poller = time.perf_counter(), Poller(device)
+    refusal = replay.refusal if replay else samplers.nothing
+    sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
+    settling = settle(sampler.sample, limits)
+    host_launch_s = samplers.host_launch_s(calls, device.synchronize)  # before the samples, the last steps of training
+    host_latency_s = samplers.host_latency_s(calls, device.synchronize)
+    launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
+    beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
+    if device.is_gpu:
+        beside_s -= settling.seconds  # during which the launches run too
+    until = sampling_limits(limits, device, launch_s, beside_s, left_s)
+    samples = undisturbed(sampler, device, until, cache, flops, poller)
+    return replace(
+        samples,
+        settled=settling.settled,
+        warm_median_s=warm_median_s(calls, samples, device, is_capturable),
+        host_launch_s=host_launch_s,
+        host_latency_s=host_latency_s,
+        tick_s=samplers.tick_s(device),
+        target_half_width=limits.target_half_width,
+        why_no_graph=sampler.why_no_graph,
+    )
 
 
-def beyond_rounding(error_of_bound: float) -> tuple[Flag, ...]:
-    if not error_of_bound > 1:
-        return ()
-    reason = f"the result is {error_of_bound:.3g} times further off than rounding explains; --tolerance allowed it"
-    return (Flag("beyond-rounding", reason, "say so where the time is reported: it is that of another accuracy"),)
+def sample_steps(step: samplers.Call, cache: str, device: Device, left_s: float | None = None) -> Samples:
+    """Time a step that the host takes part in by the host's clock, one step a sample: no graph or queue can hold it.
+
+    Args:
+        step: returns when all that it launched is done.
+        cache: `cold` or `warm`, what a step finds.
+        device: where it runs.
+        left_s: time that sampling may take at most, beside its own cap.
+    """
+    sampler, limits = samplers.HostSampler([step], 1), limits_of(device)
+    settling = settle(sampler.sample, limits)
+    until = sampling_limits(limits, device, 0.0, left_s=left_s)
+    samples = undisturbed(sampler, device, until, cache, None, Poller(device))
+    return replace(
+        samples,
+        settled=settling.settled,
+        host_launch_s=samples.median_s,
+        host_latency_s=samples.median_s,
+        tick_s=samplers.tick_s(device),
+        target_half_width=limits.target_half_width,
+    )
+
+
+def sampling_limits(
+    limits: Limits, device: Device, launch_s: float, beside_s: float = 0.0, left_s: float | None = None
+) -> Limits:
+    """Return when to stop sampling launches of about `launch_s` seconds.
+
+    Args:
+        limits: of the row.
+        device: where the launches run.
+        launch_s: time of a launch, roughly.
+        beside_s: time of the row outside of its samples.
+        left_s: time that is left of the budget; None without one.
+    """
+    if launch_s >= LONG_LAUNCH_S:
+        least_s = max(limits.min_time_s, ON_THE_CLOCK * beside_s / limits.visits)
+        if device.is_gpu:
+            least_s = min(least_s, limits.cap_s)
+        limits = replace(limits, min_time_s=least_s, cap_s=max(limits.cap_s, least_s))
+    if left_s is None:
+        return limits
+    cap_s = min(limits.cap_s, max(0.0, left_s))
+    return replace(limits, cap_s=cap_s, min_time_s=min(limits.min_time_s, cap_s))
+
+
+def undisturbed(
+    sampler: Sampler, device: Device, limits: Limits, cache: str, flops: int | None, poller: Poller
+) -> Samples:
+    """Return samples and telemetry of a time in which nothing else held the device back, if there is one.
+
+    If heat, a quota or other processes took time, all of it is measured again; on a CPU also if the samples have two
+    speeds, which is how it looks when a neighbor begins or ends. The last one counts, whatever it shows. `repeats` in
+    the telemetry says how often.
+    """
+    end = time.perf_counter() + limits.cap_s
+    for repeats in range(MOST_REPEATS + 1):
+        before = snapshot(device)
+        poller.begin()
+        samples = collect(sampler, limits, cache)
+        launches = len(samples.samples_s) * samples.launches_per_sample + poller.launches
+        telemetry = row_telemetry(before, snapshot(device), launches=launches, flops=flops, polled=poller.seen)
+        telemetry["repeats"] = repeats
+        has_two_speeds = not device.is_gpu and two_modes(samples.samples_s) is not None
+        is_disturbed = has_two_speeds or disturbance(telemetry, device.is_gpu) is not None
+        if not is_disturbed or time.perf_counter() >= end:
+            break
+    return replace(samples, telemetry=telemetry)
+
+
+def warm_median_s(
+    calls: Sequence[samplers.Call], cold: Samples, device: Device, is_capturable: bool = True
+) -> float | None:
+    """Return the median seconds of a warm launch beside a cold one, None where it is not worth its time."""
+    if cold.cache != "cold" or cold.median_s * WARM_LIMITS.fewest_samples > WARM_CAP_S:
+        return None
+    sampler = samplers.make_sampler(calls[:1], device, WARM_LIMITS, is_capturable and cold.method == "graph")
+    sampler.sample()
+    return collect(sampler, WARM_LIMITS, "warm").median_s

@@ -1,20 +1,23 @@
-"""The rows of a run: each case with each provider, how it is measured, and why it is refused before it is tried."""
+"""The rows of a run: each case with each provider, why it is refused before it is tried, and what an error means."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from bench.harness.data import inputs
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
-from bench.harness.op_file import module_of, op_sha256
-from bench.harness.providers.registry import unavailable
+from bench.harness.op_file import line_in, module_of, op_sha256
+from bench.harness.providers.registry import ProviderUnavailableError, unavailable
+from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
 from results.record import MAX_COUNT, Record
 
-MIN_CAPABILITY = {"fp16": 5.3, "bf16": 8.0, "tf32": 8.0, "int8": 7.2, "fp8e4m3": 8.9, "fp8e5m2": 8.9}
+MIN_CAPABILITY = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8e4m3": (8, 9), "fp8e5m2": (8, 9)}
 """Compute capability from which on NVIDIA hardware has arithmetic of a dtype.
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
@@ -22,9 +25,7 @@ Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arith
 CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
 """Dtypes that torch computes in on a CPU. Its fp8 product is left out: it converts every element first."""
 
-
-Older = Mapping[str, tuple[str, ...]]
-NONE: Older = MappingProxyType({})
+DEVICE_LOST = "not measured: after the error before, only a new process can use the GPU; run the command again"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,28 @@ class Row:
         self.__dict__.update(state, op=replace(op, tolerance=tolerance))
 
     def blank(self) -> Record:
-        return blank_record(self.op, self.case, self.label or self.provider, self.settings)
+        """Return a record that says what the row is, with its work and nothing measured.
+
+        Work that no record can hold is left out: the case is refused for its memory anyway, and the file stays
+        readable.
+        """
+        op, case, work = self.op, self.case, self.op.work(self.case)
+        is_countable = max(work.flops, work.bytes) <= MAX_COUNT
+        return Record(
+            op=op.name,
+            provider=self.label or self.provider,
+            dtype=case.dtype,
+            shape=dict(case.shape),
+            case=case.name,
+            options=dict(case.options),
+            status="skipped",
+            flops=work.flops if is_countable else None,
+            bytes_read=work.bytes_read if is_countable else None,
+            bytes_written=work.bytes_written if is_countable else None,
+            fill=self.settings.fill,
+            units=op.units_of(case),
+            op_sha256=op_sha256(op),
+        )
 
 
 def plan(
@@ -79,7 +101,7 @@ def plan(
     providers: Sequence[str],
     device: Device,
     settings: Settings,
-    older: Older = NONE,
+    older: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     family: str = "",
 ) -> list[Row]:
     """Return all rows of a run; those that cannot run here carry their refusal before anything is allocated.
@@ -118,13 +140,8 @@ def has_dtype(device: Device, dtype: str) -> bool:
         return dtype in CPU_DTYPES
     if device.type == "rocm" or device.compute_capability is None:
         return True  # no table for AMD: torch refuses by itself, and the row says so
-    major, minor = device.compute_capability.split(".")
-    return (int(major), int(minor)) >= _capability(dtype)
-
-
-def _capability(dtype: str) -> tuple[int, int]:
-    major, minor = str(MIN_CAPABILITY.get(dtype, 0.0)).split(".")
-    return int(major), int(minor)
+    capability = tuple(map(int, device.compute_capability.split(".")))
+    return capability >= MIN_CAPABILITY.get(dtype, (0, 0))
 
 
 def in_gb(size_bytes: int) -> str:
@@ -141,30 +158,53 @@ def out_of_time(budget_s: float | None) -> str:
     return f"the budget of {budget_s:g} s is spent"
 
 
-def blank_record(op: Op, case: Case, provider: str, settings: Settings) -> Record:
-    """Return a record that says what a row is, with its work and nothing measured.
-
-    Work that no record can hold is left out: the case is refused for its memory anyway, and the file stays readable.
-    """
-    work = op.work(case)
-    is_countable = max(work.flops, work.bytes) <= MAX_COUNT
-    return Record(
-        op=op.name,
-        provider=provider,
-        dtype=case.dtype,
-        shape=dict(case.shape),
-        case=case.name,
-        options=dict(case.options),
-        status="skipped",
-        flops=work.flops if is_countable else None,
-        bytes_read=work.bytes_read if is_countable else None,
-        bytes_written=work.bytes_written if is_countable else None,
-        fill=settings.fill,
-        units=op.units_of(case),
-        op_sha256=op_sha256(op),
-    )
-
-
 def rotation_of(row: Row, device: Device) -> inputs.Rotation:
     size_bytes = row.op.work(row.case).bytes
     return inputs.plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, row.settings.cache)
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------
+
+
+def failed(row: Row, error: BaseException) -> Record:
+    """Return the record of a row that an error ended; the traceback of a user's function is printed."""
+    if isinstance(error, ProviderUnavailableError):
+        return replace(row.blank(), reason=str(error))
+    if is_out_of_memory(error):
+        return replace(row.blank(), reason="out of memory")
+    where = ""
+    if is_user_kernel(row.provider):
+        file = find(row.provider).file
+        _print_traceback(error, file)
+        where = line_in(error, file)
+    if isinstance(error, UserKernelError):  # its text is a sentence
+        return replace(row.blank(), status="failed", reason=str(error))
+    what = left_by(error) if isinstance(error, SystemExit) else one_line(error)
+    return replace(row.blank(), status="failed", reason=what + where)
+
+
+def _print_traceback(error: BaseException, file: Path | None) -> None:
+    """Print the traceback of an error, from a user's file on if it came through it."""
+    trace = error.__traceback__
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out: Python's own, torch's allocators', CUDA's or cuBLAS's."""
+    import torch
+
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    texts = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in texts)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the class and the first line of an error, with the next where it ends in a colon, cut for a table."""
+    if "0 active drivers" in str(error):
+        return "a Triton kernel needs a GPU and there is none; with TRITON_INTERPRET=1 Triton's interpreter checks it"
+    text, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    said = f"{text} {more[0]}" if text.endswith(":") and more else text
+    return f"{type(error).__name__}: {said}"[:200]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import plan_rotation
-from bench.harness.measure.samples import take_samples
+from bench.harness.measure.measure_row import take_samples
 from bench.harness.profile.step import Breakdown, ProfiledStep, state_kept
 from bench.harness.timing.protocol import Limits, limits_of
 

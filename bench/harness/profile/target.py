@@ -183,7 +183,7 @@ def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
     except SystemExit as error:
         raise UsageError(f"{name}: {left_by(error)}") from None
     except Exception as error:
-        from bench.harness.measure.errors import one_line
+        from bench.harness.measure.rows import one_line
 
         if any(words in str(error) for words in NO_GPU):
             raise NoDeviceError(f"{name} needs a GPU, and torch sees none here") from None

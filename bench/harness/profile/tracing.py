@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.measure.samples import sample_steps
+from bench.harness.measure.measure_row import sample_steps
 from bench.harness.profile.step import MODULE, STEP, TAG, Breakdown, Operation, ProfiledStep
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from results.stats.samples import median

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.harness.cli.once import share_s
 from bench.harness.measure.flags import launch_limited, recorded
-from bench.harness.measure.samples import sample_steps, take_samples
+from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
 from bench.harness.timing.protocol import limits_of

@@ -16,7 +16,7 @@ from bench.harness.calibrate import calibration
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB
-from bench.harness.measure.errors import DEVICE_LOST
+from bench.harness.measure.rows import DEVICE_LOST
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, StoreError
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings

@@ -10,7 +10,7 @@ from bench.harness.compare import command, interleave
 from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.loop import VISITS
 from bench.harness.measure.isolated import measure_isolated
-from bench.harness.measure.rows import Row, Settings, blank_record
+from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
 from tests.bench.commands import QUICK, StubRun
 
@@ -40,7 +40,7 @@ class Machine:
         return 0.0
 
     def blank(self, row):
-        return blank_record(row.op, row.case, row.provider, Settings())
+        return row.blank()
 
     def timed(self, blank):
         return replace(blank, status="ok", median_s=1e-5, samples_s=(1e-5,) * 5, launches_per_sample=1, method="graph")

@@ -3,12 +3,12 @@
 import random
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bench.elementwise import OPS
 from bench.harness.compare import interleave as interleaving
-from bench.harness.compare import turns
 from bench.harness.compare.interleave import interleave, shared_copies, slow_call_s
 from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.compare.turns import Contender, exchange, share_launches, take_turns
@@ -168,11 +168,11 @@ def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins
     asked, calls = [], [lambda: None] * 4
     sampler = samplers.HostSampler(calls, 1)
     monkeypatch.setattr(
-        turns, "make_sampler", lambda calls, device, limits, poller, replay: asked.append(replay) or sampler
+        samplers, "make_sampler", lambda calls, device, limits, refusal, reading: asked.append(refusal) or sampler
     )
     both = [Plain(calls), Plain(calls)]
     for one in both:
-        one.replay_check = lambda first: f"from {first}"
+        one.replay_check = lambda first: SimpleNamespace(refusal=f"from {first}")
     begin(both)
     assert asked == ["from 0", "from 2"]
 

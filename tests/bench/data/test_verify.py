@@ -13,8 +13,7 @@ from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.device.device import Device
-from bench.harness.measure.measure_row import beyond_rounding
-from bench.harness.measure.rows import Settings, blank_record, plan
+from bench.harness.measure.rows import Row, Settings, plan
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
@@ -362,7 +361,7 @@ def test_a_returned_tensor_is_the_result_and_anything_else_is_not():
 def test_every_verdict_can_be_kept_in_a_record(fault):
     case = case_of("matmul", "bf16", 96, 80, 64)
     found = verdict(case, fault)
-    record = blank_record(OPS["matmul"], case, "torch", Settings())
+    record = Row(OPS["matmul"], case, "torch").blank()
     line = encode_line(type(record)(**{**record.__dict__, "verified": {"before": found.to_dict()}}))
     assert b'"reference":"fp64"' in line
     if fault is None:
@@ -393,13 +392,6 @@ def test_a_tolerance_allows_so_many_times_the_error_that_rounding_explains(error
     assert check(replace(op, tolerance=1.01 * factor), case, data, result).is_right
     assert not check(replace(op, tolerance=factor / 1.5), case, data, result).is_right
     assert not check(replace(op, tolerance=1e6), case, data, result * float("nan")).is_right
-
-
-def test_what_a_tolerance_allowed_is_flagged():
-    assert beyond_rounding(1.0) == beyond_rounding(float("nan")) == ()
-    (flag,) = beyond_rounding(12.34)
-    assert flag.name == "beyond-rounding"
-    assert flag.reason == "the result is 12.3 times further off than rounding explains; --tolerance allowed it"
 
 
 def test_the_rows_of_a_plan_carry_the_tolerance_of_the_run():

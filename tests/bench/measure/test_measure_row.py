@@ -11,10 +11,8 @@ import torch
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.device.device import Device
 from bench.harness.measure import measure_row as runner
-from bench.harness.measure import samples as meter
-from bench.harness.measure.errors import is_out_of_memory, one_line
 from bench.harness.measure.measure_row import measure_row
-from bench.harness.measure.rows import Row, Settings, blank_record, plan
+from bench.harness.measure.rows import Row, Settings, is_out_of_memory, one_line, plan
 from bench.harness.op import Case
 from bench.harness.providers import registry
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
@@ -207,6 +205,16 @@ def test_a_provider_that_remembers_its_first_inputs_is_found_out(providers, seed
     assert measure("right", Settings(seed=seed), device=device).copies == copies
 
 
+def test_a_result_that_only_the_tolerance_allowed_is_flagged(providers):
+    providers["rough"] = lambda x, y, out: torch.add(x, y, out=out).mul_(1 + 1e-5)
+    strict, tolerant = (
+        measure_row(Row(replace(ADD, tolerance=factor), CASE, "rough"), CPU, None, LIMITS) for factor in (1.0, 1e4)
+    )
+    assert strict.status == "invalid"
+    assert tolerant.status == "ok"
+    assert "further off than rounding explains; --tolerance allowed it" in tolerant.flag_reasons["beyond-rounding"]
+
+
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
@@ -333,7 +341,8 @@ def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers,
 
 
 def test_a_blank_record_says_what_the_row_is_and_measures_nothing():
-    record = blank_record(MATMUL_OP, matmul_case(2, 3, 4, "bf16", "nt", 5), "torch", Settings(fill="normal"))
+    case, settings = matmul_case(2, 3, 4, "bf16", "nt", 5), Settings(fill="normal")
+    record = Row(MATMUL_OP, case, "torch", settings=settings).blank()
     assert (record.op, record.dtype, record.provider, record.case) == ("matmul", "bf16", "torch", "2x3x4:b5:nt")
     assert (record.shape, record.options) == ({"m": 2, "n": 3, "k": 4}, {"layout": "nt", "batch": 5})
     assert (record.flops, record.bytes_read, record.bytes_written) == (240, 200, 60)
@@ -386,7 +395,7 @@ def test_the_time_of_the_host_is_that_of_the_whole_launcher_of_a_built_in_kernel
     monkeypatch.setattr(registry.importlib, "import_module", lambda path: SimpleNamespace(KERNELS={"add": launcher}))
     built_in = registry._triton("triton-v1", ADD, registry.kernel_versions("elementwise")["triton-v1"], 90)
     monkeypatch.setattr(runner, "load", lambda *_: built_in)
-    launches, host_launch_s = [], meter.samplers.host_launch_s
+    launches, host_launch_s = [], runner.samplers.host_launch_s
 
     def watched(calls, synchronize):
         before = len(checks)
@@ -394,10 +403,10 @@ def test_the_time_of_the_host_is_that_of_the_whole_launcher_of_a_built_in_kernel
         launches.append(len(checks) - before)
         return found
 
-    monkeypatch.setattr(meter.samplers, "host_launch_s", watched)
+    monkeypatch.setattr(runner.samplers, "host_launch_s", watched)
     record = measure("triton-v1", Settings(cache="warm"))
     assert record.status == "ok"
-    assert launches == [meter.samplers.ESTIMATE_LAUNCHES]
+    assert launches == [runner.samplers.ESTIMATE_LAUNCHES]
 
 
 def launch_of_two(x, width):

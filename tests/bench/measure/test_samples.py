@@ -5,8 +5,8 @@ import time
 import pytest
 
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import samples as meter
-from bench.harness.measure.samples import sampling_limits, take_samples
+from bench.harness.measure import measure_row as meter
+from bench.harness.measure.measure_row import sampling_limits, take_samples
 from bench.harness.timing.protocol import Limits
 
 LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-5)

@@ -16,7 +16,7 @@ from bench.harness import op_file, worker
 from bench.harness.commands import catalog
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.isolated import measure_isolated
-from bench.harness.measure.rows import Row, Settings, blank_record
+from bench.harness.measure.rows import Row
 from bench.harness.op import Case, Op
 from bench.harness.op_file import modules_sha256, op_sha256, options_of
 from results.store.runs import load_run
@@ -208,7 +208,7 @@ def test_rows_that_are_not_ops_have_that_of_their_command(family, tmp_path):
 
 def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_were_the_same(monkeypatch):
     row = Row(OPS["relu"][1], Case("relu", "fp32", {"n": 64}), "torch", family="elementwise")
-    other = replace(blank_record(row.op, row.case, row.provider, Settings()), status="ok", op_sha256="f" * 64)
+    other = replace(row.blank(), status="ok", op_sha256="f" * 64)
     monkeypatch.setattr(worker, "call", lambda *arguments, **limits: (other, ""))
     record = measure_isolated(row, cpu_device(), None, None, timeout_s=60)
     assert record.status == "failed"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.harness.device import device
-from bench.harness.measure import samples
+from bench.harness.measure import measure_row
 from bench.harness.timing import protocol
 from bench.harness.train import step
 from bench.train_step import EXAMPLES, build_parser, main, plans_of
@@ -30,7 +30,7 @@ def quick(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(KEYS))
     monkeypatch.setattr(device.Device, "use", lambda self: torch.set_num_threads(1))
-    monkeypatch.setattr(samples, "ON_THE_CLOCK", 0.0)
+    monkeypatch.setattr(measure_row, "ON_THE_CLOCK", 0.0)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
     threads = torch.get_num_threads()
     yield
