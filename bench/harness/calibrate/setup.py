@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, polled_row
-from bench.harness.measure.flags import disturbance, power_limited, sampled
+from bench.harness.measure.flags import disturbance, power_limited, reasons_of, sampled
 from bench.harness.measure.measure_row import undisturbed
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples, limits_of, settle
@@ -187,7 +187,7 @@ class Setup:
             case="x".join(map(str, shape.values())),
             status="ok",
             flags=(disturbed.name,) if disturbed else (),
-            flag_reasons={disturbed.name: disturbed.text()} if disturbed else {},
+            flag_reasons=reasons_of([disturbed]),
             **{"options": {"config": config}} | fields,
         )
         return Measured(ceiling, sampled(record, replace(samples, converged=is_converged)))
