@@ -197,7 +197,7 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Ceilings | 
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
     if not after.is_right:
         return replace(row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified)
-    also = interpreted(provider.function)
+    also = [*interpreted(provider.function)]
     if provider.restored:
         reason = f"importing the file changed {', '.join(provider.restored)}, which was set back"
         advice = "it was measured with the settings of all other rows; a setting that it needs belongs to the call"
@@ -216,13 +216,13 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Ceilings | 
     )
 
 
-def interpreted(function: Callable[..., object]) -> list[Flag]:
+def interpreted(function: Callable[..., object]) -> tuple[Flag, ...]:
     """Return the flag of a function whose module has Triton kernels that run in the interpreter."""
     names = getattr(function, "__globals__", {}).values()
     if not any(type(value).__name__ == "InterpretedFunction" for value in names):
-        return []
+        return ()
     reason = "Triton's interpreter ran the kernel on the CPU: its result is checked, its time means nothing"
-    return [Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET")]
+    return (Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET"),)
 
 
 def release(device: Device) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from bench.elementwise import OPS
 from bench.harness.compare import interleave as interleaving
+from bench.harness.compare import turns
 from bench.harness.compare.interleave import interleave, shared_copies, slow_call_s
 from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.compare.turns import Contender, exchange, share_launches, take_turns
