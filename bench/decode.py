@@ -34,17 +34,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.model.known import FAMILIES as BUILT_FAMILIES
-from bench.harness.model.known import load_model, unsupported
 from bench.harness.model.layers import (
     LAYER,
     decode_block,
     decode_step,
     library_attention,
+    load_model,
     plain_attention,
     rotation_table,
     scores_of,
-    weighted,
+    unsupported,
 )
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
 from results.record import Environment, Record
@@ -69,7 +68,6 @@ EXAMPLES = (
 )
 
 DEFAULT_MODEL = "qwen2.5-0.5b"
-FAMILIES = (*BUILT_FAMILIES, "phi3")
 QUERY_GAIN = 2.0
 """Factor by which queries are longer than keys: it spreads the scores, so that attention prefers some positions, and a
 wrong scale, rotation or head shows in the result."""
@@ -104,7 +102,7 @@ def config_of(case: Case) -> ModelConfig:
 
 def check(case: Case, device_type: str) -> None:
     config, layers = load_model(case.options["model"]), case.options["layers"]
-    problem = unsupported(config, case.shape["s"], FAMILIES)
+    problem = unsupported(config, case.shape["s"])
     if problem is None and config.norm == "layer" and not config.has_norm_bias:
         problem = f"{config.name}: LayerNorm without biases is not supported"
     if problem is None and case.op == "decode-step" and layers != "all" and int(layers) > config.layers:
@@ -212,11 +210,11 @@ decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  #
 def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Return what errors are proportional to: the sum of |terms|, each as often again as its score is long."""
     scores = scores_of(q, keys)
-    return weighted(scores.softmax(-1) * (1 + scores.abs()), values.abs())
+    return (scores.softmax(-1) * (1 + scores.abs()) @ values.abs()).flatten(1, 2)
 
 
 def terms(case: Case) -> int:
-    """Return how many products the longest sum of a layer of a case has."""
+    """Return how many products the longest sum of a layer has."""
     config = config_of(case)
     return max(config.width, config.mlp_width, config.heads * config.head_dim)
 
@@ -237,17 +235,22 @@ def work_by(count: Callable[[ModelConfig, int, int, str], Work]) -> Callable[[Ca
 
 def critical_batch_lines(environment: Environment, records: Sequence[Record]) -> list[str]:
     """Return the critical batch on this machine, a line for each op and dtype: peak x w / (2 bandwidth)."""
-    ceilings, lines = Ceilings.from_dict(environment.hardware), {}
-    for record in records:
-        peak = ceilings.peak(record.dtype)
-        bandwidth = ceilings.bandwidth()  # as the ridge point of the plot
-        if peak is not None and bandwidth is not None and (record.op, record.dtype) not in lines:
-            batch = critical_batch(peak.value, bandwidth.value, DTYPE_BITS[record.dtype] / 8)
-            lines[record.op, record.dtype] = (
-                f"{record.op} {record.dtype}: critical batch {batch:,.0f}, without the cache ({peak.kind} "
+    ceilings, lines = Ceilings.from_dict(environment.hardware), []
+    bandwidth = ceilings.bandwidth()  # as the ridge point of the plot
+    for op, dtype in dict.fromkeys((record.op, record.dtype) for record in records):
+        peak = ceilings.peak(dtype)
+        if peak is not None and bandwidth is not None:
+            batch = critical_batch(peak.value, bandwidth.value, DTYPE_BITS[dtype] / 8)
+            lines.append(
+                f"{op} {dtype}: critical batch {batch:,.0f}, without the cache ({peak.kind} "
                 f"{peak.value / 1e12:.3g} TFLOP/s, {bandwidth.kind} {bandwidth.value / 1e9:.3g} GB/s)"
             )
-    return list(lines.values())
+    return lines
+
+
+def attention_shape(case: Case) -> tuple[int, ...]:
+    config = config_of(case)
+    return case.shape["b"], config.heads, config.head_dim
 
 
 def block_shape(case: Case) -> tuple[int, ...]:
@@ -284,43 +287,38 @@ BLOCK = Op(
     notes=critical_batch_lines,
 )
 
-OPS = (
-    Op(
-        name="decode-attention",
-        formula="out (b, a, d) = softmax(q (b, a, d) K^T / sqrt(d)) V, K and V (b, k, s, d)",
-        axes=("b", "s"),
-        extents=sequences_by_length,
-        default_shapes={
-            "cpu": ("1x8192", "32x1024"),
-            "cuda": ("1x8192", "1x131072", "64x1024", "64x8192"),
-        },
-        make_inputs=attention_inputs,
-        output_shape=lambda case: (case.shape["b"], config_of(case).heads, config_of(case).head_dim),
-        reference=plain_attention,
-        eager=library_attention,
-        expression=library_attention,
-        writes_out_when_compiled=False,
-        work=work_by(decode_attention_work),
-        magnitude=attention_magnitude,
-        intermediate_roundings=1,
-        defined_in=("bench.harness.model.layers",),
-        check=check,
-    ),
+ATTENTION = replace(
     BLOCK,
-    replace(
-        BLOCK,
-        name="decode-step",
-        formula="out (b, V + 2 L k d) = logits of x (b, h) over caches of s - 1 tokens; keys and values of L layers",
-        default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
-        is_in_suite=False,
-        make_inputs=step_inputs,
-        output_shape=step_shape,
-        reference=decode_step,
-        eager=decode_step,
-        expression=decode_step,
-        work=work_by(decode_step_work),
-    ),
+    name="decode-attention",
+    formula="out (b, a, d) = softmax(q (b, a, d) K^T / sqrt(d)) V, K and V (b, k, s, d)",
+    default_shapes={"cpu": ("1x8192", "32x1024"), "cuda": ("1x8192", "1x131072", "64x1024", "64x8192")},
+    make_inputs=attention_inputs,
+    output_shape=attention_shape,
+    reference=plain_attention,
+    eager=library_attention,
+    expression=library_attention,
+    work=work_by(decode_attention_work),
+    magnitude=attention_magnitude,
+    terms=lambda case: 1,
+    intermediate_roundings=1,
+    notes=None,
 )
+
+STEP = replace(
+    BLOCK,
+    name="decode-step",
+    formula="out (b, V + 2 L k d) = logits of x (b, h) over caches of s - 1 tokens; keys and values of L layers",
+    default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
+    is_in_suite=False,
+    make_inputs=step_inputs,
+    output_shape=step_shape,
+    reference=decode_step,
+    eager=decode_step,
+    expression=decode_step,
+    work=work_by(decode_step_work),
+)
+
+OPS = (ATTENTION, BLOCK, STEP)
 
 run = run_of(__file__)
 

@@ -38,7 +38,7 @@ from bench.harness.cli.arguments import (
     words,
 )
 from bench.harness.cli.main import check_places, device_of, guarded
-from bench.harness.model.known import load_model, unsupported
+from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid

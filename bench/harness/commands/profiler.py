@@ -181,7 +181,7 @@ def config_of(args: argparse.Namespace) -> Any:
     Raises:
         UsageError: there is no such preset, or it cannot be built.
     """
-    from bench.harness.model.known import load_model, unsupported
+    from bench.harness.model.layers import load_model, unsupported
     from roofline.accounting.config.config import ConfigError
 
     try:

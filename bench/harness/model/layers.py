@@ -1,4 +1,6 @@
-"""Parts of a transformer layer in plain torch, and a layer that decodes one token with its cache.
+"""The models that can be built here, parts of their layers in plain torch, and a layer that decodes one token.
+
+Imports torch only inside functions, as `--help` needs the presets.
 
 Sources: Touvron et al., LLaMA (2023), and Radford et al., GPT-2 (2019), as Hugging Face transformers builds them; Su et
     al., RoFormer (2021), for the rotation, with the halves of a head paired as in transformers.
@@ -6,12 +8,20 @@ Sources: Touvron et al., LLaMA (2023), and Radford et al., GPT-2 (2019), as Hugg
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config.file import load_config, load_preset
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+FAMILIES = ("gpt2", "nanogpt", "llama", "mistral", "qwen2", "qwen3", "phi3")
+"""Families whose layers are computed as published."""
 
 RMSNORM_EPSILON = 1e-6
 """The same in every precision. Source: configurations of Llama and Qwen have 1e-5 or 1e-6; the cost is the same."""
@@ -28,6 +38,39 @@ LAYER = (
 )
 """Names of the inputs of a decoded layer, in order. A matrix is stored (outputs, inputs), as in torch.nn.Linear; an
 empty tensor leaves out a bias or the norms of queries and keys."""
+
+
+@functools.lru_cache(maxsize=64)
+def load_model(name: str) -> ModelConfig:
+    """Return the model of a preset or of the path of a config.json.
+
+    Raises:
+        ConfigError: the preset is unknown, or the file cannot be read.
+    """
+    if name.endswith(".json") or "/" in name:
+        return load_config(Path(name))
+    try:
+        return load_preset(name)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("--config", "--model")) from None
+
+
+def unsupported(config: ModelConfig, sequence: int) -> str | None:
+    """Return why a model cannot be built for sequences of this length, or None."""
+    problem = None
+    if config.latent:
+        problem = "latent attention (MLA) is not supported"
+    elif config.experts:
+        problem = "mixtures of experts are not supported"
+    elif config.family not in FAMILIES:
+        problem = f"family {config.family} is not supported (choose from {', '.join(FAMILIES)})"
+    elif not config.position_embeddings and config.head_dim % 2:
+        problem = f"heads of {config.head_dim} cannot be rotated in pairs"
+    elif config.windowed_layers and config.window and sequence > config.window:
+        problem = f"sliding windows are not supported; use at most {config.window} tokens, got {sequence}"
+    elif config.position_embeddings and sequence > config.position_embeddings:
+        problem = f"the model has {config.position_embeddings} positions, got {sequence} tokens"
+    return f"{config.name}: {problem}" if problem else None
 
 
 def rotation_table(positions: Tensor, head_dim: int) -> Tensor:
@@ -74,14 +117,9 @@ def scores_of(q: Tensor, keys: Tensor) -> Tensor:
     return scores / math.sqrt(q.shape[-1])
 
 
-def weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """Return the sums (b, a, d) of V (b, k, s, d) with weights (b, k, a / k, s)."""
-    return (weights @ values).flatten(1, 2)
-
-
 def plain_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Return softmax(q K^T / sqrt(d)) V as (b, a, d)."""
-    return weighted(scores_of(q, keys).softmax(-1), values)
+    return (scores_of(q, keys).softmax(-1) @ values).flatten(1, 2)
 
 
 def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:

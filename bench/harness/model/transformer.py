@@ -131,7 +131,7 @@ class Transformer(nn.Module):
         """Build it with initial weights, on the default device.
 
         Args:
-            config: the model; `bench.harness.model.known.unsupported` says which cannot be built.
+            config: the model; `bench.harness.model.layers.unsupported` says which cannot be built.
             checkpointing: `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input is kept.
 
         Raises:

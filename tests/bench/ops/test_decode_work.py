@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.decode import FAMILIES, OPS, OPTIONS
+from bench.decode import OPS, OPTIONS
 from bench.harness.data.inputs import torch_dtype
-from bench.harness.model.known import load_model
+from bench.harness.model.layers import FAMILIES, load_model
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline.accounting.answers.infer import infer_answer
 from roofline.accounting.config.file import preset_names

@@ -122,7 +122,6 @@ def test_an_op_of_functions_without_a_text_has_none():
 MACHINERY = {
     "bench.harness.api.family",
     "bench.harness.cli.main",
-    "bench.harness.model.known",
     "bench.harness.op",
     "bench.harness.data.verify",
 }
