@@ -7,16 +7,17 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from bench.harness.cli.arguments import add
 from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
-from bench.harness.commands import catalog
 from bench.harness.compare import command
 from bench.harness.op import Op
-from bench.harness.op_file import module_of, options_of, own_file
+from bench.harness.op_file import Catalog, module_of, options_of, own_file, read_catalog
 from results.show import removed
+from results.show.export import Table
 from results.show.grid import Column, print_grid
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import Parser, drawn, print_out, say
+from results.show.terminal import Parser, print_out, say
 
 COMMANDS = {
     "list": "the operations that can be measured, with their commands",
@@ -39,10 +40,10 @@ Each family is a command of its own, with its own --help; `python -m bench matmu
 
 def families() -> dict[str, tuple[Op, ...]]:
     """Return the ops of every family that can be used."""
-    return dict(catalog.read(command.reserved_names()).families)
+    return dict(read_catalog(command.reserved_names()).families)
 
 
-def print_list(found: catalog.Catalog) -> int:
+def print_list(found: Catalog, output_format: str) -> int:
     """Print every op and every other command with its command, formula and dtypes."""
     from bench.harness.providers.registry import provider_names
 
@@ -51,20 +52,18 @@ def print_list(found: catalog.Catalog) -> int:
         names = ", ".join(provider_names(family))
         rows += [(f"bench.{family}", op.name, "x".join(op.axes), ", ".join(op.dtypes), names, op.formula) for op in ops]
     rows += [module.LISTED for module in found.commands.values()]
-    command, op, shape, dtypes, providers, formulas = zip(*rows, strict=True)
-    columns = [
-        Column("command", command),
-        Column("op", op),
-        Column("shape", shape),
-        Column("dtypes", dtypes, leaves=2),
-        Column("providers", providers, leaves=1),
-    ]
-    hint = "a wider terminal, or a pipe, has all"
-    print_out(drawn(lambda console: print_grid(console, columns, formulas, "formula", hint)))
+    *cells, formulas = zip(*rows, strict=True)
+    turns = {"command": 0, "op": 0, "shape": 0, "dtypes": 2, "providers": 1}
+    columns = [Column(title, texts, leaves=turns[title]) for title, texts in zip(turns, cells, strict=True)]
+    table = Table(
+        rows=lambda: [dict(zip((*turns, "formula"), row, strict=True)) for row in rows],
+        draw=lambda console: print_grid(console, columns, formulas, "formula"),
+    )
+    print_out(table.render(output_format))
     return 0
 
 
-def meant(word: str, found: catalog.Catalog) -> list[str] | None:
+def meant(word: str, found: Catalog) -> list[str] | None:
     """Return the command's file and the options that a first word stands for, or None.
 
     `bench matmul` is `bench.matmul`, and `bench gelu` is `bench.elementwise --op gelu`.
@@ -122,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = words[0] if words else ""
     asks_for_help = chosen in COMMANDS and chosen != "compare" and not {"-h", "--help"}.isdisjoint(words)
     needs_no_op = chosen.startswith("-") or asks_for_help
-    found = catalog.Catalog({}, {}, ()) if needs_no_op else catalog.read(command.reserved_names(), op_words(words))
+    found = Catalog({}, {}, ()) if needs_no_op else read_catalog(command.reserved_names(), op_words(words))
     add_commands(parser, chosen, found)
     if not words:
         parser.error(f"name a command ({', '.join(COMMANDS)}) or an operation (matmul, gelu, ...)")
@@ -144,12 +143,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(parser, run, argv)
 
 
-def add_commands(parser: Parser, chosen: str, found: catalog.Catalog) -> None:
+def add_commands(parser: Parser, chosen: str, found: Catalog) -> None:
     """Add the commands, with the options of the chosen one: to import all of them takes longer than to run one."""
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         if name != chosen or name == "list":
-            commands.add_parser(name, help=summary).set_defaults(run=lambda args, families, argv: print_list(found))
+            listing = commands.add_parser(name, help=summary)
+            listing.set_defaults(run=lambda args, families, argv: print_list(found, args.format))
+            add(listing, "--format")
         elif name == "compare":
             command.add_parser(commands, found.families)
         else:

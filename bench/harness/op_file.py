@@ -17,7 +17,9 @@ import importlib
 import importlib.util
 import sys
 import tokenize
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -114,6 +116,45 @@ def own_families(words: Iterable[str], others: Mapping[str, Sequence[Op]]) -> di
             except OpFileError as error:
                 raise OpFileError(f"{named[0].name} cannot be used: {error}") from None
     return found
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The files in `bench/` by their names."""
+
+    families: Mapping[str, tuple[Op, ...]]
+    commands: Mapping[str, ModuleType]
+    """Modules whose rows are not ops, with `LISTED`, `build_parser`, `measure`, `render` and `main`."""
+    problems: Sequence[str]
+    """A line for each file that is left out because it raises when it is imported, or is not finished."""
+
+
+def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = ()) -> Catalog:
+    """Return each public file of `bench` that has `OPS` or `LISTED`.
+
+    Args:
+        reserved: names, with underscores, that no option of a family may have, as commands have them.
+        own: words of `--op`, whose files are families too; what is wrong with one is told where its ops are chosen.
+    """
+    families: dict[str, tuple[Op, ...]] = {}
+    commands: dict[str, ModuleType] = {}
+    problems = []
+    for path in sorted(BENCH.glob("[a-z]*.py")):
+        with suppress(Exception, SystemExit):  # `load_ops` says what is wrong
+            if hasattr(module := module_of(path.stem), "LISTED"):
+                commands[path.stem] = module
+                continue
+        try:
+            ops, names = load_ops(path.stem, families), [option.dest for option in options_of(path.stem)]
+            if taken := next((name for name in names if name in reserved or names.count(name) > 1), None):
+                raise OpFileError(f"another option is called --{taken} too; give it another name")
+        except OpFileError as error:
+            problems.append(f"bench/{path.name} is left out: {error}")
+        else:
+            families[path.stem] = ops
+    with suppress(OpFileError):
+        families |= own_families(own, families)
+    return Catalog(families, commands, problems)
 
 
 def import_file(file: Path) -> ModuleType:

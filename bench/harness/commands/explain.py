@@ -27,18 +27,12 @@ KINDS = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS,
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m bench`."""
     parser = commands.add_parser("explain", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("words", metavar="WORD", nargs="*", help="a flag, a column, a verdict, or a bound and a share")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Print what the words mean and return the exit code.
-
-    Raises:
-        UsageError: there is no such word.
-    """
     print_out("\n".join(answer(" ".join(args.words))) + "\n")
     return 0
 
@@ -59,14 +53,15 @@ def answer(text: str) -> list[str]:
             raise UsageError(f"'{text}' is no bound with a share above 0; write {' or '.join(BOUNDS)}, as memory 40%")
         return lines_about(bound, share_pct)
     found = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
-    found += [
-        words[name] for words in KINDS.values() if (name := known_as(text.removesuffix("-bound"), words)) in words
-    ]
+    for words in KINDS.values():
+        if (name := known_as(text.removesuffix("-bound"), words)) in words:
+            found.append(words[name])
     if not found:
         known = [word for words in KINDS.values() for word in words]
         raise UsageError(f"unknown word '{text}'; {did_you_mean(text, known) or '`python -m bench explain` lists all'}")
-    lines = []
-    for word in found:
-        parts = ((f"{word.kind}: ", word.meaning), ("what to do: ", word.advice), ("read on: ", word.source))
-        lines += [f"{title}{part}" for title, part in parts if part]
-    return lines
+    parts = [
+        part
+        for word in found
+        for part in ((f"{word.kind}: ", word.meaning), ("what to do: ", word.advice), ("read on: ", word.source))
+    ]
+    return [f"{title}{text}" for title, text in parts if text]

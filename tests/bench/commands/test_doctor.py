@@ -322,7 +322,7 @@ def test_pairs_are_interleaved_in_an_order_that_the_seed_decides(monkeypatch):
 
 def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):
     few = {name: ops for name, ops in command.families().items() if name in ("elementwise", "matmul")}
-    monkeypatch.setattr(command.catalog, "read", lambda *_: command.catalog.Catalog(few, {}, ()))
+    monkeypatch.setattr(command, "read_catalog", lambda *_: command.Catalog(few, {}, ()))
     monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
     assert command.main(["doctor", "--device", "cpu", "--budget", "0.3"]) in (0, 1)
     streams = capsys.readouterr()

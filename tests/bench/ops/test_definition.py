@@ -13,7 +13,6 @@ import pytest
 
 from bench.__main__ import families
 from bench.harness import op_file, worker
-from bench.harness.commands import catalog
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row
@@ -199,7 +198,7 @@ def test_rows_of_a_comparison_have_it(tmp_path):
 def test_rows_that_are_not_ops_have_that_of_their_command(family, tmp_path):
     words = {"transfer": ("--op", "h2d", "--size", "4KiB"), "train_step": ("--model", "tiny-llama", "--shape", "1x8")}
     assert commands.here(family, *words[family], "--budget", "0.001", "--output", tmp_path) in (0, 2)
-    module = catalog.read().commands[family]
+    module = op_file.read_catalog().commands[family]
     expected = modules_sha256([f"bench.{family}", *module.MODULES])
     assert {record.op_sha256 for record in kept(tmp_path)} == {expected}
     assert expected is not None
