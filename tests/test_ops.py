@@ -13,12 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.__main__ import families
 from bench.harness.data.inputs import Filler, InputSet, make_sets, torch_dtype
 from bench.harness.data.verify import check, run_poisoned, widened
-from bench.harness.device.device import Device
 from bench.harness.measure.rows import CPU_DTYPES
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
+from tests.bench.commands import CPU
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 FAMILIES = families()
 MODELS = ("decode", "attention")
 """Families with a default too large for these tests; they have tests of their own."""

@@ -37,6 +37,7 @@ POLL_S = 0.05
 """Interval between two checks of the progress: long enough not to disturb the measurement."""
 
 KILL_TIMEOUT_S = 10.0
+
 MAX_OUTPUT = 4096
 """Characters of a process's output that are kept, the last ones."""
 
@@ -107,10 +108,12 @@ def call(
     worker = _Worker(function, arguments)
     try:
         answer: T = worker.answer(timeout_s, deadline, what)
-    except BaseException as error:
-        output = worker.end()
-        if isinstance(error, WorkerError):
-            error.output, error.index = output, worker.index
+    except WorkerError as error:
+        error.index = worker.progress[0] if worker.progress[1] else None
+        error.output = worker.end()
+        raise
+    except BaseException:
+        worker.end()
         raise
     return answer, worker.end()
 
@@ -120,12 +123,12 @@ class _Worker:
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         context = multiprocessing.get_context("forkserver")
-        self._progress = context.RawArray("q", 3)
+        self.progress = context.RawArray("q", 3)
         self._answers, answers = context.Pipe(duplex=False)
         self._output, output = context.Pipe(duplex=False)
         self._printed = bytearray()
         work = pickle.dumps((function, arguments))  # loaded only when the output is redirected
-        given = (work, self._progress, answers, output, dict(os.environ))
+        given = (work, self.progress, answers, output, dict(os.environ))
         self._process = context.Process(target=_run, args=given)
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
@@ -138,24 +141,20 @@ class _Worker:
             answers.close()
             output.close()
 
-    @property
-    def index(self) -> int | None:
-        """Index of the provider whose code runs; None for the measuring code."""
-        return self._progress[0] if self._progress[1] else None
-
     def answer(self, timeout_s: float, deadline: float | None, what: str) -> Any:
         """Wait for the answer, or for the reason to give up."""
         began = since = now = time.perf_counter()
         left_s = float("inf") if deadline is None else max(0.0, deadline - began) + BUDGET_GRACE_S
-        last = list(self._progress)
+        last = list(self.progress)
         while now - began <= left_s:
-            ready = connection.wait([self._answers, self._process.sentinel, *self._open_output()], POLL_S)
+            outputs = [] if self._output.closed else [self._output]
+            ready = connection.wait([self._answers, self._process.sentinel, *outputs], POLL_S)
             if self._output in ready:
                 self._read_output()
             if self._answers in ready or self._process.sentinel in ready:
                 return self._received()
             now = time.perf_counter()
-            if (progress := list(self._progress)) != last:
+            if (progress := list(self.progress)) != last:
                 last, since = progress, now
             if now - since > (timeout_s if last[1] else max(timeout_s, OWN_TIMEOUT_S)):
                 raise WorkerError(f"{what} did not end within {timeout_s:.3g} s; --timeout allows more")
@@ -180,14 +179,11 @@ class _Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.join(KILL_TIMEOUT_S)
-        while self._open_output() and self._output.poll():
+        while not self._output.closed and self._output.poll():
             self._read_output()
         self._output.close()
         self._answers.close()
         return self._printed.decode("utf-8", "replace")[-MAX_OUTPUT:].strip()
-
-    def _open_output(self) -> list[Connection]:
-        return [] if self._output.closed else [self._output]
 
     def _read_output(self) -> None:
         part = os.read(self._output.fileno(), 65536)

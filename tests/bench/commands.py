@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.cli.main import main
-from bench.harness.device.device import cpu_device, default_threads
+from bench.harness.device.device import Device, cpu_device, default_threads
 from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.ceilings import Ceiling, Ceilings
@@ -27,6 +28,11 @@ BANDWIDTH_BYTES_PER_S = 2e10
 PEAKS_FLOPS_PER_S = {"fp64": 5e12, "fp32": 1e13, "fp16": 1e13, "bf16": 2e13, "int8": 4e13}
 """Above every row: a ceiling that a row is above is measured again."""
 
+
+CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
+GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
+A100, H100, RTX = (replace(GPU, compute_capability=capability) for capability in ("8.0", "9.0", "12.0"))
+"""Devices that are not there, for what is only asked what they can do."""
 
 HALF_SECONDS = Record(
     op="a",

@@ -93,7 +93,7 @@ class Contender(ABC):
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
         check, limits = self.replay_check(first), limits_of(self.device)
-        refusal = check.refusal if check else samplers.nothing
+        refusal = check.refusal if check else None
         self.sampler = samplers.make_sampler(calls, self.device, limits, refusal=refusal, reading=poller)
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 

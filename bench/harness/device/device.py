@@ -45,10 +45,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether `torch.cuda` drives it, as it does AMD GPUs too: events, graphs, streams, Triton kernels.
-
-        A CPU is timed by the host's clock and judged by measured ceilings.
-        """
+        """Whether `torch.cuda` drives it, as it does AMD GPUs too: events, graphs, streams, Triton kernels."""
         return self.type != "cpu"
 
     def free_bytes(self) -> int:
@@ -70,7 +67,6 @@ class Device:
             torch.set_num_threads(self.threads)
 
     def synchronize(self) -> None:
-        """Wait until the device has finished all work."""
         if self.is_gpu:
             import torch
 

@@ -136,12 +136,8 @@ def row_telemetry(
 ) -> dict[str, Any]:
     """Return the JSON object saved under `telemetry` of a record, whose keys the opening of this file lists.
 
-    Args:
-        before: snapshot right before the launches.
-        after: snapshot right after the last of them has finished.
-        launches: all launches between the two, warm-up included; without it there is no energy per launch.
-        flops: FLOPs of one launch.
-        polled: what was read between the two while samples ran; clock and power are the medians of it.
+    `launches` are all between the two snapshots, warm-up included; `flops` are of one launch; clock and power are the
+    medians of what was `polled` while samples ran.
     """
     window_s = max(after.taken_s - before.taken_s, 1e-9)
     lost, counts = host.changes(before.host, after.host, window_s, after.cores)
@@ -200,13 +196,10 @@ def _gpu_row(
 
 
 def slowdowns(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what slowed the device down during a measurement, keys of its `throttle`.
+    """Return what slowed the device down during a measurement, keys of its `throttle`; an old record may lack any key.
 
     A cause counts if its fraction is above `MIN_LOST_SHARE` and above what the counter resolves. Without a fraction, a
     clock event seen at the start or the end counts instead: weaker evidence, and better than none.
-
-    Args:
-        row: what `row_telemetry` returned, or the `telemetry` of an old record, which may lack any key.
     """
     shares, seen = row.get("throttle") or {}, row.get("clock_events") or ()
     least = max(MIN_LOST_SHARE, row.get("throttle_resolution") or 0.0)

@@ -272,7 +272,7 @@ def take_samples(
     """
     worker.announce()
     begin, poller = time.perf_counter(), Poller(device)
-    refusal = replay.refusal if replay else samplers.nothing
+    refusal = replay.refusal if replay else None
     sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
     settling = settle(sampler.sample, limits)
     host_launch_s = samplers.host_launch_s(calls, device.synchronize)  # before the samples, the last steps of training

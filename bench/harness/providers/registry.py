@@ -93,20 +93,6 @@ class Provider:
         return partial(self.function, *data.inputs)
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """What a library has for one op."""
-
-    package: str
-    """The name by which the library is imported."""
-    function: Callable[..., Any]
-    """As of `Provider`."""
-    takes_out: bool = False
-    tolerance: float = 1.0
-    dtypes: tuple[str, ...] = ()
-    """Dtypes in which it is measured where no provider is named; none: it has to be named."""
-
-
 def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
     """Compute C = A B in fp8, with sums that keep about 14 bits on Hopper.
 
@@ -137,44 +123,43 @@ def liger_residual_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple
 
 
 LIGER = "liger_kernel.transformers.functional"
-liger = partial(Baseline, "liger_kernel")
-quack = partial(Baseline, "quack")
+PACKAGES = {"torch-fast-accum": "torch", "quack": "quack", "liger": "liger_kernel", "flashinfer": "flashinfer"}
+"""By provider, the name by which its library is imported."""
 
-BASELINES: Mapping[str, Mapping[str, Mapping[str, Baseline]]] = {
-    "matmul": {
-        "torch-fast-accum": {
-            "matmul": Baseline("torch", fast_matmul, True, FAST_TOLERANCE, ("fp8e4m3", "fp8e5m2")),
-        },
-    },
+USUAL_TOO = {"torch-fast-accum": ("fp8e4m3", "fp8e5m2")}
+"""Dtypes in which a library's provider is measured where no provider is named."""
+
+quack, liger, flashinfer = (
+    partial(Provider, name, refuses_with=(ValueError, ImportError)) for name in ("quack", "liger", "flashinfer")
+)
+fast = Provider("torch-fast-accum", fast_matmul, True, refuses_with=(ValueError,), tolerance=FAST_TOLERANCE)
+
+BASELINES: Mapping[str, Mapping[str, Mapping[str, Provider]]] = {
+    "matmul": {"torch-fast-accum": {"matmul": fast}},
     "norm": {
-        "quack": {"rmsnorm": quack(library("quack.rmsnorm", "rmsnorm", eps=RMSNORM_EPSILON))},
+        "quack": {"rmsnorm": quack(library("quack.rmsnorm", "rmsnorm", eps=RMSNORM_EPSILON), False)},
         "liger": {
-            "rmsnorm": liger(library(LIGER, "liger_rms_norm", RMSNORM_EPSILON)),
-            "layernorm": liger(library(LIGER, "liger_layer_norm", LAYERNORM_EPSILON)),
-            "residual-rmsnorm": liger(liger_residual_rmsnorm),
+            "rmsnorm": liger(library(LIGER, "liger_rms_norm", RMSNORM_EPSILON), False),
+            "layernorm": liger(library(LIGER, "liger_layer_norm", LAYERNORM_EPSILON), False),
+            "residual-rmsnorm": liger(liger_residual_rmsnorm, False),
         },
-        "flashinfer": {
-            "rmsnorm": Baseline("flashinfer", library("flashinfer.norm", "rmsnorm", eps=RMSNORM_EPSILON), True),
-        },
+        "flashinfer": {"rmsnorm": flashinfer(library("flashinfer.norm", "rmsnorm", eps=RMSNORM_EPSILON), True)},
     },
     "softmax": {
-        "quack": {"softmax": quack(library("quack.softmax", "softmax"))},
-        "liger": {"softmax": liger(library(LIGER, "liger_softmax"))},
+        "quack": {"softmax": quack(library("quack.softmax", "softmax"), False)},
+        "liger": {"softmax": liger(library(LIGER, "liger_softmax"), False)},
     },
     "cross_entropy": {
-        "quack": {"cross-entropy": quack(library("quack.cross_entropy", "cross_entropy", reduction="none"))},
+        "quack": {"cross-entropy": quack(library("quack.cross_entropy", "cross_entropy", reduction="none"), False)},
     },
 }
 """By family, provider and op."""
 
 
-def baselines(family: str) -> dict[str, Mapping[str, Baseline]]:
+def baselines(family: str) -> dict[str, Mapping[str, Provider]]:
     """Return by provider what libraries that are installed here have for a family, by op; none is imported."""
-    return {
-        name: by_op
-        for name, by_op in BASELINES.get(family, {}).items()
-        if all(importlib.util.find_spec(baseline.package) for baseline in by_op.values())
-    }
+    known = BASELINES.get(family, {}).items()
+    return {name: by_op for name, by_op in known if importlib.util.find_spec(PACKAGES[name])}
 
 
 def kernel_versions(family: str) -> dict[str, str]:
@@ -217,7 +202,7 @@ def default_providers(family: str, device: Device, dtype: str = "") -> dict[str,
     """
     if not device.is_gpu:
         return {"torch": ()}
-    also = [name for name, by_op in baselines(family).items() if any(dtype in one.dtypes for one in by_op.values())]
+    also = [name for name in baselines(family) if dtype in USUAL_TOO.get(name, ())]
     arch, known = architecture(device), kernel_versions(family).items() if has_triton() else ()
     fitting = [name for name, module in known if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch]
     newest = {fitting[-1]: tuple(fitting[-2::-1])} if fitting else {}
@@ -230,17 +215,13 @@ def has_triton() -> bool:
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Return why a provider can run nothing here, whatever the op, or None.
-
-    Our kernels need a GPU and Triton, which `torch-compile` needs on a GPU too; a user's function needs a process of
-    its own.
-    """
+    """Return why a provider can run nothing here, whatever the op, or None."""
     if is_user_kernel(name):
         why = "a user's function runs in a forked process of its own, and this Python has no os.fork"
         return None if hasattr(os, "fork") else why
     if name.startswith("triton") and not device.is_gpu:
         return f"{name} needs a GPU; this is a CPU"
-    if any(name in by_name for by_name in BASELINES.values()) and not device.is_gpu:
+    if name in PACKAGES and not device.is_gpu:
         return f"{name} needs a GPU that CUDA runs on"
     needs_triton = name.startswith("triton") or (name == "torch-compile" and device.is_gpu)
     if needs_triton and not has_triton():
@@ -249,11 +230,7 @@ def unavailable(name: str, device: Device) -> str | None:
 
 
 def check_names(names: list[str], family: str) -> None:
-    """Refuse a name that no provider of the family has, and a user's function that is not there.
-
-    Raises:
-        UnknownProviderError: with the names that there are.
-    """
+    """Raise `UnknownProviderError` for a name that no provider has, or that is not written as a user's function is."""
     known = provider_names(family)
     for name in names:
         if is_user_kernel(name):
@@ -287,8 +264,7 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         return _triton(name, op, kernel_versions(family)[name], architecture(device))
     if (own := others[name].get(op.name)) is None:
         raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(others[name])}")
-    refuses_with = (ValueError, ImportError)
-    return Provider(name, own.function, own.takes_out, refuses_with=refuses_with, tolerance=own.tolerance)
+    return own
 
 
 def _triton(name: str, op: Op, path: str, arch: int) -> Provider:

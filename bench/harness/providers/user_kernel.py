@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.device.host import file_git_state
 from bench.harness.op_file import error_text, import_file
 
 if TYPE_CHECKING:
@@ -78,13 +79,14 @@ def find(name: str) -> Source:
     place, _, function = name.partition(":")
     if not place or not function.isidentifier():
         raise UserKernelError(f"provider '{name}' must be written path/to/file.py:function or package.module:function")
-    source = Source(place, function)
+    file = None
     try:
-        source = replace(source, file=_module_file(place) if is_module_name(place) else _file(place))
-        _check_text(source)
+        file = _module_file(place) if is_module_name(place) else _file(place)
+        if file is not None:
+            _check_text(place, function, file)
     except UserKernelError as error:
-        return replace(source, problem=str(error))
-    return source
+        return Source(place, function, file, str(error))
+    return Source(place, function, file)
 
 
 def problem_of_all(names: Sequence[str]) -> str | None:
@@ -114,24 +116,21 @@ def _module_file(place: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
-def _check_text(source: Source) -> None:
-    """Reject a file that is not Python, or that does not define the function's name."""
-    if source.file is None:
-        return
+def _check_text(place: str, function: str, file: Path) -> None:
     try:
-        tree = ast.parse(source.file.read_bytes())
+        tree = ast.parse(file.read_bytes())
     except OSError as error:
-        raise UserKernelError(f"cannot read {source.place}: {error.strerror}") from None
+        raise UserKernelError(f"cannot read {place}: {error.strerror}") from None
     except SyntaxError as error:
-        raise UserKernelError(f"{source.place} is not Python in line {error.lineno}: {error.msg}") from None
+        raise UserKernelError(f"{place} is not Python in line {error.lineno}: {error.msg}") from None
     except ValueError as error:
-        raise UserKernelError(f"{source.place} is not Python: {error}") from None
+        raise UserKernelError(f"{place} is not Python: {error}") from None
     keys = ("asname", "name", "id")  # of imports, of definitions, of assignments
     names = {getattr(node, key, None) for node in ast.walk(tree) for key in keys}
-    if not names & {source.function, "*", "__getattr__"}:
+    if not names & {function, "*", "__getattr__"}:
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
         listed = ", ".join(functions[:MAX_LISTED]) or "no function at its top level"
-        raise UserKernelError(f"{source.place} has no '{source.function}'; it has: {listed}")
+        raise UserKernelError(f"{place} has no '{function}'; it has: {listed}")
 
 
 def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
@@ -167,9 +166,9 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
     except (TypeError, ValueError):  # may be unknown for a function in C
         return False
     has_out = "out" in signature.parameters
-    kinds = [parameter.kind for parameter in _input_parameters(op)]
-    has_more = inspect.Parameter.VAR_POSITIONAL in kinds
-    fewest, problems = len(kinds) - has_more, []
+    parameters = _input_parameters(op)
+    has_more = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+    fewest, problems = len(parameters) - has_more, []
     for count in range(fewest, fewest + 1 + MORE_INPUTS * has_more):
         try:
             signature.bind(*range(count), **({"out": None} if has_out else {}))
@@ -177,7 +176,7 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
             problems.append(str(error))
         else:
             return has_out
-    inputs = f"{len(kinds)} input{'s' if len(kinds) > 1 else ''} ({', '.join(input_names(op))})"
+    inputs = f"{len(parameters)} input{'s' if len(parameters) > 1 else ''} ({', '.join(input_names(op))})"
     raise UserKernelError(
         f"{name}{signature} does not take what {op.name} gives, {inputs} and out= where there is such a parameter: "
         f"{problems[0]}; --op {op.name} --signature shows what is expected"
@@ -210,7 +209,5 @@ def with_revision(record: Record) -> Record:
 @functools.cache
 def _git_state(source: Source, sha256: str | None) -> dict[str, Any] | None:
     """Return the state of the repository; dirty if the file has changed since it was measured."""
-    from bench.harness.device.host import file_git_state
-
     git = None if source.file is None else file_git_state(source.file)
     return git | {"dirty": True} if git and source.sha256() != sha256 else git

@@ -136,10 +136,8 @@ class Samples:
 def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter) -> Settling:
     """Run `work` again and again until its time no longer changes, at least once.
 
-    Args:
-        work: runs some launches of what is to be measured, waits for them, and returns their seconds.
-        limits: shortest and longest warm-up; with a shortest of 0 `work` runs once.
-        now: seconds of a clock that only runs forward.
+    `work` runs some launches of what is to be measured, waits for them, and returns their seconds. With a shortest
+    warm-up of 0 it runs once.
     """
     start, times_s = now(), list[float]()
     while True:
@@ -171,11 +169,7 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
 def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], float] = time.perf_counter) -> Samples:
     """Sample until the interval of the median is narrow enough, or the cap is reached.
 
-    Args:
-        sampler: reads the clock.
-        limits: when to stop.
-        cache: `cold`, `warm` or `partly-cold`, what the sampler's launches find; only passed on.
-        now: seconds of a clock that only runs forward, for the cap.
+    `cache` is only passed on; `now` gives seconds of a clock that only runs forward, for the cap.
     """
     samples: list[float] = []
     next_check, looks, start = limits.min_samples, 0, now()

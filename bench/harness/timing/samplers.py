@@ -299,13 +299,8 @@ def make_sampler(
 ) -> Sampler:
     """Return the best sampler that this device and these calls allow.
 
-    Args:
-        calls: one call for each copy of the inputs.
-        device: the device under test.
-        limits: the shortest sample.
-        is_capturable: whether a CUDA graph may be tried.
-        refusal: returns the reason to reject a captured graph, or None.
-        reading: called after each sample on a GPU.
+    `is_capturable` says whether a CUDA graph may be tried; `refusal` returns the reason to reject a captured graph, or
+    None; `reading` is called after each sample on a GPU.
     """
     if not device.is_gpu:
         # The least: one preempted call of five must not make the samples a thousand times too short.

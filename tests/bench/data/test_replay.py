@@ -6,10 +6,9 @@ import torch
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import Filler, make_sets
-from bench.harness.device.device import Device
 from bench.harness.op import Case
+from tests.bench.commands import CPU
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 GELU = next(op for op in ELEMENTWISE if op.name == "gelu")
 CASE = Case("gelu", "fp32", {"n": 4096}, {})
 

@@ -12,7 +12,6 @@ from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
-from bench.harness.device.device import Device
 from bench.harness.measure.rows import Row, Settings, plan
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
@@ -21,8 +20,8 @@ from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
 from bench.softmax import OPS as SOFTMAX
 from results.store.runfile import encode_line
+from tests.bench.commands import CPU
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION, *NORM, *SOFTMAX, *CROSS_ENTROPY)}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 

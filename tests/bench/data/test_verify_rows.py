@@ -7,14 +7,13 @@ from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
-from bench.harness.device.device import Device
 from bench.harness.op import Case
 from bench.harness.providers.registry import numerics
 from bench.matvec import OPS as MATVEC
 from bench.norm import OPS as NORM
 from bench.softmax import OPS as SOFTMAX
+from tests.bench.commands import CPU
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 OPS = {op.name: op for op in (*NORM, *SOFTMAX, *CROSS_ENTROPY, *MATVEC)}
 FLOATS = ("fp64", "fp32", "fp16", "bf16")
 ROWWISE = ("rmsnorm", "layernorm", "residual-rmsnorm", "softmax", "cross-entropy")

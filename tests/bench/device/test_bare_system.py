@@ -14,9 +14,9 @@ import pytest
 from bench.harness.device import host
 from bench.harness.device.device import Device
 from bench.harness.providers import registry
+from tests.bench.commands import CPU
 
 ROOT = Path(__file__).resolve().parents[3]
-CPU = Device("cpu", "cpu", "cpu", "a CPU", 2**20, 2**30)
 
 START = """
 import os, runpy, socket, sys

@@ -26,10 +26,8 @@ from bench.matvec import OPS as MATVEC
 from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
 from roofline.work import Work
-from tests.bench.commands import HALF_SECONDS, Clock
+from tests.bench.commands import CPU, GPU, HALF_SECONDS, Clock
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
-GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION)}
 
 

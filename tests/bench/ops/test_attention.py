@@ -8,11 +8,10 @@ import torch
 from bench.attention import OPS, OPTIONS, by_parts, library, reference
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check
-from bench.harness.device.device import Device
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline.work import causal_attention_work
+from tests.bench.commands import CPU
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 (OP,) = OPS
 
 

@@ -10,16 +10,14 @@ import torch
 from bench.decode import LAYER, OPS, OPTIONS, critical_batch_lines
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
-from bench.harness.device.device import Device
 from bench.harness.model import layers
 from bench.harness.op import Case
 from bench.harness.providers.registry import load, numerics
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
 from roofline.plot.scene import PlotMachine, build_scene
-from tests.bench.commands import here, keep_ceilings
+from tests.bench.commands import CPU, here, keep_ceilings
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 OP = {op.name: op for op in OPS}
 SHAPE = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "vocab_size": 101}
 SHAPE |= {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 4096}

@@ -6,11 +6,10 @@ import torch
 from bench.grouped_matmul import OPS, OPTIONS, ends_of, library, reference, tokens_of
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.data.verify import check
-from bench.harness.device.device import Device
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline.work import grouped_matmul_work
+from tests.bench.commands import CPU
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 (OP,) = OPS
 
 

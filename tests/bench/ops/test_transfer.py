@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +37,7 @@ class FreeDevice(Device):
         return 2**30
 
 
-GPU_THAT_IS_FREE = FreeDevice(**GPU.to_dict())
+GPU_THAT_IS_FREE = FreeDevice(**asdict(GPU))
 
 
 def command(*arguments, capsys):

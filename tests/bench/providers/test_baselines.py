@@ -10,7 +10,6 @@ import torch
 from bench import cross_entropy, matmul, norm, softmax
 from bench.harness.data.inputs import InputSet
 from bench.harness.data.verify import check
-from bench.harness.device.device import Device
 from bench.harness.op import Case
 from bench.harness.providers import registry
 from bench.harness.providers.registry import (
@@ -20,9 +19,8 @@ from bench.harness.providers.registry import (
     provider_names,
     unavailable,
 )
+from tests.bench.commands import CPU, H100
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
-H100 = Device("cuda", "cuda:0", "h100-sxm", "H100", 50 * 2**20, 80 * 2**30, compute_capability="9.0")
 OPS = {op.name: op for module in (matmul, norm, softmax, cross_entropy) for op in module.OPS}
 F = torch.nn.functional
 
@@ -65,7 +63,7 @@ EACH = [
     for family, by_name in registry.BASELINES.items()
     for name, by_op in by_name.items()
     for op in by_op
-    if by_op[op].package != "torch"
+    if name != "torch-fast-accum"
 ]
 
 

@@ -11,7 +11,6 @@ from bench.__main__ import families
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.data.verify import check, run_poisoned
-from bench.harness.device.device import Device
 from bench.harness.op import Case
 from bench.harness.providers import registry
 from bench.harness.providers.registry import (
@@ -27,10 +26,8 @@ from bench.harness.providers.registry import (
 )
 from bench.matmul import OPS as MATMUL
 from kernels import versions as kernel_files
+from tests.bench.commands import A100, CPU, GPU, H100, RTX
 
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
-GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
-A100, H100, RTX = (replace(GPU, compute_capability=capability) for capability in ("8.0", "9.0", "12.0"))
 OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL)}
 FAMILIES = sorted(families())
 
@@ -110,21 +107,18 @@ def test_versions_are_found_by_their_file_names_in_the_order_of_their_numbers(ve
     assert provider_names("elementwise")[:3] == ["torch", "torch-compile", "triton-v1"]
 
 
-def test_a_new_file_is_a_new_provider_and_needs_no_registering(versions):
+def test_a_new_file_is_a_new_provider_and_the_newest_is_measured_on_a_gpu(versions):
+    assert list(default_providers("elementwise", GPU)) == ["torch", "triton-v10"]
     (versions / "v11_persistent.py").write_text(KERNEL)
     assert provider_names("elementwise")[-1] == "triton-v11"
     assert list(default_providers("elementwise", GPU)) == ["torch", "triton-v11"]
+    assert list(default_providers("elementwise", CPU)) == ["torch"]
 
 
 def test_a_family_without_kernels_has_torch_alone(versions):
     assert kernel_versions("matvec") == {}
     assert provider_names("matvec") == ["torch", "torch-compile"]
     assert list(default_providers("matmul", GPU)) == ["torch"]
-
-
-def test_by_default_a_cpu_runs_torch_and_a_gpu_the_newest_kernel_too(versions):
-    assert list(default_providers("elementwise", CPU)) == ["torch"]
-    assert list(default_providers("elementwise", GPU)) == ["torch", "triton-v10"]
 
 
 def test_finding_versions_imports_none_of_them(versions):
@@ -142,32 +136,27 @@ def test_an_unknown_provider_is_named_with_those_that_there_are(versions):
     )
 
 
-def test_a_kernel_needs_a_gpu(versions):
+def test_a_kernel_that_cannot_run_says_why(versions):
     with pytest.raises(ProviderUnavailableError, match="triton-v1 needs a GPU; this is a CPU"):
         load("triton-v1", OPS["add"], "elementwise", CPU)
-
-
-def test_a_kernel_is_loaded_with_the_hash_of_its_file(versions):
-    provider = load("triton-v2", OPS["add"], "elementwise", GPU)
-    assert provider.name == "triton-v2"
-    assert provider.source_sha256 == kernel_files.source_sha256("kernels.elementwise.v2_fused")
-    case = Case("add", "fp32", {"n": 100})
-    data = make_sets(OPS["add"], case, Filler("uniform", "fp32", CPU, 0), CPU, 1)[0]
-    provider.call(data)()
-    assert check(OPS["add"], case, data, data.out).is_right
-
-
-def test_a_kernel_without_the_op_says_which_it_has(versions):
     with pytest.raises(ProviderUnavailableError, match="triton-v2 has no relu; it has: add"):
         load("triton-v2", OPS["relu"], "elementwise", GPU)
 
 
-def test_eager_torch_writes_into_the_output_that_it_is_given():
-    case = Case("add", "fp32", {"n": 100})
-    data = make_sets(OPS["add"], case, Filler("uniform", "fp32", CPU, 0), CPU, 1)[0]
-    result = run_poisoned(load("torch", OPS["add"], "elementwise", CPU).call(data), data.out, CPU.synchronize)
-    assert result is data.out
-    assert check(OPS["add"], case, data, result).is_right
+def sets_of(name, size=100):
+    options = {"layout": "nn", "batch": 1} if name == "matmul" else {}
+    case = Case(name, "fp32", dict.fromkeys(OPS[name].axes, size), options)
+    return case, make_sets(OPS[name], case, Filler("uniform", "fp32", CPU, 0), CPU, 1)[0]
+
+
+@pytest.mark.parametrize(("name", "device"), [("triton-v2", GPU), ("torch", CPU)])
+def test_a_provider_writes_into_the_output_that_it_is_given(versions, name, device):
+    provider = load(name, OPS["add"], "elementwise", device)
+    of_text = kernel_files.source_sha256("kernels.elementwise.v2_fused")
+    assert (provider.name, provider.source_sha256) == (name, None if name == "torch" else of_text)
+    case, data = sets_of("add")
+    provider.call(data)()
+    assert check(OPS["add"], case, data, data.out).is_right
 
 
 def test_without_a_compiler_torch_compile_says_what_to_install(monkeypatch):
@@ -186,9 +175,7 @@ def test_torch_compile_compiles_anew_for_each_case_with_static_shapes(monkeypatc
     assert asked == [{"dynamic": False}]
     assert provider.takes_out is takes_out
 
-    options = {"layout": "nn", "batch": 1} if name == "matmul" else {}
-    case = Case(name, "fp32", dict.fromkeys(OPS[name].axes, 32), options)
-    data = make_sets(OPS[name], case, Filler("uniform", "fp32", CPU, 0), CPU, 1)[0]
+    case, data = sets_of(name, 32)
     result = run_poisoned(provider.call(data), data.out, CPU.synchronize)
     assert (result is data.out) is takes_out
     assert check(OPS[name], case, data, result).is_right
@@ -212,11 +199,7 @@ def compiled(monkeypatch):
 
 
 def call_of(name, size):
-    case = Case(
-        name, "fp32", dict.fromkeys(OPS[name].axes, size), {"layout": "nn", "batch": 1} if name == "matmul" else {}
-    )
-    data = make_sets(OPS[name], case, Filler("uniform", "fp32", CPU, 0), CPU, 1)[0]
-    return load("torch-compile", OPS[name], "any", CPU).call(data)
+    return load("torch-compile", OPS[name], "any", CPU).call(sets_of(name, size)[1])
 
 
 @pytest.mark.parametrize("name", ["add", "matmul"])

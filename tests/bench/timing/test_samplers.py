@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.harness.device.device import Device
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import GPU_LIMITS, Limits
 from bench.harness.timing.samplers import (
@@ -30,9 +29,7 @@ from bench.harness.timing.samplers import (
     make_sampler,
 )
 from roofline.hardware.gpu import load_gpus
-
-CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
-GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
+from tests.bench.commands import CPU, GPU
 
 
 class FakeGpu:
