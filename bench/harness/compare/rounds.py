@@ -33,11 +33,11 @@ MAX_ROUNDS = FIRST_LOOK * LOOK_EVERY**9
 """10,240, after ten looks: the interval is a twentieth as wide as at the first, and more rounds hardly narrow it."""
 
 
-class Contender(Protocol):
+class TakesTurns(Protocol):
     """A provider of a case that is ready to run."""
 
-    def slot(self) -> Sequence[float]:
-        """Run for one turn and return its samples, seconds per launch, at least one."""
+    def slot(self) -> tuple[float, ...] | None:
+        """Run for one turn and return its samples, seconds per launch; None if it failed and takes no part from now."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class Rounds:
     slots: list[list[tuple[float, ...]]]
     clocks_hz: list[list[float | None]]
     """SM clock in each turn; None if it cannot be read."""
-    errors: dict[int, BaseException] = field(default_factory=dict)
-    """What a contender raised in its turn; it takes no part from there on."""
+    failed: set[int] = field(default_factory=set)
     seconds: float = 0.0
     is_clear: bool = False
 
@@ -82,7 +81,8 @@ class Rounds:
         return len(self.slots[0])
 
     def running(self) -> list[int]:
-        return [index for index in range(len(self.slots)) if index not in self.errors]
+        """Return the indices of the contenders that still take part; none without the baseline."""
+        return [] if 0 in self.failed else [index for index in range(len(self.slots)) if index not in self.failed]
 
     def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
         """Return how contender `index` compares with the baseline."""
@@ -90,20 +90,17 @@ class Rounds:
         baseline, candidate = ([median(slot) for slot in self.slots[side][:count]] for side in (0, index))
         return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
 
-    def take_turn(self, index: int, contender: Contender, clock_hz: Callable[[], float | None]) -> None:
-        try:
-            samples_s = tuple(contender.slot())
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a provider may raise anything, SystemExit too; the others go on
-            self.errors[index] = error
-            return
-        self.slots[index].append(samples_s)
-        self.clocks_hz[index].append(clock_hz())
+    def take_turn(self, index: int, contender: TakesTurns, clock_hz: Callable[[], float | None]) -> None:
+        samples_s = contender.slot()
+        if samples_s is None:
+            self.failed.add(index)
+        else:
+            self.slots[index].append(samples_s)
+            self.clocks_hz[index].append(clock_hz())
 
     def are_clear(self, policy: ComparePolicy) -> bool:
         """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
-        candidates = self.running()[1:] if 0 not in self.errors and self.count else []
+        candidates = self.running()[1:] if self.count else []
         compared = [self.comparison(index, policy) for index in candidates]
         return bool(compared) and all(
             row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
@@ -117,7 +114,7 @@ class Rounds:
 
 
 def run_rounds(
-    contenders: Sequence[Contender],
+    contenders: Sequence[TakesTurns],
     policy: ComparePolicy,
     now: Callable[[], float] = time.perf_counter,
     clock_hz: Callable[[], float | None] = lambda: None,
@@ -140,7 +137,7 @@ def run_rounds(
     with no_garbage_collection():
         while not rounds.is_clear and rounds.count < (policy.rounds or MAX_ROUNDS):
             running = rounds.running()
-            if 0 in rounds.errors or len(running) < 2:
+            if len(running) < 2:
                 break
             if rounds.count % EXCHANGE_EVERY == 0:
                 exchange()

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.harness import worker
 from bench.harness.compare.rounds import ComparePolicy, Rounds, run_rounds
@@ -26,6 +26,8 @@ from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Sampler, Samples, limits_of, settle
 from results.record import Record
 from results.stats.samples import half_width, median, median_ci95
+
+T = TypeVar("T")
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
 """Length of a turn, seconds: on a GPU long enough for the clock frequency to follow the work; on a CPU one sample, so
@@ -77,16 +79,18 @@ class Contender(ABC):
         """Return what verifies a graph of the calls that begins with the call on this copy; None: nothing does."""
         return None
 
-    def attempt(self, step: Callable[[], object]) -> None:
-        """Do a step; an error, SystemExit too, ends only this contender's part."""
+    def attempt(self, step: Callable[[], T]) -> T | None:
+        """Return what a step returns; an error, SystemExit too, ends only this contender's part."""
         worker.announce(self.index)
         try:
-            step()
+            return step()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             self.record = self.failed(error)
-        worker.rest()
+            return None
+        finally:
+            worker.rest()
 
     def begin(self, first: int, poller: Poller) -> None:
         """Make the sampler, whose launches begin with the copy `first`, and take a sample."""
@@ -97,9 +101,11 @@ class Contender(ABC):
         self.sampler = samplers.make_sampler(calls, self.device, limits, refusal=refusal, reading=poller)
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 
-    def slot(self) -> tuple[float, ...]:
-        """Return the samples of one turn, seconds per launch."""
-        worker.announce(self.index)
+    def slot(self) -> tuple[float, ...] | None:
+        """Return the samples of one turn, seconds per launch; None if it failed."""
+        return self.attempt(self._turn)
+
+    def _turn(self) -> tuple[float, ...]:
         if self.cache == "warm":  # the others have evicted its data from the cache
             self.calls[0]()
             self.device.synchronize()
@@ -171,9 +177,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         pairs = pairing(rounds, policy, index, names) if record.samples_s else {}
         ready[index].record = replace(record, interleaved=pairs)
 
-    for index, error in rounds.errors.items():
-        ready[index].record = ready[index].failed(error)
-    for index in rounds.running() if 0 not in rounds.errors else ():
+    for index in rounds.running():
         ready[index].attempt(partial(finish, index))
 
 
@@ -181,14 +185,10 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
     """Run turns until the time is steady, then set the number of samples in a turn; return whether it became steady."""
     times_s: list[list[float]] = [[] for _ in contenders]
 
-    def take_turn(index: int) -> None:
-        contender = contenders[index]
-        times_s[index].append(contender.slot()[0] * contender.sampler.launches_per_sample)
-
     def work() -> float:
-        for index, contender in enumerate(contenders):
-            if contender.record is None:
-                contender.attempt(partial(take_turn, index))
+        for contender, taken_s in zip(contenders, times_s, strict=True):
+            if contender.record is None and (samples_s := contender.slot()) is not None:
+                taken_s.append(samples_s[0] * contender.sampler.launches_per_sample)
         return sum(taken_s[-1] for taken_s in times_s if taken_s)
 
     share_launches(contenders)

@@ -157,22 +157,22 @@ def test_among_many_rows_a_verdict_must_be_surer():
 
 
 class Spy:
-    """A contender that takes one second a turn, writes its name down, and may raise."""
+    """A contender that takes one second a turn, writes its name down, and may fail."""
 
-    def __init__(self, name, log, raises_at=None):
-        self.name, self.log, self.raises_at, self.turns = name, log, raises_at, 0
+    def __init__(self, name, log, fails_at=None):
+        self.name, self.log, self.fails_at, self.turns = name, log, fails_at, 0
 
     def slot(self):
         self.turns += 1
-        if self.turns == self.raises_at:
-            raise RuntimeError(f"{self.name} is broken")
+        if self.turns == self.fails_at:
+            return None
         self.log.append(self.name)
         return (1.0 + 1e-6 * self.turns,)
 
 
-def spies(**raises_at):
+def spies(**fails_at):
     log = []
-    return [Spy(name, log, raises_at.get(name)) for name in "abc"], log
+    return [Spy(name, log, fails_at.get(name)) for name in "abc"], log
 
 
 def test_each_round_has_all_in_an_order_that_the_seed_tells():
@@ -189,10 +189,9 @@ def test_each_round_has_all_in_an_order_that_the_seed_tells():
     assert third != log
 
 
-def test_one_that_raises_leaves_and_the_others_go_on():
+def test_one_that_fails_leaves_and_the_others_go_on():
     contenders, log = spies(b=11)
     found = run_rounds(contenders, ComparePolicy(0.01, rounds=30))
-    assert str(found.errors[1]) == "b is broken"
     assert [len(slots) for slots in found.slots] == [30, 10, 30]
     assert found.running() == [0, 2]
     assert log.count("c") == 30
@@ -201,7 +200,7 @@ def test_one_that_raises_leaves_and_the_others_go_on():
 def test_without_the_baseline_nothing_goes_on():
     contenders, log = spies(a=5)
     found = run_rounds(contenders, ComparePolicy(0.01, rounds=30))
-    assert set(found.errors) == {0}
+    assert found.running() == []
     assert not found.is_clear
     assert len(log) <= 4 + 2 * 5
 
