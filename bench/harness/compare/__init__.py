@@ -1,4 +1,1 @@
-"""`python -m bench compare`: providers of one case measured in turns.
-
-Rows, statistics, table and picture are those of `results.compare`. May import every other folder of the harness.
-"""
+"""`python -m bench compare`: the providers of a case measured in turns, and judged by `results.compare`."""

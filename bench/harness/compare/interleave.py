@@ -52,16 +52,8 @@ def interleave_in_worker(
 
     All providers of a case are measured in one process: in two they would also differ by where each process has its
     code and memory. If the process ends, the provider whose code was running has failed, and the others are measured
-    again without it.
-
-    Args:
-        rows: as of `interleave`, and so are the next three.
-        device: the device under test.
-        ceilings: what the rows are evaluated against.
-        policy: of this case.
-        deadline: reading of `time.perf_counter` when the budget of the run is spent.
-        timeout_s: longest call of a provider.
-        note: called with the reason why a case is measured again.
+    again without it, which `note` is called with. No call may take longer than `timeout_s`; `deadline` is that of the
+    run, a reading of `time.perf_counter`.
     """
     records: list[Record | None] = [None] * len(rows)
     left = list(range(len(rows)))
