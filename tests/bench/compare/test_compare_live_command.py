@@ -126,17 +126,12 @@ def test_a_slower_provider_is_found_and_exits_with_1(capsys, provide):
     assert row["cycles_ratio"] is None  # a CPU's clock is not known
 
 
-def test_the_baseline_is_the_one_named_wherever_it_stands(capsys, provide):
+@pytest.mark.parametrize("providers", ["torch,torch-compile", "torch"])
+def test_the_baseline_is_the_one_named_wherever_it_stands(capsys, provide, providers):
     provide(torch=same, torch_compile=slow)
-    found = decided(capsys, "--provider", "torch,torch-compile", "--baseline", "torch-compile")
+    found = decided(capsys, "--provider", providers, "--baseline", "torch-compile")
     assert [(row["baseline"], row["verdict"]) for row in found["rows"]] == [("torch-compile", "FASTER")]
     assert found["summary"]["exit_code"] == 0  # a faster one is no regression
-
-
-def test_a_baseline_that_is_not_among_the_providers_is_added(capsys, provide):
-    provide(torch=same, torch_compile=slow)
-    found = decided(capsys, "--provider", "torch-compile", "--baseline", "torch")
-    assert [(row["baseline"], row["candidate"]) for row in found["rows"]] == [("torch", "torch-compile")]
 
 
 def test_one_provider_twice_is_compared_with_itself(capsys, provide):
@@ -180,33 +175,23 @@ def test_each_candidate_has_a_mean_over_all_cases(capsys, provide):
 # ---- what goes wrong with one is its own --------------------------------------------------------------------------
 
 
-def test_a_wrong_result_is_not_compared_and_exits_with_1(capsys, provide):
-    provide(torch=same, torch_compile=wrong, triton_v1=same)
-    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=1)
+@pytest.mark.parametrize(
+    ("make", "code", "broken", "reason"),
+    [
+        (lambda: wrong, 1, True, "invalid: wrong result"),
+        (late_wrong, 1, True, "invalid: after timing"),
+        (raises_later, 1, True, "failed: ValueError: no more"),
+        (lambda: unavailable, 0, False, "skipped: it needs a GPU"),
+    ],
+    ids=["wrong", "late wrong", "raises", "unavailable"],
+)
+def test_what_goes_wrong_with_one_provider_is_its_own(capsys, provide, make, code, broken, reason):
+    provide(torch=same, torch_compile=make(), triton_v1=same)
+    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=code)
     assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
     (left,) = found["unmatched"]
-    assert (left["provider"], left["status"], left["broken"]) == ("torch-compile", "invalid", True)
-
-
-def test_a_result_that_turns_wrong_while_it_is_timed_is_found(capsys, provide):
-    provide(torch=same, torch_compile=late_wrong(), triton_v1=same)
-    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=1)
-    assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
-    assert "after timing" in found["unmatched"][0]["reason"]
-
-
-def test_one_that_raises_in_its_turn_fails_alone(capsys, provide):
-    provide(torch=same, torch_compile=raises_later(), triton_v1=same)
-    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=1)
-    assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
-    assert found["unmatched"][0]["reason"] == "failed: ValueError: no more"
-
-
-def test_one_that_cannot_run_is_listed_and_no_failure(capsys, provide):
-    provide(torch=same, torch_compile=unavailable, triton_v1=same)
-    found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%")
-    assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
-    assert found["unmatched"][0]["reason"] == "skipped: it needs a GPU"
+    assert (left["provider"], left["broken"]) == ("torch-compile", broken)
+    assert left["reason"].startswith(reason)
 
 
 @pytest.mark.sampled(1)
@@ -222,12 +207,7 @@ def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, p
 
 def test_where_the_baseline_cannot_run_no_time_is_spent_on_the_others(capsys, provide):
     calls = []
-
-    def counting(x, out):
-        calls.append(None)
-        same(x, out)
-
-    provide(torch=unavailable, torch_compile=counting)
+    provide(torch=unavailable, torch_compile=lambda x, out: calls.append(None))
     assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == 2
     assert calls == []
 
@@ -311,8 +291,6 @@ def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkey
 # ---- what cannot be asked for -------------------------------------------------------------------------------------
 
 REFUSED = [
-    ("--op relu --provider torch,torch --margin -3%", "argument --margin: '-3%'"),
-    ("--op relu --provider torch,torch --margin abc", "argument --margin: 'abc'"),
     ("--op relu --provider torch,torch --margin nan", "argument --margin: 'nan'"),
     ("--op relu --provider torch,torch --rounds 5", "argument --rounds: '5' must be a whole number from 6"),
     ("--op relu --provider torch,torch --budget 0", "argument --budget: '0' must be"),

@@ -41,52 +41,45 @@ class DyingWorkers:
         return [record(row.label) for row in rows], ""
 
 
-def ask(monkeypatch, names, broken):
-    """Return which providers each process had, and the records of the case."""
+@pytest.mark.parametrize(
+    ("names", "broken", "asked", "found"),
+    [
+        (
+            ["torch", "a", "b", "c"],
+            ("a", "c"),
+            [["torch", "a", "b", "c"], ["torch", "b", "c"], ["torch", "b"]],
+            [("torch#", "ok", None), ("a#", "failed", "a died"), ("b#", "ok", None), ("c#", "failed", "c died")],
+        ),
+        (
+            ["a", "torch", "b"],
+            ("a",),
+            [["a", "torch", "b"]],
+            [("a#", "failed", "a died")]
+            + [(name, "skipped", "nothing to compare with: a# failed: a died") for name in ("torch#", "b#")],
+        ),
+        (
+            ["torch", "a"],
+            ("a",),
+            [["torch", "a"]],
+            [("torch#", "skipped", "nothing to compare with: a# failed: a died"), ("a#", "failed", "a died")],
+        ),
+        (
+            ["torch", "a"],
+            (None,),
+            [["torch", "a"]],
+            [("torch#", "failed", "None died"), ("a#", "skipped", "nothing to compare with: torch# failed: None died")],
+        ),
+    ],
+    ids=["two break", "the baseline breaks", "the baseline is left alone", "nobody is to blame"],
+)
+def test_those_that_break_it_are_left_out_one_by_one(monkeypatch, names, broken, asked, found):
     rows = [Row(OPS[0], CASE, name, label=f"{name}#") for name in names]
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
     policy = ComparePolicy(0.02, rows=12, deadline=100.0)
     records = interleave_in_worker(rows, cpu_device(), None, policy, 100.0, 60.0, lambda text: None)
-    return workers.asked, [(one.provider, one.status, one.reason) for one in records]
-
-
-def test_those_that_break_it_are_left_out_one_by_one(monkeypatch):
-    asked, found = ask(monkeypatch, ["torch", "a", "b", "c"], ("a", "c"))
-    assert asked == [["torch", "a", "b", "c"], ["torch", "b", "c"], ["torch", "b"]]
-    assert found == [
-        ("torch#", "ok", None),
-        ("a#", "failed", "a died"),
-        ("b#", "ok", None),
-        ("c#", "failed", "c died"),
-    ]
-
-
-def test_without_the_baseline_the_others_are_not_measured(monkeypatch):
-    asked, found = ask(monkeypatch, ["a", "torch", "b"], ("a",))
-    assert len(asked) == 1
-    assert found[0] == ("a#", "failed", "a died")
-    assert [(status, reason) for _, status, reason in found[1:]] == [
-        ("skipped", "nothing to compare with: a# failed: a died")
-    ] * 2
-
-
-def test_a_baseline_that_is_left_alone_is_not_measured(monkeypatch):
-    asked, found = ask(monkeypatch, ["torch", "a"], ("a",))
-    assert len(asked) == 1
-    assert found == [
-        ("torch#", "skipped", "nothing to compare with: a# failed: a died"),
-        ("a#", "failed", "a died"),
-    ]
-
-
-def test_where_nobody_is_to_blame_all_say_why(monkeypatch):
-    asked, found = ask(monkeypatch, ["torch", "a"], (None,))
-    assert len(asked) == 1
-    assert found == [
-        ("torch#", "failed", "None died"),
-        ("a#", "skipped", "nothing to compare with: torch# failed: None died"),
-    ]
+    assert workers.asked == asked
+    assert [(made.provider, made.status, made.reason) for made in records] == found
 
 
 # ---- for real -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """All contenders of a case share the same copies of the inputs, and never run right behind each other."""
 
 import random
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ import pytest
 from bench.elementwise import OPS
 from bench.harness.compare import interleave as interleaving
 from bench.harness.compare import turns
-from bench.harness.compare.interleave import interleave, shared_copies, slow_call_s
+from bench.harness.compare.interleave import interleave, shared_copies
 from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.compare.turns import Contender, exchange, share_launches, take_turns
 from bench.harness.device.device import cpu_device
@@ -112,13 +111,6 @@ def test_a_provider_that_is_too_slow_for_the_time_left_is_skipped_before_the_rou
         assert f"{reason}; a larger --budget allows it" in [one.reason for one in records]
 
 
-def test_the_shortest_of_three_calls_tells_whether_they_are_slow():
-    device = cpu_device()
-    assert slow_call_s(lambda: time.sleep(0.02), device) >= 0.02
-    pauses_s = iter([0.02, 0.0])
-    assert slow_call_s(lambda: time.sleep(next(pauses_s)), device) == 0.0
-
-
 def test_equal_providers_have_samples_of_as_many_launches_and_a_much_slower_one_keeps_its_own():
     close = [
         on_the_clock(40, 25e-6), on_the_clock(50, 21e-6), on_the_clock(1, 1.2e-3), on_the_clock(1, 10.0)
@@ -154,15 +146,6 @@ def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
     assert [min(pair) for pair in starts] == [turn % 6 for turn in range(20)]  # each copy is used as rarely as before
     assert 4 <= sum(first < second for first, second in starts) <= 16
     assert 4 <= sum(made[place] == "first" for place in range(0, 40, 2)) <= 16
-
-
-def test_slow_calls_are_not_made_anew():
-    calls = [lambda: None] * 3
-    both = [Plain(calls, cache="warm"), Plain(calls, cache="warm")]
-    begin(both)
-    both[1].record = BLANK  # it takes no part any more
-    exchange(both, random.Random(0))
-    assert next(both[0].sampler.calls) is calls[0]
 
 
 def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins(monkeypatch):
