@@ -103,7 +103,6 @@ class Environment:
     """Keys of a file that this version does not know; kept and written back as they were."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of this environment."""
         return {"kind": "environment"} | _known(self) | self.extra
 
     @classmethod
@@ -252,7 +251,6 @@ class Record:
     """Keys of a file that this version does not know; kept and written back as they were."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of this record."""
         without_samples = {"samples_s": None} if self.status == "ok" and not self.samples_s else {}
         values = _known(self)
         for group in OPTIONAL_KEYS:
@@ -274,7 +272,6 @@ class Record:
 
 
 def _known(line: Environment | Record) -> dict[str, Any]:
-    """Return the fields of a line as JSON values, without `extra`."""
     own = Environment if isinstance(line, Environment) else Record  # a class below may know more than a file holds
     values = {f.name: getattr(line, f.name) for f in fields(own) if f.name != "extra"}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}

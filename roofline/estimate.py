@@ -14,7 +14,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from results.show.options import as_typed
+from results.show.spelling import as_typed
 from roofline.accounting.answers.answer import Answer
 from roofline.accounting.config.config import ConfigError
 

@@ -62,7 +62,6 @@ def margin(text: str) -> float:
 
 
 def add_margin(parser: argparse.ArgumentParser) -> None:
-    """Add the change that does not matter."""
     what = "largest change that does not matter (default: 1%%)"
     parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
 
@@ -75,7 +74,6 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
-    """Add the arguments of `compare`."""
     parser.epilog = EPILOG
     parser.add_argument("baseline_run", metavar="A", help=f"run of the baseline: {run_help}")
     parser.add_argument("candidate_run", metavar="B", nargs="?", help="run of the candidate; without it, A alone")

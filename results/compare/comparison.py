@@ -113,7 +113,6 @@ class ComparedRow:
 
     @property
     def reason(self) -> str:
-        """Why the verdict is what it is, with what else is odd."""
         before, after = self.baseline.records[0], self.candidate.records[0]
         without = [name for name, one in (("baseline", before), ("candidate", after)) if not one.samples_s]
         reason = self.compared.reason + self._cycles_words()
@@ -139,7 +138,6 @@ class ComparedRow:
 
     @property
     def ratio(self) -> float:
-        """Candidate time over baseline time."""
         return self.compared.ratio
 
     @property
@@ -283,7 +281,6 @@ def _row(
 
 
 def _clock_hz(side: Sequence[Record]) -> float | None:
-    """Return the mean clock of the windows of a side; None if one of them is unknown."""
     clocks = [hz for one in side if (hz := one.telemetry.get("sm_clock_hz"))]
     return sum(clocks) / len(clocks) if len(clocks) == len(side) else None
 

@@ -31,7 +31,6 @@ OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 
 
 def flags_of(side: Sequence[Record]) -> tuple[str, ...]:
-    """Return the flags of all windows of a side, each once."""
     return tuple(dict.fromkeys(flag for one in side for flag in one.flags))
 
 

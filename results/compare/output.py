@@ -35,7 +35,6 @@ UNMATCHED = "UNMATCHED"
 
 
 def counts(compared: Compared) -> dict[str, int]:
-    """Return how many rows have each verdict."""
     found = Counter(row.compared.verdict for row in compared.rows)
     return {verdict: found[verdict] for verdict in VERDICTS}
 
@@ -56,7 +55,6 @@ def exit_code(compared: Compared, fail_on: str) -> int:
 
 
 def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
-    """Return what holds for all rows together, as a JSON object."""
     means = geomeans(compared)
     only = means[0] if len(means) == 1 else None
     geomean = {"geomean": only.ratio if only else None, "geomean_ci95": list(only.ci95) if only else None}
@@ -137,7 +135,6 @@ def _mean_words(mean: Mean) -> str:
 
 
 def json_rows(compared: Compared) -> list[dict[str, Any]]:
-    """Return the rows as JSON objects."""
     return [_json_row(row) for row in compared.rows]
 
 
@@ -223,7 +220,6 @@ def flat_rows(compared: Compared) -> list[dict[str, Any]]:
 
 
 def _below(compared: Compared) -> str:
-    """Return what stands below the Markdown table: the runs, and what was not compared."""
     text = "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
     if compared.unmatched:
         listed = [f"- {printable(describe(one))}" for one in compared.unmatched]
@@ -233,7 +229,6 @@ def _below(compared: Compared) -> str:
 
 
 def headline(compared: Compared) -> str:
-    """Return the comparison in one line."""
     found = counts(compared)
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
     rows = len(compared.rows)
@@ -246,7 +241,6 @@ def headline(compared: Compared) -> str:
 
 
 def _cells(row: ComparedRow) -> dict[str, str]:
-    """Return a row in units for people: the answer, what it is about, then the times."""
     before, after = row.baseline, row.candidate
     provider = after.provider if row.key.provider else f"{before.provider} -> {after.provider}"
     half = math.sqrt(row.ci95[1] / row.ci95[0]) - 1 if row.ci95 else None
@@ -277,21 +271,18 @@ def _of_ceiling(row: ComparedRow) -> str:
 
 
 def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows without options that are the same in all, and without flags and MFU if no row has any."""
     left_out = {title for title in ("options",) if len({row[title] for row in cells}) == 1}
     left_out |= {title for title in ("flagged", *MFU) if all(row[title] in ("", ABSENT) for row in cells)}
     return [{title: text for title, text in row.items() if title not in left_out} for row in cells]
 
 
 def describe(one: Unmatched) -> str:
-    """Return a record that was not compared in one line."""
     record = one.record
     words = [record.op, record.case, record.dtype, record.provider, record.fill, record.cache]
     return f"{one.side}: {' '.join(word for word in words if word)}: {one.reason}"
 
 
 def print_table(compared: Compared, file: TextIO) -> str:
-    """Return the table for people, as wide as `file` can show it."""
     console = table_console(file)
     with console.capture() as text:
         for line in _run_lines(compared):

@@ -50,7 +50,6 @@ FOOT = 1.1
 
 
 def draw(compared: Compared, theme: str = "light") -> Figure:
-    """Return the picture of a comparison in a theme, one of `THEMES`."""
     rows = foremost(compared, DRAWN_ROWS)
     title, _, rest = headline(compared).partition(": ")
     if len(rows) < len(compared.rows):

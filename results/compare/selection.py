@@ -26,13 +26,11 @@ class Wanted:
     providers: frozenset[str] = frozenset()
 
     def has(self, record: Record) -> bool:
-        """Return whether a record is among those wanted."""
         sets = (self.ops, self.dtypes, self.cases, self.providers)
         values = (record.op, record.dtype, record.case, record.provider)
         return all(not names or value in names for names, value in zip(sets, values, strict=True))
 
     def of(self, run: Run) -> Run:
-        """Return a run with those of its records that are wanted."""
         return replace(run, records=tuple(filter(self.has, run.records)))
 
 
@@ -49,7 +47,6 @@ def load(path: Path, wanted: Wanted = EVERYTHING) -> Run:
 
 
 def names(text: str) -> frozenset[str]:
-    """Return the names of a list with commas."""
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -70,7 +67,6 @@ def since(text: str) -> float:
 
 
 def add_records(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose records; each takes a list and may repeat."""
     for options, what in (
         (("--op",), "ops"),
         (("--dtype",), "dtypes"),
@@ -101,13 +97,11 @@ def add_latest(parser: argparse.ArgumentParser) -> None:
 
 
 def latest_of(options: argparse.Namespace) -> Selection:
-    """Return what the options of `add_latest` choose."""
     ops, providers = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "provider"))
     return Selection(Wanted(ops=ops, providers=providers), options.device, options.since)
 
 
 def wanted_of(options: argparse.Namespace) -> Wanted:
-    """Return the records that the options of `add_records` choose."""
     return Wanted(*(frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")))
 
 
@@ -121,24 +115,19 @@ class Selection:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Selection:
-        """Return what the options of `add_records` and `add_runs` choose."""
         return cls(wanted_of(options), options.gpu, options.since)
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing was chosen."""
         return self.wanted == EVERYTHING and self.gpu is None and self.since_s is None
 
     def find(self, name: str, directory: Path | None = None) -> Path:
-        """Return the file of a run; `latest` is the newest of those that are selected. Raises as `find_run` does."""
         return find_run(name, directory, None if self.is_all else self.fits)
 
     def load(self, name: str, directory: Path | None = None) -> Run:
-        """Return a run with the records that are wanted. Raises as `find` and `load_run` do."""
         return load(self.find(name, directory), self.wanted)
 
     def fits(self, run: RunSummary) -> bool:
-        """Return whether a run is of the machine and the time, and has a record that is wanted."""
         if self.gpu not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
             return False
         if self.wanted == EVERYTHING:

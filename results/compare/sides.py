@@ -51,7 +51,6 @@ class CompareOptions:
 
     @property
     def by_provider(self) -> bool:
-        """Whether the provider distinguishes candidate and baseline."""
         return self.by in ("provider", "version")
 
 
@@ -100,7 +99,6 @@ class RowKey(NamedTuple):
 
     @classmethod
     def of(cls, record: Record, with_provider: bool) -> RowKey:
-        """Return the key of a record."""
         shape, options, provider = text_of(record.shape), text_of(record.options), record.provider
         names = provider if with_provider else None, record.fill, record.cache
         return cls(record.op, record.dtype, record.case, shape, options, *names)
@@ -164,7 +162,6 @@ def source_words(before: Record, after: Record, verdict: str) -> str:
 
 
 def _providers(run: Run, request: CompareOptions) -> list[str]:
-    """Return the providers of a run that may be compared."""
     names = list(dict.fromkeys(one.provider for one in run.records))
     return [name for name in names if VERSION.fullmatch(name)] if request.by == "version" else names
 
@@ -196,7 +193,6 @@ def candidate_side(run: Run, request: CompareOptions, baseline: str | None) -> l
 
 
 def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
-    """Return the names of the two sides."""
     if baseline is not None:
         others = [name for name in _providers(second, request) if name != baseline]
         return baseline, others[0] if len(others) == 1 else f"{len(others)} providers"

@@ -31,7 +31,6 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `history`."""
     parser.epilog = EPILOG
     add_records(parser)
     add_runs(parser, "only runs")

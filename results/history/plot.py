@@ -42,7 +42,6 @@ LEGEND_COLUMNS = 3
 
 
 def draw(series: Sequence[Series], theme: str = "light") -> Figure:
-    """Return the picture of a history in a theme, one of `THEMES`."""
     # The functions of a user come last, so that their revision, and not that of the measuring code, names a run.
     ordered = sorted(series, key=lambda one: ":" in one.provider)
     runs = {point.run_id: point for one in ordered for point in one.points}

@@ -52,7 +52,6 @@ class HistoryPoint:
 
     @property
     def started_at(self) -> str:
-        """Start of the run, UTC, ISO 8601."""
         return self.run.environment.started_at
 
     @property
@@ -210,7 +209,6 @@ def short_date(text: str) -> str:
 
 
 def heading(series: Sequence[Series]) -> str:
-    """Return the case and the machine of a history in one line."""
     key = series[0].key
     words = (key.op, key.case, key.dtype, key.fill, key.cache, f"on {series[0].device}")
     return printable(" ".join(word for word in words if word))

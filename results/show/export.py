@@ -201,7 +201,6 @@ def _cell(value: Any) -> str:
 
 
 def _shortened(value: Any) -> str:
-    """Return a value as the text of a cell that people read: numbers with six significant digits."""
     return f"{value:.6g}" if isinstance(value, float) else _cell(value)
 
 

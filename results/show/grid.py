@@ -51,7 +51,6 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Cells of the terminal that it takes."""
         from rich.cells import cell_len
 
         return max(map(cell_len, (*self.title.split("\n"), *self.cells)))

@@ -81,7 +81,6 @@ def frame(axes: Axes, grid: str = "both") -> None:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of a size in inches, without the state of `pyplot`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

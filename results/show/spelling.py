@@ -1,8 +1,8 @@
-"""Words that a user may have meant: other spellings of one name, and the known names nearest to an unknown one."""
+"""What is typed, and what a Python call gives in its place: other spellings, near names, options as words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
@@ -24,3 +24,43 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float 
     close = get_close_matches(plain(word)[:80], list(names), n=count, cutoff=cutoff)
     *others, last = [names[name] for name in close] or [""]
     return f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?" if close else ""
+
+
+def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
+    """Return the options of a call by the names that the command line has, as the words that would be typed.
+
+    Args:
+        options: by name, with underscores for dashes. A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list holds
+            several values; True switches on; None and False are as left out.
+
+    Raises:
+        ValueError: a value is none that can be typed.
+    """
+    typed: dict[str, str | bool] = {}
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        typed[name.replace("_", "-")] = True if value is True else _text(name, value)
+    return typed
+
+
+def words_of(typed: Mapping[str, str | bool]) -> list[str]:
+    """Return options as they are typed; a value that begins with a dash would be taken for an option of its own."""
+    words: list[str] = []
+    for name, value in typed.items():
+        text = "" if isinstance(value, bool) else value.strip()
+        if value is True:
+            words.append(f"--{name}")
+        elif text:
+            words += [f"--{name}={text}"] if text.startswith("-") else [f"--{name}", text]
+    return words
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, list | set | frozenset | range):
+        return ",".join(_text(name, one) for one in value)
+    if isinstance(value, tuple):
+        return "x".join(_text(name, one) for one in value)
+    if callable(value) or isinstance(value, Mapping | bytes):
+        raise ValueError(f"{name}= takes no {type(value).__name__}; give a number, a text or a list of these")
+    return str(value)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 ABSENT = "-"
 
+MOST_ALIKE = 3
+"""Rows with one reason not to be measured that have a line each; more of them share one line."""
+
 ALWAYS = {"op", "case", "dtype", "provider", "median", "95% CI", "bound", "MBU", "% roof", "first call", "n"}
 """Columns that are shown whatever they say."""
 
 NOTHING = {ABSENT, "0", "0%"}
 """What a cell says where there is none of it."""
-
-MEMORY = {"measured": "peak memory", "estimated": "predicted"}
-"""Columns of a training step, by key of its `memory_bytes`."""
 
 TABLE_COLUMNS = (
     *("op", "case", "dtype", "provider", "fill", "options", "status", "reason", "median", "95% CI"),
@@ -103,11 +103,11 @@ def render_table(
         _print_measured(measured, console)
     else:
         console.print("\nno measurement was finished", markup=False, highlight=False)
-    for text in dict.fromkeys(_excess(record, score) for record, score in measured if score["excess"]):
-        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    remarks = [f"{name_of(record)}: {score['excess']}" for record, score in measured if score["excess"]]
     for causes in dict.fromkeys(score["held_back_by"] for _, score in measured if score["held_back_by"]):
-        text = f"memory side or compute side: far below every ceiling, and held back by {causes}"
-        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        remarks.append(f"memory side or compute side: far below every ceiling, and held back by {causes}")
+    for text in dict.fromkeys(remarks):
+        console.print(printable(text), style="yellow", markup=False, highlight=False, soft_wrap=True)
     others = [record for record in records if record.status != "ok"]
     if others:
         _print_others(others, console)
@@ -131,7 +131,6 @@ def describe(record: Record) -> list[str]:
 
 
 def _ran(record: Record) -> list[str]:
-    """Return what one launch starts on a GPU, a line a kernel, below its time as seen in three ways."""
     if record.eager_s is None:
         return []
     each = f"a launch takes {format_time(record.median_s)}, {format_time(record.eager_s)} where the host launches each"
@@ -155,14 +154,12 @@ def _kernel_line(kernel: Mapping[str, Any]) -> str:
 
 
 def _largest_error(checked: Mapping[str, Any]) -> str:
-    """Return how near the bound the worst element is; a random result has no error, it obeys a rule."""
     if checked.get("reference") == "rule":
         return " by the op's own rule"
     return f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
 
 
 def name_of(record: Record) -> str:
-    """Return what tells a record from the others of its run."""
     return f"{record.op} {record.case} {record.dtype} {record.provider}"
 
 
@@ -193,12 +190,12 @@ def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> st
 
 
 def _options(records: Sequence[Record]) -> list[Column]:
-    """Return a column of the options that tell rows apart, such as the recipe of a training step; none without any."""
-    found: dict[str, set[str]] = {}
-    for record in records:
-        for name, value in record.options.items():
-            found.setdefault(name, set()).add(str(value))
-    telling = {name for name, values in found.items() if len(values) > 1 and name != "process"}
+    telling = {
+        name
+        for record in records
+        for name in record.options
+        if name != "process" and len({str(other.options.get(name)) for other in records if name in other.options}) > 1
+    }
     cells = [", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling) for r in records]
     return [Column("options", cells, goes_below=1)] if any(cells) else []
 
@@ -206,51 +203,54 @@ def _options(records: Sequence[Record]) -> list[Column]:
 def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
     fastest = max((score["flops_per_s"] or 0 for score in scores), default=0)
     scale, unit = (1e12, "TFLOP/s") if fastest >= 1e12 else (1e9, "GFLOP/s")
-
-    def of_records(cell: Callable[[Record], str]) -> list[str]:
-        return [cell(record) for record in records]
-
-    def of_scores(key: str, shown: Callable[[Any], str]) -> list[str]:
-        return [shown(score[key]) for score in scores]
-
-    def memory(kind: str) -> list[str]:
-        return of_records(lambda record: _megabytes(record.memory_bytes.get(kind, {}).get("total")))
-
     phases = dict.fromkeys(name for record in records for name in record.phases_s)
     has_one_provider = len({record.provider for record in records}) == 1
+
+    def words(title: str, cell: Callable[[Record], str], **layout: Any) -> Column:
+        return Column(title, list(map(cell, records)), **layout)
+
+    def times(title: str, seconds: Callable[[Record], float | None], leaves: int = 0) -> Column:
+        return Column(title, [format_time(seconds(record)) for record in records], "right", leaves)
+
+    def rates(title: str, key: str, shown: Callable[[float | None], str], leaves: int = 0) -> Column:
+        return Column(title, [shown(score[key]) for score in scores], "right", leaves)
+
+    def megabytes(title: str, kind: str) -> Column:
+        sizes = [record.memory_bytes.get(kind, {}).get("total") for record in records]
+        shown = [ABSENT if size is None else f"{format_number(size / 1e6)} MB" for size in sizes]
+        return Column(title, shown, "right", leaves=4)
+
     return [
-        Column("op", of_records(lambda record: record.op), heads=True),
-        Column("case", of_records(lambda record: record.case)),
-        Column("dtype", of_records(lambda record: record.dtype), heads=True),
-        Column("provider", of_records(lambda record: record.provider), goes_below=1, heads=has_one_provider),
-        Column("fill", of_records(lambda record: record.fill or ABSENT)),
-        Column("median", of_records(lambda record: format_time(record.median_s)), "right"),
-        Column("95% CI", of_records(lambda one: format_half_width(one.ci95_s, one.median_s)), "right", leaves=8),
-        Column(unit, of_scores("flops_per_s", partial(_scaled, scale=scale)), "right"),
-        Column("GB/s", of_scores("bytes_per_s", partial(_scaled, scale=1e9)), "right", leaves=6),
-        Column("FLOP/B", of_scores("intensity", format_number), "right", leaves=5),
+        words("op", lambda record: record.op, heads=True),
+        words("case", lambda record: record.case),
+        words("dtype", lambda record: record.dtype, heads=True),
+        words("provider", lambda record: record.provider, goes_below=1, heads=has_one_provider),
+        words("fill", lambda record: record.fill or ABSENT),
+        times("median", lambda record: record.median_s),
+        words("95% CI", lambda one: format_half_width(one.ci95_s, one.median_s), side="right", leaves=8),
+        rates(unit, "flops_per_s", partial(_scaled, scale=scale)),
+        rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=6),
+        rates("FLOP/B", "intensity", format_number, leaves=5),
         Column("bound", [_bound(score) for score in scores], leaves=7),
-        Column("MFU", of_scores("mfu", _share), "right", leaves=9),
-        Column("HFU", of_scores("hfu", _share), "right", leaves=9),
-        Column("MBU", of_scores("mbu", _share), "right", leaves=4),
-        Column("% roof", of_scores("roofline_pct", format_percent), "right"),
-        Column("% meas", [format_percent(_share_of_measured(score)) for score in scores], "right"),
-        Column("mix", of_scores("mix", lambda mix: mix or ABSENT), leaves=1),
-        Column("tokens/s", of_scores("tokens_per_s", format_number), "right"),
-        Column("% link", of_scores("link_share", _share), "right"),
-        Column("hidden", of_scores("hidden_share", _share), "right"),
-        Column("waits", of_scores("wait_share", _share), "right"),
-        Column("device", of_records(lambda record: format_time(record.device_s)), "right", leaves=3),
-        Column("lost to host", of_records(_lost_to_host), "right", leaves=3),
-        Column("work", of_records(_work), "right", leaves=3),
-        Column("host kept", of_records(lambda record: format_time(record.host_launch_s)), "right", leaves=3),
-        *(
-            Column(name, [format_time(record.phases_s.get(name)) for record in records], "right", leaves=4)
-            for name in phases
-        ),
-        *(Column(name, memory(kind), "right", leaves=4) for kind, name in MEMORY.items()),
-        Column("first call", of_records(lambda record: format_time(record.first_call_s)), "right", leaves=3),
-        Column("n", of_records(lambda record: str(len(record.samples_s) or ABSENT)), "right", leaves=2),
+        rates("MFU", "mfu", _share, leaves=9),
+        rates("HFU", "hfu", _share, leaves=9),
+        rates("MBU", "mbu", _share, leaves=4),
+        rates("% roof", "roofline_pct", format_percent),
+        Column("% meas", [_of_measured(score) for score in scores], "right"),
+        Column("mix", [score["mix"] or ABSENT for score in scores], leaves=1),
+        rates("tokens/s", "tokens_per_s", format_number),
+        rates("% link", "link_share", _share),
+        rates("hidden", "hidden_share", _share),
+        rates("waits", "wait_share", _share),
+        times("device", lambda record: record.device_s, leaves=3),
+        words("lost to host", _lost_to_host, side="right", leaves=3),
+        times("work", lambda one: median(one.compute_s) if one.waits_s and one.compute_s else None, leaves=3),
+        times("host kept", lambda record: record.host_launch_s, leaves=3),
+        *(Column(name, [format_time(r.phases_s.get(name)) for r in records], "right", leaves=4) for name in phases),
+        megabytes("peak memory", "measured"),
+        megabytes("predicted", "estimated"),
+        times("first call", lambda record: record.first_call_s, leaves=3),
+        words("n", lambda record: str(len(record.samples_s) or ABSENT), side="right", leaves=2),
     ]
 
 
@@ -281,33 +281,18 @@ def _lost_to_host(record: Record) -> str:
     return format_percent(100 * max(0.0, 1 - record.device_s / record.median_s))
 
 
-def _work(record: Record) -> str:
-    """Return the seconds of the work of a step that loads batches, alone."""
-    return format_time(median(record.compute_s)) if record.waits_s and record.compute_s else ABSENT
-
-
-def _scaled_value(value: float | None, scale: float) -> float | None:
-    return None if value is None else value / scale
-
-
 def _share(value: float | None) -> str:
-    return format_percent(_scaled_value(value, 0.01))
-
-
-def _megabytes(size_bytes: float | None) -> str:
-    return ABSENT if size_bytes is None else f"{format_number(size_bytes / 1e6)} MB"
+    return format_percent(None if value is None else 100 * value)
 
 
 def _scaled(value: float | None, scale: float) -> str:
-    return format_number(_scaled_value(value, scale))
+    return format_number(None if value is None else value / scale)
 
 
-def _share_of_measured(score: Mapping[str, Any]) -> float | None:
-    """Return the share of what was measured here, None where `% roof` is the same: where nothing was published."""
-    if score["peak_kind"] == score["bandwidth_kind"] == "measured":
-        return None
-    share: float | None = score["measured_pct"]
-    return share
+def _of_measured(score: Mapping[str, Any]) -> str:
+    """Return `% meas`, nothing if `% roof` is the same because nothing was published."""
+    is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
+    return ABSENT if is_measured else format_percent(score["measured_pct"])
 
 
 def _flags(record: Record) -> str:
@@ -321,10 +306,6 @@ def _bound(score: Mapping[str, Any]) -> str:
     """Return what binds; for a row far below every ceiling only the side of the ridge point that it lies on."""
     bound = score["bound"] or ABSENT
     return f"{bound} side" if score["held_back_by"] and bound in ("memory", "compute") else bound
-
-
-def _excess(record: Record, score: Mapping[str, Any]) -> str:
-    return printable(f"{record.op} {record.case} {record.dtype} {record.provider}: {score['excess']}")
 
 
 def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console: Console) -> None:
@@ -341,10 +322,6 @@ def _is_silent(column: Column) -> bool:
     """Return whether no cell says more than that there is nothing, or all have the same word."""
     cells = set(column.cells)
     return cells <= NOTHING or (column.side == "left" and len(cells) == 1)
-
-
-MOST_ALIKE = 3
-"""So many rows that have one reason not to be measured have a line each; more are told in one."""
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
@@ -370,7 +347,6 @@ def _print_alone(records: Sequence[Record], console: Console) -> None:
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:
-    """Print a list of runs, in the order given."""
     runs = list(runs)
     columns = [
         Column("run", [run.run_id for run in runs]),

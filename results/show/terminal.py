@@ -138,7 +138,6 @@ class Parser(argparse.ArgumentParser):
         """By option, returns a help text that is slow to make; only --help needs it."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and exit with 2, or raise it."""
         said = one_line(printable(message), 1000)
         if self.raises:
             raise self.raises(said)
@@ -166,13 +165,11 @@ class Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def format_help(self) -> str:
-        """Return the help, with the slow texts."""
         for name, text in self.late_help.items():
             self._option_string_actions[name].help = text()
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help to `file`, or to stdout; exit with 2 where that cannot be written."""
         if file is not None:
             super().print_help(file)
             return

@@ -48,7 +48,6 @@ def tone(color: str) -> str:
 
 
 def is_dark() -> bool:
-    """Return whether the background is dark."""
     return _drawn_in.get() == "dark"
 
 

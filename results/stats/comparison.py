@@ -59,7 +59,6 @@ class Comparison:
     """Degrees of freedom behind the interval."""
 
     def unsure(self, reason: str) -> Comparison:
-        """Return the comparison as UNSURE, with what is added to its reason."""
         return replace(self, verdict=UNSURE, reason=self.reason + reason, p_value=1.0)
 
 
@@ -213,6 +212,5 @@ def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def check_margin(margin: float) -> None:
-    """Raise ValueError for a margin that is no fraction from 0 up."""
     if not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"the margin must be a fraction from 0 up, found {margin:g}")

@@ -203,7 +203,6 @@ def _variance_of_sum(side: NDArray[float64], block: int) -> float:
 
 
 def student_t(degrees: float, probability: float = 0.975) -> float:
-    """Return the quantile of Student's t distribution at a probability."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, probability))

@@ -47,7 +47,6 @@ class Repeats(NamedTuple):
 
     @classmethod
     def of(cls, groups: Iterable[Sequence[float]]) -> Repeats:
-        """Return the repeats of groups, each the logarithms of times of the same code."""
         squares, degrees = 0.0, 0
         for logs in groups:
             mean = math.fsum(logs) / len(logs)
@@ -116,5 +115,4 @@ class RowSpreads:
 
 
 def widest(spreads: Iterable[Spread | None]) -> Spread | None:
-    """Return the spread with the widest interval; None if none is known."""
     return max(filter(None, spreads), key=lambda spread: spread.half_width, default=None)

@@ -153,7 +153,6 @@ class RunWriter:
             raise _write_error(new, error) from None
 
     def close(self) -> None:
-        """Close the file; closing it again does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -279,7 +278,6 @@ def _by_age(run: RunSummary) -> tuple[float, str]:
 
 
 def _run_files(directory: Path) -> list[Path]:
-    """Return the run files of a directory and of the folders in it, one for each device."""
     try:
         inside = sorted(directory.iterdir())
         nested = [path for folder in inside if folder.is_dir() for path in sorted(folder.iterdir())]
@@ -357,7 +355,6 @@ def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummar
 
 
 def _latest(runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary], bool] | None) -> Path:
-    """Return the newest run that fits, one with records if there is any."""
     readable = [run for run in runs if run.error is None]
     for run in readable:
         if run.records != 0 and (fits is None or fits(run)):

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from results.show.options import words_of
+from results.show.spelling import words_of
 from results.show.terminal import OutputError, Parser
 from results.store.runs import StoreError
 from roofline.accounting.answers.answer import Answer

@@ -71,7 +71,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
     from bench.harness.cli.main import planned
     from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run
-    from results.show.options import as_typed, words_of
+    from results.show.spelling import as_typed, words_of
 
     refused = next((name for name in options if name in NOT_HERE), None)
     if refused is not None:
