@@ -49,33 +49,28 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     monkeypatch.setattr(row_protocol, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
     monkeypatch.setattr(rows, "unavailable", lambda name, device: None)
 
-    def measure(n, names=("triton-v11",), older=None):
+    def measure(n, older=None):
         older = default_providers("elementwise", H100) if older is None else older
         cases = [(OPS["add"], Case("add", "fp32", {"n": n}))]
         limits = Limits(min_samples=3, target_half_width=1.0, min_time_s=0, cap_s=0.1, warm_up_s=0, min_sample_s=1e-6)
-        planned = rows.plan(cases, names, CPU, rows.Settings(), older, "elementwise")
+        planned = rows.plan(cases, ["triton-v11"], CPU, rows.Settings(), older, "elementwise")
         return [row_protocol.measure_row(row, CPU, None, limits) for row in planned]
 
     return measure
 
 
 def test_a_case_goes_to_the_newest_version_that_takes_it(on_a_gpu):
-    [even] = on_a_gpu(1000)
+    why = "add v11: an odd number of elements; version 10 takes any"
+    [even], [odd] = on_a_gpu(1000), on_a_gpu(1001)
     assert (even.provider, even.status, even.passed_over) == ("triton-v11", "ok", {})
-    [odd] = on_a_gpu(1001)
-    assert (odd.provider, odd.status) == ("triton-v10", "ok")
-    assert odd.passed_over == {"triton-v11": "add v11: an odd number of elements; version 10 takes any"}
+    assert (odd.provider, odd.status, odd.passed_over) == ("triton-v10", "ok", {"triton-v11": why})
     assert odd.to_dict()["passed_over"] == odd.passed_over
+    assert passed_over(even) == []
+    assert passed_over(odd) == [f"add 1001 fp32 triton-v10: triton-v11 was passed over: {why}"]
 
 
-def test_a_version_asked_for_by_name_is_refused_and_nothing_stands_in(on_a_gpu):
-    [odd] = on_a_gpu(1001, older={})
-    assert (odd.provider, odd.status) == ("triton-v11", "skipped")
-    assert odd.reason == "add v11: an odd number of elements; version 10 takes any"
-
-
-def test_where_all_refuse_the_newest_says_why(on_a_gpu):
-    older = {"triton-v11": ("triton-v11", "triton-v11")}
+@pytest.mark.parametrize("older", [{}, {"triton-v11": ("triton-v11", "triton-v11")}])
+def test_where_nothing_stands_in_the_newest_says_why(on_a_gpu, older):
     [odd] = on_a_gpu(1001, older=older)
     assert (odd.provider, odd.status) == ("triton-v11", "skipped")
     assert odd.reason == "add v11: an odd number of elements; version 10 takes any"
@@ -154,12 +149,3 @@ def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
     with pytest.raises(PlannedError) as caught:
         commands[command]()
     assert caught.value.args == (wanted,)
-
-
-def test_a_note_says_which_version_was_passed_over(on_a_gpu):
-    [odd] = on_a_gpu(1001)
-    [note] = passed_over(odd)
-    assert note == (
-        "add 1001 fp32 triton-v10: triton-v11 was passed over: add v11: an odd number of elements; version 10 takes any"
-    )
-    assert passed_over(on_a_gpu(1000)[0]) == []
