@@ -19,7 +19,7 @@ from results.store.runfile import Run, StoreError, reason_of
 from results.store.runs import list_runs, runs_directory
 
 INTERRUPTED = 130
-PROFILE = "bench.harness.profile.show:render"
+PROFILE = "bench.harness.profile.report:render"
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
 RUN_HELP = "a path, a run id, the beginning of one that no other run shares, or `latest`"

@@ -62,7 +62,7 @@ HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", 
 BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("measure", "step")} | {
     "bench/harness/transfer.py",
     "bench/harness/model/transformer.py",
-    "bench/harness/profile/account.py",
+    "bench/harness/profile/step.py",
 }
 """What derives classes from torch's: such a file is itself imported only inside the functions that need it."""
 

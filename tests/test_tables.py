@@ -21,7 +21,7 @@ RENDERER = "results/show/grid.py"
 NO_TABLES = {
     "bench/harness/cli/arguments.py": "examples below the options of --help",
     "bench/harness/cli/signature.py": "the arguments that a function is called with, in a message",
-    "bench/harness/profile/show.py": "bars, one a line",
+    "bench/harness/profile/report.py": "bars, one a line",
 }
 """What else puts words below each other."""
 

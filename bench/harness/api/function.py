@@ -175,7 +175,7 @@ class Function:
 
     def counted(self, args: Sequence[Any]) -> Record:
         """Return the blank record with the work that was not declared; complex numbers have no peak."""
-        from bench.harness.api.counted import with_work
+        from bench.harness.api.profiling import with_work
 
         record = with_work(self.blank, self.fn, args, self.kwargs)
         is_complex = any("complex" in str(getattr(array, "dtype", "")) for array in arrays_in([args, self.kwargs]))

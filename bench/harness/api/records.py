@@ -105,6 +105,8 @@ class Records(Notebook, tuple[JudgedRecord, ...]):
 
     environment: Environment
     """The machine and its ceilings, by which the records are judged."""
+    op = ""
+    """In the name of the run file; empty: that of the first record."""
     _render: Render | None
 
     def __new__(cls, environment: Environment, records: Iterable[Record], render: Render | None = None) -> Self:
@@ -139,7 +141,7 @@ class Records(Notebook, tuple[JudgedRecord, ...]):
             StoreError: it cannot be written.
             UsageError: a record has no dtype, without which no run file can hold it.
         """
-        op = self[0].op if self else "function"
+        op = self.op or (self[0].op if self else "function")
         writer = RunWriter.create(self.environment, op, Path(path) if path is not None else None)
         try:
             for record in self:

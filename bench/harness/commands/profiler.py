@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
 from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, dtype_words, number, path
 from bench.harness.device.device import NoDeviceError
+from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
-from bench.harness.profile import report, show, target
-from bench.harness.profile.step import ProfiledStep
-from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target
-from results.record import Environment, Record
+from bench.harness.profile import report
+from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_hugging_face, from_preset
+from bench.harness.profile.tracing import Profiled, profiled
 from results.show.terminal import Parser, print_out, say
+from roofline.accounting.config.config import ConfigError, ModelConfig
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bench.harness.device.device import Device
 
 DESCRIPTION = """\
@@ -50,7 +50,7 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--config", metavar="PATH", type=path, help="a config.json of Hugging Face; needs transformers")
     what.add_argument("--layers", type=number(1, 10_000, "a whole number from 1 to 10000", int), help="of the model")
     shape = "sequences x tokens (default: 4x128)"
-    what.add_argument("--shape", metavar="BxS", type=batch_shape, default="4x128", help=shape)
+    what.add_argument("--shape", metavar="BxS", default="4x128", help=shape)
     dtypes = f"{', '.join(TORCH_DTYPES)} (default: its own, of a model fp32)"
     what.add_argument("--dtype", metavar="NAME", type=dtype_words, help=dtypes)
     what.add_argument("--backward", action="store_true", help="go backward too")
@@ -63,7 +63,7 @@ def add_parser(commands: Any) -> None:
     output = parser.add_argument_group("what to do with it")
     add(output, *OUTPUT)
     by = "put rows together by it (default: each signature is a row)"
-    output.add_argument("--by", choices=tuple(show.BY), help=by)
+    output.add_argument("--by", choices=tuple(report.BY), help=by)
     trace = "keep the Chrome trace too; Perfetto and speedscope open it"
     output.add_argument("--trace", metavar="PATH", type=path, help=trace)
     rows = number(1, 100_000, "a whole number from 1 to 100000", int)
@@ -83,34 +83,29 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check(args)
     check_places(args)
     device = device_of(args)
-    device.use()
-    answer = profiled(args, device) if args.target is None else isolated(args, device)
-    if "error" in answer:
-        raise (NoDeviceError if answer["needs_gpu"] else UsageError)(answer["error"])
-
-    def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-        show.render(environment, records, console, args.top, args.by)
-
+    answer = answer_of(args, device) if args.target is None else isolated(args, device)
+    if isinstance(answer, UsageError | NoDeviceError):
+        raise answer
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
-        run.start(answer["dtypes"])
-        for note in answer["notes"]:
-            run.progress.note(note)
-        for record in answer["records"]:
+        run.start(answer.dtypes)
+        if answer.problem is not None:
+            run.progress.note(answer.problem)
+        for record in answer.records:
             run.keep(record)
         run.judge_again()
-    return run.conclude(render, report.document_of)
+    return run.conclude(partial(report.render, top=args.top, by=args.by), report.document_of)
 
 
-def isolated(args: argparse.Namespace, device: Device) -> dict[str, Any]:
-    """Return the answer of `profiled` in a process of its own, which a user's file may end or keep waiting.
+def isolated(args: argparse.Namespace, device: Device) -> Profiled | UsageError | NoDeviceError:
+    """Return the answer from a process of its own, which a user's file may end or keep waiting.
 
     Raises:
         UsageError: the process gave no answer.
     """
     try:
         what = "a call, or the import,"
-        answer, output = worker.call(profiled, args, device, timeout_s=args.timeout, what=what)
+        answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, what=what)
     except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # a step that prints does so in each of its many calls
@@ -118,30 +113,17 @@ def isolated(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     return answer
 
 
-def profiled(args: argparse.Namespace, device: Device) -> dict[str, Any]:
-    """Return the records of a profile, the dtypes of its matmuls and notes, or the error."""
-    from bench.harness.profile import profiling
-
+def answer_of(args: argparse.Namespace, device: Device) -> Profiled | UsageError | NoDeviceError:
+    """Return the profile, or the error to raise."""
+    mode = "train" if args.train else "backward" if args.backward else "forward"
     device.use()
     try:
         worker.announce()
-        what = target_from(args, device)
+        target = target_from(args, device.torch_name)
         worker.rest()
-        step = ProfiledStep(what, profiling.mode_of(args.backward, args.train))
-        breakdown = profiling.account(step)
+        return profiled(target, mode, device, args.budget, args.trace, args.compile, args.replay)
     except (UsageError, NoDeviceError) as error:
-        return {"error": str(error), "needs_gpu": isinstance(error, NoDeviceError)}
-    answer = {"dtypes": report.product_dtypes(breakdown.operations), "notes": []}
-    try:
-        breakdown = profiling.timed(step, breakdown, device, args.budget, args.trace, args.compile)
-    except UsageError as error:
-        return answer | {"records": report.failed_records(breakdown, "torch", str(error))}
-    if args.replay:
-        try:
-            profiling.replayed(step, breakdown, device)
-        except UsageError as error:
-            answer["notes"] = [f"no replay: {error}"]
-    return answer | {"records": report.records_of(breakdown, "torch")}
+        return error
 
 
 def check(args: argparse.Namespace) -> None:
@@ -163,27 +145,20 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--config {args.config}: there is no such file")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {args.trace}: there is no such folder")
+    try:
+        args.shape = parse_batch_shape(args.shape)
+    except ShapeError as error:
+        raise UsageError(str(error)) from None
     if args.model is not None:
         config_of(args)
 
 
-def batch_shape(text: str) -> tuple[int, int]:
-    """Parse sequences x tokens."""
-    try:
-        return parse_batch_shape(text)
-    except ShapeError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def config_of(args: argparse.Namespace) -> Any:
+def config_of(args: argparse.Namespace) -> ModelConfig:
     """Return the configuration of a preset, with the layers asked for.
 
     Raises:
         UsageError: there is no such preset, or it cannot be built.
     """
-    from bench.harness.model.layers import load_model, unsupported
-    from roofline.accounting.config.config import ConfigError
-
     try:
         config = load_model(args.model)
     except ConfigError as error:
@@ -194,12 +169,11 @@ def config_of(args: argparse.Namespace) -> Any:
     return config
 
 
-def target_from(args: argparse.Namespace, device: Device) -> Target:
+def target_from(args: argparse.Namespace, device: str) -> Target:
     """Return what the arguments name, on a device."""
-    dtype, place = args.dtype[0] if args.dtype else None, device.torch_name
-    batch, tokens = args.shape
+    dtype = args.dtype[0] if args.dtype else None
     if args.target is not None:
-        return target.from_file(args.target, dtype, place)
+        return from_file(args.target, dtype, device)
     if args.model is not None:
-        return target.from_preset(config_of(args), batch, tokens, dtype or "fp32", place)
-    return target.from_hugging_face(Path(args.config), args.layers, batch, tokens, dtype or "fp32", place)
+        return from_preset(config_of(args), args.shape, dtype or "fp32", device)
+    return from_hugging_face(Path(args.config), args.layers, args.shape, dtype or "fp32", device)

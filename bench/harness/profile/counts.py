@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
 from roofline.work import Work
@@ -23,23 +23,27 @@ from roofline.work import Work
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNMODELLED = "unmodelled"
-"""Flag of a call whose work no rule counts."""
+HOST_SYNC, DATA_DEPENDENT, UNMODELLED = "host-sync", "data-dependent", "unmodelled"
+FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
+"""Flags of an operation: the host reads its result, its shape depends on values, or no rule counts its work."""
 
 
-def named(text: str) -> frozenset[str]:
-    """Return the names in a text."""
+STEP, MODULE, TAG = "ridgepoint step", "ridgepoint module ", "ridgepoint op "
+"""How a trace names a step, the modules and the operations within it."""
+
+
+def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-FREE = named(
+FREE = _names(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided detach alias _unsafe_view "
     "_reshape_alias lift_fresh is_same_size resize set record_stream view_as _version sym_size sym_stride "
     "sym_numel sym_storage_offset as_strided promote_types result_type"
 )
 """Operations that move no data: views, and new memory that is not written yet."""
 
-MOVES = named(
+MOVES = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full zeros_like ones_like "
     "full_like new_zeros new_ones new_full arange lift scalar_tensor slice_backward select_backward slice_scatter "
     "select_scatter as_strided_scatter diagonal_backward repeat flip roll tril triu where masked_fill "
@@ -52,65 +56,115 @@ MOVES = named(
 )
 """Operations that move data and compute nothing."""
 
-OVERWRITES = named(
+OVERWRITES = _names(
     "copy fill zero normal uniform bernoulli random exponential _foreach_copy _foreach_zero arange log_normal "
     "cauchy geometric"
 )
 """Operations that write in place without reading what was there."""
 
-OWN_FLOPS = {
-    0: "nll_loss_forward nll_loss2d_forward convolution_overrideable",
-    1: (
-        "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout "
-        "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce max_pool2d_with_indices "
-        "avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward count_nonzero "
-        "searchsorted floor_divide rrelu_with_noise _unsafe_masked_index_put_accumulate"
-    ),
-    2: "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm",
-    3: (
-        "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward softplus addcmul addcdiv lerp "
-        "smooth_l1_loss cdist linalg_cross"
-    ),
-    4: (
-        "_softmax_backward_data _log_softmax_backward_data _native_batch_norm_legit_no_training _batch_norm_no_update "
-        "glu _fused_sgd _weight_norm_interface"
-    ),
-    6: "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits",
-    7: (
-        "native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm _batch_norm_with_update "
-        "_fused_adagrad"
-    ),
-    8: "_fused_rms_norm_backward upsample_bilinear2d",
-    12: (
-        "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward cudnn_batch_norm_backward "
-        "batch_norm_backward"
-    ),
-    14: "_fused_adamw _fused_adam",
-    30: "gelu_backward",
-    32: "upsample_bicubic2d",
-}
-"""Names by FLOPs for each element of the largest floating-point operand: one for each addition, multiplication,
-division, comparison or transcendental function of their formula."""
+TAKES = _names("embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward")
+"""Operations that read the elements of a table that indices name."""
 
-AS_DECLARED = {
-    "sum": "sum",
-    "dot": "dot vdot",
-    "softmax": "_softmax _log_softmax _safe_softmax _masked_softmax",
-    "layernorm": "native_layer_norm",
-    "rmsnorm": "_fused_rms_norm",
-    "gelu": "gelu",
-    "silu": "silu",
-    "add": "add",
-}
-"""Names by the op of `bench` that is counted the same way."""
+PUTS = _names("index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy scatter_reduce")
+"""Operations that in place write the elements of a table that indices name; out of place all of it is copied."""
 
-FLOPS_PER_ELEMENT = {name: flops for flops, names in OWN_FLOPS.items() for name in names.split()} | {
-    name: DECLARED[op] for op, names in AS_DECLARED.items() for name in names.split()
-}
+COUNTED = (
+    (0, "nll_loss_forward nll_loss2d_forward convolution_overrideable"),
+    (1, "mean amax amin max min argmax argmin prod any all cumsum cumprod topk sort native_dropout"),
+    (1, "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce"),
+    (1, "max_pool2d_with_indices avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d"),
+    (1, "_adaptive_avg_pool2d_backward count_nonzero searchsorted floor_divide rrelu_with_noise"),
+    (1, "_unsafe_masked_index_put_accumulate"),
+    (2, "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm"),
+    (3, "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward softplus addcmul addcdiv"),
+    (3, "lerp smooth_l1_loss cdist linalg_cross"),
+    (4, "_softmax_backward_data _log_softmax_backward_data _native_batch_norm_legit_no_training"),
+    (4, "_batch_norm_no_update glu _fused_sgd _weight_norm_interface"),
+    (6, "silu_backward mish binary_cross_entropy binary_cross_entropy_with_logits"),
+    (7, "native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm _batch_norm_with_update"),
+    (7, "_fused_adagrad"),
+    (8, "_fused_rms_norm_backward upsample_bilinear2d"),
+    (12, "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward cudnn_batch_norm_backward"),
+    (12, "batch_norm_backward"),
+    (14, "_fused_adamw _fused_adam"),
+    (30, "gelu_backward"),
+    (32, "upsample_bicubic2d"),
+    # As the ops of `bench` count:
+    (DECLARED["sum"], "sum"),
+    (DECLARED["dot"], "dot vdot"),
+    (DECLARED["softmax"], "_softmax _log_softmax _safe_softmax _masked_softmax"),
+    (DECLARED["layernorm"], "native_layer_norm"),
+    (DECLARED["rmsnorm"], "_fused_rms_norm"),
+    (DECLARED["gelu"], "gelu"),
+    (DECLARED["silu"], "silu"),
+    (DECLARED["add"], "add"),
+)
+"""FLOPs for each element of the largest floating-point operand, and the names of the operations that have so many: one
+for each addition, multiplication, division, comparison or transcendental function of their formula."""
+
+FLOPS_PER_ELEMENT = {name: flops for flops, names in COUNTED for name in names.split()}
 
 
-@dataclass(frozen=True)
-class Moved:
+@dataclass
+class Operation:
+    """One operation of a step: its work and, once the step was timed, its time."""
+
+    op: str
+    """`aten.mm`."""
+    shapes: str = ""
+    dtypes: tuple[str, ...] = ()
+    module: str = ""
+    phase: str = ""
+    flops: int = 0
+    matmul_flops: int = 0
+    """Those of products, convolutions and attention among them."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    is_modelled: bool = True
+    """False if no rule counts its work; the counts are then those of generic rules."""
+    flags: tuple[str, ...] = ()
+    time_ns: int = 0
+    """In the recorded step."""
+    kernels: set[str] = field(default_factory=set)
+    """Names of the kernels that a GPU ran for it."""
+    alone_s: tuple[float | None, float] | None = None
+    """Seconds measured alone, cold and warm; cold is None if its arguments cannot be made cold."""
+
+    @property
+    def signature(self) -> tuple[str, str, tuple[str, ...]]:
+        """What decides its work."""
+        return self.op, self.shapes, self.dtypes
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass
+class Breakdown:
+    """The operations of a step and, once the step was timed, where its time went."""
+
+    operations: Sequence[Operation]
+    unique_bytes: int = 0
+    """Bytes of all storages of the step, each counted once, as far as it is touched."""
+    eager_bytes: int | None = None
+    """Bytes that the operations of a compiled step move if none is fused."""
+    samples_s: Sequence[float] = ()
+    """Of the whole step, without a profiler."""
+    unattributed: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds by operation or kernel, of what belongs to no counted operation."""
+    gaps: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds by module, when no operation ran: Python, autograd, waiting for the host."""
+
+    @property
+    def duration_ns(self) -> int:
+        """Duration of the recorded step: the sum of its parts."""
+        operations_ns = sum(operation.time_ns for operation in self.operations)
+        return operations_ns + sum(self.unattributed.values()) + sum(self.gaps.values())
+
+
+class Moved(NamedTuple):
     """Bytes that a call reads or writes of one storage."""
 
     storage: Any
@@ -119,32 +173,6 @@ class Moved:
 
 Traffic = tuple[list[Moved], list[Moved]]
 """What is read and what is written."""
-
-
-@dataclass(frozen=True)
-class Count:
-    """The work of one call."""
-
-    flops: int = 0
-    matmul_flops: int = 0
-    """Those of products, convolutions and attention among them."""
-    reads: Sequence[Moved] = ()
-    writes: Sequence[Moved] = ()
-    is_modelled: bool = True
-    """False if no rule counts the call; the counts are then those of generic rules."""
-    declared: Work | None = None
-    """What a user declared for an operation; `reads` and `writes` then say which storages, not how many bytes."""
-
-    @property
-    def bytes_read(self) -> int:
-        """Compulsory bytes read."""
-        return self.declared.bytes_read if self.declared else sum(moved.bytes for moved in self.reads)
-
-    @property
-    def bytes_written(self) -> int:
-        """Compulsory bytes written."""
-        return self.declared.bytes_written if self.declared else sum(moved.bytes for moved in self.writes)
-
 
 RULES: dict[tuple[str, str], tuple[Callable[..., Work], bool]] = {}
 """What users declared: by namespace and name, the rule, and whether its FLOPs are those of a product."""
@@ -167,16 +195,58 @@ def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -
     RULES[namespace, base_name(name)] = rule, is_product
 
 
+def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> tuple[Operation, Traffic]:
+    """Return one call as a dispatch mode sees it, with its work, and what it moves of which storage.
+
+    Raises:
+        TypeError: a rule of `declare_work` returned something else than work.
+    """
+    name = name_of(func)
+    if not hasattr(func, "_schema"):  # a higher-order operation
+        return Operation(name, is_modelled=False, flags=(UNMODELLED,)), ([], [])
+    call = Call(func, args, kwargs, result)
+    given = [*call.values.values()]
+    shapes, dtypes = shapes_text(given) or shapes_text([result]), dtypes_of([*tensors_in(given)] or tensors_in(result))
+    traffic: Traffic = ([], []) if call.is_free else call.traffic()
+    read, written = (sum(moved.bytes for moved in side) for side in traffic)
+    flops, products, is_known = call.flops()
+    if not call.is_free and (call.namespace, call.base) in RULES:
+        rule, is_product = RULES[call.namespace, call.base]
+        work = rule(*args, **kwargs)
+        if not isinstance(work, Work):
+            raise TypeError(f"a rule of declare_work returns a roofline.work.Work, not {type(work).__name__}")
+        flops, products, is_known = work.flops, work.flops * is_product, True
+        read, written = work.bytes_read, work.bytes_written
+    flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
+    return Operation(name, shapes, dtypes, "", "", flops, products, read, written, is_known, flags), traffic
+
+
+def node_count(node: Any) -> tuple[str, int, int, bool]:
+    """Return the name of a call in a traced graph, its FLOPs, those of products, and whether there is a rule for it.
+
+    Args:
+        node: of `torch.fx`, with the fake tensors of its result and its arguments as `meta["val"]`.
+    """
+    from torch.fx.node import map_arg
+
+    if not hasattr(node.target, "_schema"):  # `operator.getitem`, arithmetic on sizes; or a higher-order operation
+        return str(node.target), 0, 0, getattr(node.target, "__module__", "") == "_operator"
+    args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta["val"])
+    call = Call(node.target, args, kwargs, node.meta["val"])
+    return call.base, *call.flops()
+
+
 class Call:
     """A call of a torch operation, with its tensors by what it does with them."""
 
     def __init__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         """Sort the tensors by the schema of the `OpOverload` that was called."""
         self.func, self.args, self.kwargs, self.result = func, args, kwargs, result
-        self.namespace, _, name = str(func._overloadpacket).partition(".")
+        self.namespace, _, name = name_of(func).partition(".")
         self.base = base_name(name)
         schema = func._schema.arguments
-        self.values = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
+        given = dict(zip((argument.name for argument in schema), args, strict=False)) | kwargs
+        self.values = {argument.name: given[argument.name] for argument in schema if argument.name in given}
         self.read: list[Tensor] = []
         self.updated: list[Tensor] = []
         """Written in place."""
@@ -200,11 +270,22 @@ class Call:
         is_free = self.base in FREE and self.namespace == "aten"
         return is_free or self.namespace in ("profiler", "prim") or bool(getattr(self.func, "is_view", False))
 
+    def flags(self) -> Iterator[str]:
+        """Yield why the host waits for the result."""
+        import torch
+
+        if self.func._opname == "_local_scalar_dense":
+            yield HOST_SYNC
+        elif {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(self.func.tags):
+            yield DATA_DEPENDENT
+
     def flops(self) -> tuple[int, int, bool]:
         """Return the FLOPs, those of products among them, and whether there is a rule."""
         import torch
         from torch.utils.flop_counter import flop_registry
 
+        if self.is_free:
+            return 0, 0, True
         is_aten, packet = self.namespace == "aten", self.func._overloadpacket
         products = None
         if is_aten and "scaled_dot_product" in self.base:
@@ -216,67 +297,65 @@ class Call:
         if products is not None:
             return products, products, True
         is_aten = is_aten or self.namespace == "prims"  # in graphs of the compiler
-        is_pointwise = torch.Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
         if is_aten and self.base in MOVES:
             return 0, 0, True
+        is_pointwise = torch.Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
         is_known = is_aten and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         return self._largest() * (FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1), 0, is_known
 
     def _largest(self) -> int:
         """Return the elements of the largest floating-point operand; a list of outputs counts as one operand."""
-        sizes = [tensor.numel() for tensor in self.read if is_float(tensor)]
-        sizes += [sum(tensor.numel() for tensor in some if is_float(tensor)) for some in (self.updated, self.created)]
-        return max(sizes)
+        operands = [*([tensor] for tensor in self.read), self.updated, self.created]
+        return max(sum(one.numel() for one in operand if one.dtype.is_floating_point) for operand in operands)
 
     def traffic(self) -> Traffic:
-        """Return what is read and written: by default each input once and each output once."""
-        rule = BYTES.get(self.base) if self.namespace == "aten" else None
-        return rule(self) if rule else (distinct(self.read), distinct([*self.updated, *self.created]))
+        """Return what is read and written: by default each input once and each output once.
+
+        Of tables only the elements count that an index names, of grouped matrices those of groups with a row.
+        """
+        base = self.base if self.namespace == "aten" else ""
+        values = self.values
+        table: Any = values.get("weight" if base == "embedding" else "self")
+        if base in TAKES:
+            return [self._named(table), *self._others(table)], distinct(self.created)
+        if base in PUTS and not self.created:
+            named = self._named(table)
+            is_read = values.get("accumulate", "index_put" not in base)
+            return [*([named] if is_read else []), *self._others(table)], [named]
+        if base in ("nll_loss_backward", "nll_loss2d_backward"):  # the scores themselves are not needed
+            return self._others(table), distinct(self.created)
+        if base == "_grouped_mm" and values["mat2"].dim() == 3 and values.get("offs") is not None:
+            matrices, ends = values["mat2"], values["offs"]
+            groups = _different(ends[ends > 0]) if ends.numel() else 0
+            named = _part(matrices, groups * matrices[0].numel())
+            return [named, *self._others(matrices)], distinct(self.created)
+        return distinct(self.read), distinct([*self.updated, *self.created])
+
+    def _others(self, tensor: Tensor) -> list[Moved]:
+        return distinct(other for other in self.read if other is not tensor)
+
+    def _named(self, table: Tensor) -> Moved:
+        """Return the part of a table that the indices name: exactly for one index, at most for several."""
+        values = self.values
+        if self.base == "embedding":
+            return _part(table, _rows_named(table, [values["indices"]]))
+        if self.base == "index_select":
+            axis = values["dim"] % max(1, table.dim())
+            return _part(table, _rows_named(table, [*[None] * axis, values["index"]]))
+        if "indices" in values:
+            return _part(table, _rows_named(table, values["indices"]))
+        each = [values.get(name) for name in ("source", "src", "index", "target")]
+        return _part(table, next(tensors_in(each)).numel())
 
 
-def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> Count:
-    """Return the work of one call as a dispatch mode sees it.
-
-    Raises:
-        TypeError: a rule of `declare_work` returned something else than work.
-    """
-    call = Call(func, args, kwargs, result)
-    if call.is_free:
-        return Count()
-    reads, writes = call.traffic()
-    if (call.namespace, call.base) not in RULES:
-        flops, products, is_known = call.flops()
-        return Count(flops, products, reads, writes, is_known)
-    rule, is_product = RULES[call.namespace, call.base]
-    work = rule(*args, **kwargs)
-    if not isinstance(work, Work):
-        raise TypeError(f"a rule of declare_work returns a roofline.work.Work, not {type(work).__name__}")
-    return Count(work.flops, work.flops * is_product, reads, writes, True, work)
-
-
-def node_count(node: Any) -> tuple[str, int, int, bool]:
-    """Return the name of a call in a traced graph, its FLOPs, those of products, and whether there is a rule for it.
-
-    Args:
-        node: of `torch.fx`, with the fake tensors of its result and its arguments as `meta["val"]`.
-    """
-    from torch.fx.node import map_arg
-
-    if not hasattr(node.target, "_schema"):  # `operator.getitem`, arithmetic on sizes; or a higher-order operation
-        return str(node.target), 0, 0, getattr(node.target, "__module__", "") == "_operator"
-    args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta["val"])
-    call = Call(node.target, args, kwargs, node.meta["val"])
-    return call.base, *((0, 0, True) if call.is_free else call.flops())
+def name_of(func: Any) -> str:
+    """Return the name of an operation: `aten.mm`."""
+    return str(getattr(func, "_overloadpacket", func))
 
 
 def base_name(name: str) -> str:
     """Return the name of an operation without the underscore of its form that writes in place."""
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
-
-
-def is_float(tensor: Tensor) -> bool:
-    """Return whether the elements are real floating-point numbers."""
-    return tensor.dtype.is_floating_point
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -290,149 +369,66 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(one)
 
 
+def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """Return the names of the dtypes of some tensors, each once: `float32`."""
+    return tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
+
+
+def shapes_text(values: Iterable[Any]) -> str:
+    """Return the shapes of tensors in one word: `64x32,32x8`, of a list of them its length and first shape."""
+    words = []
+    for value in values:
+        shapes = ["x".join(map(str, tensor.shape)) or "scalar" for tensor in tensors_in(value)]
+        if shapes and isinstance(value, list | tuple):
+            words.append(f"{len(shapes)}*{shapes[0]}{'...' if len(set(shapes)) > 1 else ''}")
+        else:
+            words += shapes
+    return ",".join(words)
+
+
 def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
     """Return the distinct bytes that some tensors have in each storage.
 
-    A broadcast dimension counts once, and so do elements that several windows or several tensors share. Tensors with
-    gaps between their elements count apart, unless they are the same view.
+    A broadcast dimension counts once, and so do elements that several windows share. Views of the same elements count
+    once; views that overlap in part count apart, but no storage for more than it has.
     """
-    storages: dict[int, Any] = {}
-    dense: dict[int, list[tuple[int, int]]] = {}
-    sparse: dict[int, dict[Any, int]] = {}
+    views: dict[Any, Moved] = {}
     for tensor in tensors:
-        if not tensor.numel():
-            continue
-        width, begin = tensor.element_size(), int(tensor.storage_offset())
-        extents = [
-            (size, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride and size > 1
-        ]
-        span = 1 + sum((size - 1) * stride for size, stride in extents)
-        elements, storage = min(math.prod(size for size, _ in extents), span), tensor.untyped_storage()
-        storages[storage._cdata] = storage
-        if elements == span:
-            dense.setdefault(storage._cdata, []).append((begin * width, (begin + span) * width))
-        else:
-            sparse.setdefault(storage._cdata, {})[begin, tuple(sorted(extents)), width] = elements * width
-    moved = [Moved(storages[key], _union(spans)) for key, spans in dense.items()]
-    return moved + [Moved(storages[key], sum(views.values())) for key, views in sparse.items()]
-
-
-def _union(spans: Iterable[tuple[int, int]]) -> int:
-    total, reached = 0, -1
-    for begin, end in sorted(spans):
-        total += max(0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
-
-
-# ---- operations whose bytes depend on the values of an index -------------------------------------------------------
-
-
-def _distinct_indices(index: Tensor) -> int:
-    """Return the number of different indices, of a mask the number of set elements."""
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with torch.no_grad(), _disable_current_modes():
-        if index.device.type == "meta":
-            return index.numel()
-        return int(index.sum() if index.dtype == torch.bool else index.unique().numel())
+        strides = zip(tensor.stride(), tensor.shape, strict=True)
+        extents = sorted((stride, size) for stride, size in strides if stride and size > 1)
+        span = 1 + sum((size - 1) * stride for stride, size in extents)
+        elements = min(math.prod(size for _, size in extents), span) if tensor.numel() else 0
+        storage, width = tensor.untyped_storage(), tensor.element_size()
+        views[storage._cdata, tensor.storage_offset(), tuple(extents), width] = Moved(storage, elements * width)
+    moved: dict[int, Moved] = {}
+    for (key, *_), view in views.items():
+        earlier = moved[key].bytes if key in moved else 0
+        moved[key] = Moved(view.storage, min(view.storage.nbytes(), earlier + view.bytes))
+    return list(moved.values())
 
 
 def _part(tensor: Tensor, elements: int) -> Moved:
     return Moved(tensor.untyped_storage(), min(elements, tensor.numel()) * tensor.element_size())
 
 
-def _others(call: Call, tensor: Tensor) -> list[Moved]:
-    return distinct(other for other in call.read if other is not tensor)
+def _different(index: Tensor) -> int:
+    """Return the number of different indices, of a mask the number of set elements."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch.no_grad(), _disable_current_modes():
+        return int(index.sum() if index.dtype == torch.bool else index.unique().numel())
 
 
-def _rows(table: str, index: str) -> Callable[[Call], Traffic]:
-    """Return the rule for taking rows of a table: each row that is named once, the index and the output."""
-
-    def traffic(call: Call) -> Traffic:
-        rows, indices, dim = call.values[table], call.values[index], call.values.get("dim", 0)
-        each = rows.numel() // max(1, rows.shape[dim] if rows.dim() else 1)
-        taken = _part(rows, _distinct_indices(indices) * each)
-        return [taken, *distinct([indices])], distinct(call.created)
-
-    return traffic
-
-
-def _named_elements(table: Tensor, indices: Sequence[Tensor | None]) -> int:
-    """Return how many elements of a table some indices name: exactly for one index, at most for several."""
-    given = [index for index in indices if index is not None]
+def _rows_named(table: Tensor, indices: Sequence[Tensor | None]) -> int:
+    """Return how many elements of a table some indices name, one for each axis from the first; None for all of it."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if len(given) == 1:
-        (index,) = given
-        first = next(axis for axis, other in enumerate(indices) if other is not None)
+        ((first, index),) = given
         axes = index.dim() if str(index.dtype) == "torch.bool" else 1
-        return _distinct_indices(index) * (table.numel() // max(1, math.prod(table.shape[first : first + axes])))
-    named = math.prod(map(max, zip_longest(*(reversed(index.shape) for index in given), fillvalue=1)))
-    extents = math.prod(table.shape[axis] for axis, index in enumerate(indices) if index is not None)
-    return min(table.numel(), named * (table.numel() // max(1, extents)))
-
-
-def _index(call: Call) -> Traffic:
-    table, indices = call.values["self"], call.values["indices"]
-    return [_part(table, _named_elements(table, indices)), *distinct(tensors_in(indices))], distinct(call.created)
-
-
-def _gather(call: Call) -> Traffic:
-    table, index = call.values["self"], call.values["index"]
-    return [_part(table, index.numel()), *distinct([index])], distinct(call.created)
-
-
-def _index_put(call: Call) -> Traffic:
-    """A copy of the whole table, unless it is written in place."""
-    table, indices = call.values["self"], call.values["indices"]
-    reads = distinct([*tensors_in(indices), call.values["values"]])
-    if call.created:
-        return [*distinct([table]), *reads], distinct(call.created)
-    touched = _part(table, _named_elements(table, indices))
-    return [*([touched] if call.values.get("accumulate") else []), *reads], [touched]
-
-
-def _scatter(call: Call) -> Traffic:
-    table, index = call.values["self"], call.values["index"]
-    others = _others(call, table)
-    if call.created:
-        return [*distinct([table]), *others], distinct(call.created)
-    source = call.values.get("source", call.values.get("src"))
-    touched = _part(table, source.numel() if source is not None else index.numel())
-    return [touched, *others], [touched]
-
-
-def _nll_forward(call: Call) -> Traffic:
-    scores = call.values["self"]
-    return [_part(scores, call.values["target"].numel()), *_others(call, scores)], distinct(call.created)
-
-
-def _nll_backward(call: Call) -> Traffic:
-    """The scores themselves are not needed."""
-    return _others(call, call.values["self"]), distinct(call.created)
-
-
-def _grouped(call: Call) -> Traffic:
-    """Matrices of groups without a row are not read."""
-    matrices, ends = call.values["mat2"], call.values.get("offs")
-    if matrices.dim() != 3 or ends is None or ends.device.type == "meta":
-        return distinct(call.read), distinct(call.created)
-    groups = _distinct_indices(ends[ends > 0]) if ends.numel() else 0
-    return [_part(matrices, groups * matrices[0].numel()), *_others(call, matrices)], distinct(call.created)
-
-
-BYTES: dict[str, Callable[[Call], Traffic]] = {
-    "embedding": _rows("weight", "indices"),
-    "index_select": _rows("self", "index"),
-    **dict.fromkeys(("index", "_unsafe_index"), _index),
-    "gather": _gather,
-    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), _index_put),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy", "scatter_reduce"), _scatter),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _nll_forward),
-    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _nll_backward),
-    "_grouped_mm": _grouped,
-}
-"""Rules by the name of the operation, without namespace."""
+        return _different(index) * (table.numel() // max(1, math.prod(table.shape[first : first + axes])))
+    named = math.prod(map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1)))
+    return named * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given)))
 
 
 # ---- products that torch's table lacks, or counts for equal heads only ---------------------------------------------

@@ -1,20 +1,28 @@
-"""Sums the operations of a step and what remains of its time, makes records of them, and judges the whole."""
+"""What a profile says: records of the operations of a step and of the rest of its time, their totals, and the text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.step import Breakdown, Operation
+from bench.harness.profile.counts import Breakdown, Operation
 from results.record import DTYPES, MIN_TIME_S, Environment, Record
+from results.show.grid import Column, print_grid
 from results.show.judge import judged
 from results.show.rows import document
+from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
+from results.show.terminal import printable
 from results.stats.samples import median
 from roofline.ceilings import Ceilings
 from roofline.model import mbu, mfu, rate
 from roofline.work import dtype_named
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    Scored = tuple[Record, Mapping[str, Any]]
 
 NS = 1e-9
 MAX_KERNELS = 100
@@ -30,81 +38,113 @@ REMAINDERS = {
 }
 """Parts of a step's time outside of its operations."""
 
+BAR = 40
+MAX_NAMES = 3
+"""Kernels that are named for a remainder."""
+CLASSES: dict[str, Callable[[Record], bool]] = {
+    "products": lambda record: bool(record.extra.get("matmul_flops")),
+    "other arithmetic": lambda record: bool(record.flops),
+    "data movement": lambda record: bool(record.bytes_read or record.bytes_written),
+    "views and bookkeeping": lambda record: record.flops == 0,
+    "unmodelled": lambda record: True,
+}
+"""Classes of operations, each with its test; the first that holds counts."""
+
+SENTENCES = (
+    "A step takes {time_s}; under the profiler {profiled_s}, {in_operations} of it in operations.",
+    "Times and shares of operations are those of one profiled step, the one nearest to the time of a step.",
+    "It computes {flops}, {matmul_flops} of them in products; its operations move {moved_bytes}: MFU {mfu}, MBU {mbu}.",
+    "{memory_bound} of the time is in operations that memory bounds, {compute_bound} in those that computing bounds.",
+    "{neither} of the time is in other operations: launches or both bound them, or no roof is known.",
+    "Where nothing is fused, the same operations move {eager_bytes}.",
+    "Fusing could save at most {fusable_s} at the memory ceiling: each storage moved once is {unique_bytes}.",
+    "With every operation at its roof a step would take {at_roof_s}.",
+    "Rules cover {modelled_flops} of FLOPs and {modelled_bytes} of bytes; rows without one are flagged unmodelled.",
+)
+"""What the totals mean, by their keys."""
+
+BY: dict[str, Callable[[Record], str]] = {
+    "op": lambda record: record.op,
+    "module": lambda record: record.extra["module"],
+    "shape": lambda record: record.op if record.op in REMAINDERS else f"{record.op} {record.case}",
+    "kernel": lambda record: ", ".join(record.extra.get("kernels", ())) or record.op,
+}
+"""Keys by which rows can be grouped; by module, each row counts in all that it is within."""
+
+
+# ---- records ------------------------------------------------------------------------------------------------------
+
 
 def pattern(module: str) -> str:
     """Return the path of a module with `*` for the number of a layer, so that alike layers share a row.
 
     Of a path of numbers alone, as in a sequence of different modules, all stay.
     """
-    if module.replace(".", "").isdigit():
-        return module
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+    return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
-def records_of(breakdown: Breakdown, provider: str) -> list[Record]:
+def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and each remainder, by time; those without time and work are left out."""
+    rows = [row for row in _rows(breakdown) if _has_work(row) or any(one.time_ns for one in row)]
+    records = [(_record(row), float(sum(one.time_ns for one in row))) for row in rows]
+    blank = Record(
+        op="", provider="torch", dtype=main_dtype(breakdown.operations), shape={"calls": 1}, case="-", status="ok"
+    )
+    for name, module, spent_ns in _remainders(breakdown):
+        extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
+        if name == UNATTRIBUTED:
+            times = breakdown.unattributed
+            names = sorted(times, key=lambda kernel: -times[kernel])[:MAX_KERNELS]
+            extra |= {"kernels": names, "kernels_s": [times[kernel] * NS for kernel in names]}
+        options = {"module": module} if module else {}
+        records += [(replace(blank, op=name, options=options, extra=extra), spent_ns)] if spent_ns else []
     total_ns = breakdown.duration_ns
-    rows = [row for row in _rows(breakdown) if _has_work(row) or _sum(row, "time_ns")]
-    records = [_timed(_record(row, provider), _sum(row, "time_ns"), total_ns) for row in rows]
-    main = main_dtype(breakdown.operations)
-    for (name, module), spent_ns in _remainders(breakdown).items():
-        if spent_ns:
-            options = {"module": module} if module else {}
-            extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
-            if name == UNATTRIBUTED:
-                times = breakdown.unattributed
-                names = sorted(times, key=lambda kernel: -times[kernel])[:MAX_KERNELS]
-                extra |= {"kernels": names, "kernels_s": [times[kernel] * NS for kernel in names]}
-            blank = Record(op=name, provider=provider, dtype=main, shape={"calls": 1}, case="-", status="ok")
-            records.append(_timed(replace(blank, options=options, extra=extra), spent_ns, total_ns))
-    first, *others = sorted(map(_against_replay, records), key=lambda record: -record.extra["time_s"])
+    timed = [_timed(record, spent_ns * NS, spent_ns / total_ns) for record, spent_ns in records]
+    first, *others = sorted(timed, key=lambda record: -record.extra["time_s"])
     return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
 
 
-def failed_records(breakdown: Breakdown, provider: str, reason: str) -> list[Record]:
+def failed_records(breakdown: Breakdown, reason: str) -> list[Record]:
     """Return a record for each row whose time could not be measured: its work is kept."""
     rows = filter(_has_work, _rows(breakdown))
-    return [replace(_record(row, provider), status="failed", reason=reason) for row in rows]
+    return [replace(_record(row), status="failed", reason=reason) for row in rows]
 
 
 def _rows(breakdown: Breakdown) -> list[list[Operation]]:
     """Return the operations by name, shapes, dtypes, phase and place in the model."""
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
-        key = *operation.signature, pattern(operation.module), operation.phase
-        rows.setdefault(key, []).append(operation)
+        rows.setdefault((operation.signature, pattern(operation.module), operation.phase), []).append(operation)
     return list(rows.values())
-
-
-def _sum(row: Sequence[Operation], name: str) -> int:
-    return sum(getattr(operation, name) for operation in row)
 
 
 def _has_work(row: Sequence[Operation]) -> bool:
     return any(operation.flops or operation.bytes_moved for operation in row)
 
 
-def _record(row: Sequence[Operation], provider: str) -> Record:
+def _record(row: Sequence[Operation]) -> Record:
     """Return the record of a row, not timed yet."""
     first, module = row[0], pattern(row[0].module)
     names = ("flops", "bytes_read", "bytes_written", "matmul_flops")
-    flops, read, written, matmul_flops = (_sum(row, name) if first.is_modelled else None for name in names)
-    kernels = sorted(set().union(*(operation.kernels for operation in row)))
+    flops, read, written, products = (
+        sum(getattr(one, name) for one in row) if first.is_modelled else None for name in names
+    )
     extra: dict[str, Any] = {
         "count": len(row),
         "shapes": first.shapes,
         "dtypes": list(first.dtypes),
         "module": module,
         "phase": first.phase,
-        "matmul_flops": matmul_flops,
-        **({"kernels": kernels} if kernels else {}),
+        "matmul_flops": products,
     }
+    if kernels := sorted(set().union(*(operation.kernels for operation in row))):
+        extra["kernels"] = kernels
     if first.alone_s is not None:
         cold_s, warm_s = first.alone_s
         extra |= {"replay_cold_s": cold_s and cold_s * len(row), "replay_warm_s": warm_s * len(row)}
     return Record(
         op=first.op,
-        provider=provider,
+        provider="torch",
         dtype=dtype_of(first),
         shape={"calls": len(row)},
         case=first.shapes or "-",
@@ -118,41 +158,29 @@ def _record(row: Sequence[Operation], provider: str) -> Record:
     )
 
 
-def _timed(record: Record, time_ns: int, total_ns: int) -> Record:
-    time_s = time_ns * NS
-    extra = record.extra | {"time_s": time_s, "share": time_ns / total_ns}
+def _timed(record: Record, time_s: float, share: float) -> Record:
+    """Return a record with its time, flagged if its operations take another time alone."""
+    extra, flags = record.extra | {"time_s": time_s, "share": share}, record.flags
     if time_s < MIN_TIME_S:
         return replace(record, status="skipped", reason="it took no time of its own", extra=extra)
-    record = replace(record, samples_s=(time_s,), median_s=time_s, extra=extra)
+    alone_s = extra.get("replay_cold_s") or extra.get("replay_warm_s")
+    if alone_s is not None and abs(time_s / alone_s - 1) > MAX_REPLAY_RATIO:
+        flags = (*flags, REPLAY_DIFFERS)
+    record = replace(record, samples_s=(time_s,), median_s=time_s, extra=extra, flags=flags)
     return replace(record, launches_per_sample=1, method="host", cache="warm")
 
 
-def _against_replay(record: Record) -> Record:
-    """Return a record that is flagged if its operations take another time alone than in the step."""
-    extra = record.extra
-    if "replay_warm_s" not in extra or record.status != "ok":
-        return record
-    is_far = abs(extra["time_s"] / (extra["replay_cold_s"] or extra["replay_warm_s"]) - 1) > MAX_REPLAY_RATIO
-    return replace(record, flags=(*record.flags, REPLAY_DIFFERS)) if is_far else record
-
-
-def _remainders(breakdown: Breakdown) -> dict[tuple[str, str], int]:
-    """Return what the recorded step took beside its operations, by its name and, of the host's gaps, by module."""
+def _remainders(breakdown: Breakdown) -> Iterator[tuple[str, str, float]]:
+    """Yield what the recorded step took beside its operations: its name, of the host's gaps the module, nanoseconds."""
+    gap = sum(breakdown.gaps.values())
+    overhead = min(gap, max(0, breakdown.duration_ns - round(median(breakdown.samples_s) / NS)))
+    yield UNATTRIBUTED, "", sum(breakdown.unattributed.values())
+    yield OVERHEAD, "", overhead
     gaps: dict[str, int] = {}
     for module, spent in breakdown.gaps.items():
         gaps[pattern(module)] = gaps.get(pattern(module), 0) + spent
-    gap = sum(gaps.values())
-    beyond = breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
-    overhead = min(gap, max(0, beyond))
-    left: dict[tuple[str, str], int] = {
-        (UNATTRIBUTED, ""): sum(breakdown.unattributed.values()),
-        (OVERHEAD, ""): overhead,
-    }
-    for module, spent in gaps.items():  # each has its part of the overhead; the last takes what rounding left
-        taken = overhead * spent // max(1, gap)
-        left[HOST_GAP, module] = spent - taken
-        overhead, gap = overhead - taken, gap - spent
-    return left
+    for module, spent in gaps.items():
+        yield HOST_GAP, module, spent * (1 - overhead / max(1, gap))  # each has its part of the overhead
 
 
 def _facts(breakdown: Breakdown) -> dict[str, Any]:
@@ -194,6 +222,9 @@ def product_dtypes(operations: Sequence[Operation]) -> tuple[str, ...]:
     return tuple(products) or (main_dtype(operations),)
 
 
+# ---- totals -------------------------------------------------------------------------------------------------------
+
+
 def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
     """Return the sums of a step and what follows from them, None if a ceiling is missing; empty if nothing was timed.
 
@@ -205,51 +236,33 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
     step: dict[str, Any] | None = next((record.extra["step"] for record in records if "step" in record.extra), None)
     if step is None:
         return {}
-    ceilings, scores = Ceilings.from_dict(environment.hardware), scores_of(environment, records)
+    scored = list(zip(records, judged(environment, records), strict=True))
+
+    def share(is_counted: Callable[[Record, Mapping[str, Any]], bool]) -> float:
+        return float(sum(record.extra["share"] for record, score in scored if is_counted(record, score)))
+
+    ceilings = Ceilings.from_dict(environment.hardware)
     keys = ("flops", "bytes_read", "bytes_written")
     flops, read, written = (sum(getattr(record, key) or 0 for record in records) for key in keys)
-    matmul_flops: dict[str, int] = {}
-    for record in records:
-        if record.extra["matmul_flops"]:
-            matmul_flops[record.dtype] = matmul_flops.get(record.dtype, 0) + record.extra["matmul_flops"]
-    peaks = {dtype: ceilings.peak(dtype) for dtype in matmul_flops}
-    peak_s = sum(matmul_flops[d] / p.value for d, p in peaks.items() if p) if all(peaks.values()) else None
+    counts = [(record.extra["matmul_flops"], record.dtype) for record in records]
+    products = [(count, ceilings.peak(dtype)) for count, dtype in counts if count]
+    peak_s = sum(count / peak.value for count, peak in products if peak) if all(peak for _, peak in products) else None
     bandwidth = ceilings.bandwidth_for(read, written)
-    remains: dict[str, float] = dict.fromkeys(REMAINDERS, 0)
-    bound: dict[str | None, float] = {"memory": 0, "compute": 0}
-    for record, score in zip(records, scores, strict=True):
-        share = record.extra["share"]
-        if record.op in remains:
-            remains[record.op] += share
-        bound[score["bound"]] = bound.get(score["bound"], 0) + share
     return step | {
         "profiled_s": sum(record.extra["time_s"] for record in records),
         "flops": flops,
-        "matmul_flops": sum(matmul_flops.values()),
+        "matmul_flops": sum(count for count, _ in products),
         "bytes_read": read,
         "bytes_written": written,
         "fusable_s": max(0, read + written - step["unique_bytes"]) / bandwidth.value if bandwidth else None,
-        "at_roof_s": sum(map(_at_roof_s, records, scores)),
-        "memory_bound": bound["memory"],
-        "compute_bound": bound["compute"],
-        "attributed": 1 - remains[UNATTRIBUTED],
-        "in_operations": 1 - sum(remains.values()),
+        "at_roof_s": sum(_at_roof_s(record, score) for record, score in scored),
+        "memory_bound": share(lambda _, score: score["bound"] == "memory"),
+        "compute_bound": share(lambda _, score: score["bound"] == "compute"),
+        "attributed": share(lambda record, _: record.op != UNATTRIBUTED),
+        "in_operations": share(lambda record, _: record.op not in REMAINDERS),
         "mfu": None if peak_s is None else mfu(rate(peak_s, step["time_s"]), 1.0),
         "mbu": mbu(rate(read + written, step["time_s"]), bandwidth.value) if bandwidth else None,
     }
-
-
-def scores_of(environment: Environment, records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the judged keys of records by `time_s`; `median_s` of older files is that of all recorded steps."""
-    timed = [replace(r, median_s=r.extra["time_s"] or None, samples_s=()) if r.status == "ok" else r for r in records]
-    return judged(environment, timed)
-
-
-def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
-    """Return a profile as the object that `--format json` prints."""
-    whole, scores = document(environment, records), scores_of(environment, records)
-    rows = [row | score for row, score in zip(whole["records"], scores, strict=True)]
-    return {"environment": whole["environment"], "totals": totals_of(environment, records), "records": rows}
 
 
 def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
@@ -259,3 +272,179 @@ def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
     if score["roofline_pct"] is None or not (record.flops or record.bytes_read or record.bytes_written):
         return time_s  # there is no roof to reach
     return time_s * min(1.0, float(score["roofline_pct"]) / 100)
+
+
+def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
+    """Return a profile as the object that `--format json` prints."""
+    whole = document(environment, records)
+    return {"environment": whole.pop("environment"), "totals": totals_of(environment, records), **whole}
+
+
+# ---- text ---------------------------------------------------------------------------------------------------------
+
+
+def render(
+    environment: Environment,
+    records: Sequence[Record],
+    console: Console,
+    top: int = 20,
+    by: str | None = None,
+    has_tree: bool = False,
+) -> None:
+    """Print a profile.
+
+    Args:
+        environment: where it was taken.
+        records: its rows.
+        console: where to.
+        top: so many rows of the table, the longest.
+        by: a key of `BY` that rows are put together by; None: each signature is a row.
+        has_tree: whether the tree of the modules follows.
+    """
+    scores = judged(environment, records)
+    scored = [(record, score) for record, score in zip(records, scores, strict=True) if record.status == "ok"]
+    _print_lines(console, header_lines(environment, records))
+    if not scored:
+        reasons = dict.fromkeys(record.reason for record in records if record.reason)
+        return _print_lines(console, [f"no time was measured: {reason}" for reason in reasons])
+    _print_lines(console, ["", *bars([record for record, _ in scored]), ""])
+    totals = totals_of(environment, records)
+    _print_lines(console, [*(sentences(totals) if totals else ()), ""], is_wrapped=True)
+    if by is None:
+        _print_rows(scored, console, top)
+    else:
+        _print_groups([record for record, _ in scored], by, console, top)
+    if has_tree:
+        _print_lines(console, [""])
+        _print_groups([record for record, _ in scored], "module", console, top)
+    return None
+
+
+def _print_lines(console: Console, lines: Iterable[str], is_wrapped: bool = False) -> None:
+    for line in lines:
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=not is_wrapped)
+
+
+def sentences(totals: Mapping[str, Any]) -> list[str]:
+    """Return what the totals mean, a line each."""
+    values = dict(totals)
+    values["moved_bytes"] = totals["bytes_read"] + totals["bytes_written"]
+    values["neither"] = max(0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"])
+    if min(totals["modelled_flops"], totals["modelled_bytes"]) == 1:
+        values["modelled_flops"] = None
+    absent = [name for name in ("eager_bytes", "fusable_s", "modelled_flops") if values.get(name) is None]
+    texts = {name: _text(name, value) for name, value in values.items()}
+    return [line.format(**texts) for line in SENTENCES if not any(f"{{{name}}}" in line for name in absent)]
+
+
+def _text(name: str, value: float | None) -> str:
+    if name.endswith("_s"):
+        return format_time(value)
+    if name.endswith(("flops", "bytes")) and not name.startswith("modelled"):
+        return format_rate(value, "FLOP" if name.endswith("flops") else "B")
+    return _pct(value)
+
+
+def bars(records: Sequence[Record]) -> list[str]:
+    """Return a bar for each class of operations and for each remainder, the longest first."""
+    shares: dict[str, float] = {}
+    for record in records:
+        name = record.op if record.op in REMAINDERS else next(n for n, is_one in CLASSES.items() if is_one(record))
+        shares[name] = shares.get(name, 0.0) + record.extra["share"]
+    width = max(map(len, shares))
+    longest = sorted(shares.items(), key=lambda item: -item[1])
+    return [f"{name:<{width}}  {_pct(share):>6}  {'█' * round(BAR * share)}".rstrip() for name, share in longest]
+
+
+def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
+    rows = scored[:top]
+    extras = [record.extra for record, _ in rows]
+    # A view has no roof, and nothing binds it.
+    bounds = [(score["bound"] or ABSENT, format_percent(score["roofline_pct"])) for _, score in rows]
+    bounds = [bound if _moved(record) else (ABSENT, ABSENT) for bound, (record, _) in zip(bounds, rows, strict=True)]
+    alone = [
+        Column(title, [format_time(extra.get(key)) for extra in extras], "right")
+        for title, key in (("cold alone", "replay_cold_s"), ("warm alone", "replay_warm_s"))
+        if any(extra.get(key) is not None for extra in extras)
+    ]
+    columns = [
+        Column("op", [record.op for record, _ in rows]),
+        Column("shapes", [record.case for record, _ in rows], goes_below=True),
+        Column("count", [str(extra["count"]) for extra in extras], "right", 5),
+        Column("time", [format_time(extra["time_s"]) for extra in extras], "right"),
+        Column("share", [_pct(extra["share"]) for extra in extras], "right"),
+        *alone,
+        Column("FLOPs", [_count(record.flops) for record, _ in rows], "right", 4),
+        Column("bytes", [_count(_moved(record)) for record, _ in rows], "right", 3),
+        Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in rows], "right", 2),
+        Column("bound", [bound for bound, _ in bounds]),
+        Column("% roof", [roof for _, roof in bounds], "right"),
+        Column("phase", [extra["phase"] for extra in extras], leaves=1),
+        Column("module", [extra["module"] for extra in extras], goes_below=True),
+    ]
+    print_grid(console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags")
+    if rest := scored[top:]:
+        share = _pct(sum(record.extra["share"] for record, _ in rest))
+        _print_lines(
+            console, [f"... and {len(rest)} more with {share} of the time: --top shows them, --format json has all"]
+        )
+
+
+def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
+    yield from record.flags
+    if score["excess"]:
+        yield "above-roof"
+    if record.op in REMAINDERS:
+        names, times = record.extra.get("kernels") or [], record.extra.get("kernels_s") or []
+        longest = [f"{name} {format_time(time_s)}" for name, time_s in zip(names, times, strict=False)][:MAX_NAMES]
+        more = [f"and {len(names) - len(longest)} more"] if len(names) > len(longest) else []
+        yield REMAINDERS[record.op] + (f": {', '.join([*longest, *more])}" if longest else "")
+
+
+def _print_groups(records: Sequence[Record], by: str, console: Console, top: int) -> None:
+    """Print rows put together; of modules a tree, each with what happened in it and below it."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        name = BY[by](record)
+        path = tuple(filter(None, name.split(".")))
+        keys = [path[:depth] for depth in range(len(path) + 1)] if by == "module" else [(name,)]
+        for key in keys:
+            groups.setdefault(key, []).append(record)
+    times = {key: _sum(record.extra["time_s"] for record in group) for key, group in groups.items()}
+    longest = sorted(times, key=lambda key: -(times[key] or 0))[:top]
+    if by == "module":
+        titles = {key: "  " * len(key) + (key[-1] if key else "all") for key in sorted(longest)}
+    else:
+        titles = {key: key[0] for key in longest}
+    shown = [groups[key] for key in titles]
+    columns = [
+        Column(by, list(titles.values())),
+        Column("calls", [str(sum(record.extra["count"] for record in group)) for group in shown], "right", 1),
+        Column("time", [format_time(times[key]) for key in titles], "right"),
+        Column("share", [_pct(_sum(record.extra["share"] for record in group)) for group in shown], "right"),
+        Column("FLOPs", [_count(_sum(record.flops for record in group)) for group in shown], "right"),
+        Column("bytes", [_count(_sum(map(_moved, group))) for group in shown], "right"),
+    ]
+    print_grid(console, columns)
+    if len(groups) > top:
+        _print_lines(console, [f"... and {len(groups) - top} more: --top shows them"])
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum of what is known, None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _moved(record: Record) -> int | None:
+    return (
+        None if record.bytes_read is None or record.bytes_written is None else record.bytes_read + record.bytes_written
+    )
+
+
+def _count(value: float | None) -> str:
+    return format_rate(value, "").strip() if value else ABSENT if value is None else "0"
+
+
+def _pct(share: float | None) -> str:
+    return ABSENT if share is None else f"{100 * share:.1f}%"

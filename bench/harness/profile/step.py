@@ -1,148 +1,86 @@
-"""Runs what is profiled: forward, then backward and the optimizer where they are asked for."""
+"""Runs a step of what is profiled, counts each operation in it, and tags each for the trace of a timed one."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._C._profiler import _RecordFunctionFast as Range  # unlike record_function, no operation
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules import module as hooks
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_iter
 
 from bench.harness.cli.arguments import UsageError
+from bench.harness.profile.counts import (
+    MODULE,
+    TAG,
+    UNMODELLED,
+    Breakdown,
+    Moved,
+    Operation,
+    count,
+    distinct,
+    dtypes_of,
+    name_of,
+    node_count,
+    tensors_in,
+)
+from bench.harness.profile.target import ORIGINALS, Target, guarded_call
 
-if TYPE_CHECKING:
-    from bench.harness.profile.target import Target
-
-STEP, MODULE, TAG = "ridgepoint step", "ridgepoint module ", "ridgepoint op "
-"""How a trace names a step, the modules and the operations within it."""
-
-
-@dataclass
-class Operation:
-    """One operation of a step: its work and, once the step was timed, its time."""
-
-    op: str
-    """`aten.mm`."""
-    shapes: str = ""
-    dtypes: tuple[str, ...] = ()
-    module: str = ""
-    phase: str = ""
-    flops: int = 0
-    matmul_flops: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    is_modelled: bool = True
-    flags: tuple[str, ...] = ()
-    time_ns: int = 0
-    """In the recorded step."""
-    kernels: set[str] = field(default_factory=set)
-    """Names of the kernels that a GPU ran for it."""
-    alone_s: tuple[float | None, float] | None = None
-    """Seconds measured alone, cold and warm; cold is None if its arguments cannot be made cold."""
-
-    @property
-    def signature(self) -> tuple[str, str, tuple[str, ...]]:
-        """What decides its work."""
-        return self.op, self.shapes, self.dtypes
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes read and written."""
-        return self.bytes_read + self.bytes_written
-
-
-@dataclass
-class Breakdown:
-    """The operations of a step and, once the step was timed, where its time went."""
-
-    operations: Sequence[Operation]
-    unique_bytes: int = 0
-    """Bytes of all storages of the step, each counted once, as far as it is touched."""
-    eager_bytes: int | None = None
-    """Bytes that the operations of a compiled step move if none is fused."""
-    samples_s: Sequence[float] = ()
-    """Of the whole step, without a profiler."""
-    unattributed: dict[str, int] = field(default_factory=dict)
-    """Nanoseconds by operation or kernel, of what belongs to no counted operation."""
-    gaps: dict[str, int] = field(default_factory=dict)
-    """Nanoseconds by module, when no operation ran: Python, autograd, waiting for the host."""
-
-    @property
-    def duration_ns(self) -> int:
-        """Duration of the recorded step: the sum of its parts."""
-        return (
-            sum(operation.time_ns for operation in self.operations)
-            + sum(self.unattributed.values())
-            + sum(self.gaps.values())
-        )
+MAX_NAMES = 4
+"""Operations of a compiled region that are named in its row; the others are counted."""
 
 
 class ProfiledStep:
     """One call of the target; each call of this object is one step."""
 
     def __init__(self, target: Target, mode: str) -> None:
-        """Prepare a step; the mode is `forward`, `backward` or `train`."""
+        """Prepare a step.
+
+        Args:
+            target: is called once in each step.
+            mode: `forward`, without gradients; `backward` or `train`, which go on from the result; or `plain`, the call
+                as its user makes it.
+        """
         self.target, self.mode = target, mode
         self.phase = "forward"
         """The phase that runs now."""
-        self.tags: Any = None
+        self.tags: Tags | None = None
         """The mode that sees the operations now."""
-        self.parameters = list(target.modules.parameters()) if mode != "forward" else []
-        self._given = list(tensors_given(target)) if mode != "forward" else []
+        self._leaves = leaves_of(target) if mode in ("backward", "train") else []
         self._optimizer: Any = None
 
     def __call__(self) -> None:
         """Run one step; it returns when the device is done."""
-        import torch
-
-        for leaf in (*self.parameters, *self._given):
+        for leaf in self._leaves:
             leaf.grad = None
         self.phase = "forward"
         with torch.no_grad() if self.mode == "forward" else nullcontext():
             result = self.target()
-        if self.mode != "forward":
+        if self.mode in ("backward", "train"):
             self.phase = "backward"
             backward(result)
         if self.mode == "train":
             self.phase = "optimizer"
             # With a rate of 0, many steps leave the parameters as they are.
-            self._optimizer = self._optimizer or torch.optim.AdamW(self.parameters, lr=0.0, fused=True)
+            parameters = self.target.modules.parameters()
+            self._optimizer = self._optimizer or torch.optim.AdamW(parameters, lr=0.0, fused=True)
             self._optimizer.step()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
 
 
-def tensors_given(target: Target) -> Iterator[Any]:
-    """Yield the tensors among the arguments whose gradient a backward pass would add to."""
-    import torch
-    from torch.utils._pytree import tree_iter
-
-    for one in tree_iter((target.args, target.kwargs)):
-        if isinstance(one, torch.Tensor) and one.is_leaf and one.requires_grad:
-            yield one
-
-
-@contextmanager
-def state_kept(target: Target) -> Iterator[None]:
-    """Give gradients, buffers and every random generator back as they were; steps within are as they are without.
-
-    The gradients of arguments are kept too: a backward pass adds to them.
-    """
-    import torch
-
-    leaves = [*target.modules.parameters(), *tensors_given(target)]
-    gradients = [leaf.grad for leaf in leaves]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in target.modules.buffers()]
-    devices = [torch.device(target.device)] if target.device.startswith("cuda") else []
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            leaf.grad = gradient
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+def leaves_of(target: Target) -> list[torch.Tensor]:
+    """Return the parameters, and the arguments whose gradient a backward pass would add to."""
+    given = [tensor for tensor in tree_iter((target.args, target.kwargs)) if isinstance(tensor, torch.Tensor)]
+    return [*target.modules.parameters(), *(tensor for tensor in given if tensor.is_leaf and tensor.requires_grad)]
 
 
 def backward(result: Any) -> None:
@@ -151,11 +89,8 @@ def backward(result: Any) -> None:
     Raises:
         UsageError: nothing in the result has one.
     """
-    import torch
-    from torch.utils._pytree import tree_iter
-
     loss = getattr(result, "loss", None)
-    tensors = [loss] if isinstance(loss, torch.Tensor) else list(tree_iter(result))
+    tensors = [loss] if isinstance(loss, torch.Tensor) else tree_iter(result)
     start = next((one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad), None)
     if start is None:
         raise UsageError("nothing that the step returns has a gradient, so there is no backward pass to profile")
@@ -163,32 +98,286 @@ def backward(result: Any) -> None:
 
 
 @contextmanager
-def watch_modules(target: Target, entered: Callable[[str], Any], left: Callable[[str], Any]) -> Iterator[None]:
-    """Tell when each module of a target, or any other that it calls, begins and ends, by its path."""
-    from torch.nn.modules import module as modules
-
-    paths = {id(one): path for path, one in target.modules.named_modules()}
-    stack: list[str] = []
-
-    def before(module: Any, _: Any) -> None:
-        if id(module) not in paths:  # of a function: named by its class, its children below it
-            above = f"{stack[-1]}." if stack else ""
-            for path, child in module.named_modules(prefix=above + type(module).__name__):
-                paths.setdefault(id(child), path)
-        stack.append(paths[id(module)])
-        entered(stack[-1])
-
-    def after(module: Any, _: Any, __: Any) -> None:
-        left(stack.pop())
-
-    handles = [
-        modules.register_module_forward_pre_hook(before),
-        modules.register_module_forward_hook(after, always_call=True),
-    ]
+def state_kept(target: Target) -> Iterator[None]:
+    """Give gradients, buffers and every random generator back as they were; steps within are as they are without."""
+    gradients = [(leaf, leaf.grad) for leaf in leaves_of(target)]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in target.modules.buffers()]
+    devices = [torch.device(target.device)] if target.device.startswith("cuda") else []
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Using .*torch.compile.* when there are global hooks")
+        with torch.random.fork_rng(devices):
             yield
     finally:
-        for handle in handles:
-            handle.remove()
+        for leaf, gradient in gradients:
+            leaf.grad = gradient
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+# ---- what sees the operations -------------------------------------------------------------------------------------
+
+
+class Tags(TorchDispatchMode):
+    """Sees every operation of a step below autograd, and tags each in a trace by its number and its name."""
+
+    def __init__(self, step: ProfiledStep) -> None:
+        """Start at 0."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step, self.number = step, 0
+        self.modules: list[str] = []
+        """Paths of the modules that run now, the innermost last."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: what is compiled stays compiled."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation in its tag; a range of a profiler is none."""
+        kwargs = kwargs or {}
+        if getattr(func, "namespace", "") == "profiler":
+            return func(*args, **kwargs)
+        with self.tag(name_of(func)):
+            result = func(*args, **kwargs)
+        self.seen(func, args, kwargs, result)
+        return result
+
+    def tag(self, name: str) -> Any:
+        """Return the range in a trace of the next operation."""
+        self.number += 1
+        return Range(f"{TAG}{self.number - 1} {name}")
+
+    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Take note of an operation that ran."""
+
+    @contextmanager
+    def watching(self, is_eager: bool) -> Iterator[None]:
+        """See the operations of the steps within, and mark in a trace when each module begins and ends.
+
+        Args:
+            is_eager: whether what is compiled runs as it was written, and stays compiled for later.
+        """
+        paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
+        ranges: list[Any] = []
+
+        def enter(module: Any, _: Any) -> None:
+            if id(module) not in paths:  # of a function: named by its class, its children below it
+                above = f"{self.modules[-1]}." if self.modules else ""
+                for path, child in module.named_modules(prefix=above + type(module).__name__):
+                    paths.setdefault(id(child), path)
+            self.modules.append(paths[id(module)])
+            ranges.append(Range(MODULE + self.modules[-1]))
+            ranges[-1].__enter__()
+
+        def leave(_: Any, __: Any, ___: Any) -> None:
+            self.modules.pop()
+            ranges.pop().__exit__(None, None, None)
+
+        entering = hooks.register_module_forward_pre_hook(enter)
+        leaving = hooks.register_module_forward_hook(leave, always_call=True)
+        self.step.tags = self
+        try:
+            with (
+                torch.compiler.set_stance("force_eager") if is_eager else nullcontext(),
+                warnings.catch_warnings(),
+                self,
+            ):
+                warnings.filterwarnings("ignore", "Using .*torch.compile.* when there are global hooks")
+                yield
+        finally:
+            self.step.tags = None
+            entering.remove()
+            leaving.remove()
+
+
+class Account(Tags):
+    """Counts the work of every operation."""
+
+    def __init__(self, step: ProfiledStep) -> None:
+        """Count nothing yet."""
+        super().__init__(step)
+        self.operations: list[Operation] = []
+        self._module_of_node: dict[int, str] = {}
+        self._storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
+        named = step.target.modules.named_parameters()
+        self._owners: dict[int, str] = {id(parameter): path.rpartition(".")[0] for path, parameter in named}
+
+    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Count an operation."""
+        operation, traffic = count(func, args, kwargs, result)
+        operation.module, operation.phase = self._module(), self.step.phase
+        self.operations.append(operation)
+        for side, moves in enumerate(traffic):
+            for moved in moves:
+                self._touch(side, moved)
+
+    def _module(self) -> str:
+        """Return the path of the module that an operation belongs to; backward, that of its forward operation."""
+        node: Any = torch._C._current_autograd_node()
+        module = self.modules[-1] if self.modules else ""
+        if node is None:
+            # The first operation after a node of autograd was made is the one it belongs to.
+            self._module_of_node.setdefault(int(torch._C._autograd._get_sequence_nr()) - 1, module)
+            return module
+        if self.modules:  # computed again in the backward pass
+            return module
+        if hasattr(node, "variable"):
+            return self._owners.get(id(node.variable), "")
+        return self._module_of_node.get(node._sequence_nr(), "")
+
+    def _touch(self, side: int, moved: Moved) -> None:
+        known = self._storages.get(moved.storage._cdata)
+        if known is None:  # the reference keeps the storage's address from being used again
+            known = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
+            self._storages[moved.storage._cdata] = known
+        known[2][side] += moved.bytes
+
+    def breakdown(self) -> Breakdown:
+        """Return what was counted; of each storage as many bytes as were read or written of it, but none twice."""
+        return Breakdown(self.operations, sum(min(size, max(sides)) for _, size, sides in self._storages.values()))
+
+
+class Arguments(Tags):
+    """Keeps the functions and arguments of some operations."""
+
+    def __init__(self, step: ProfiledStep, names: dict[int, str]) -> None:
+        """Keep nothing yet; `names` are those of the operations, by index."""
+        super().__init__(step)
+        self.kept: dict[int, tuple[Any, Any, Any]] = {}
+        self._names = names
+
+    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Keep the arguments of an operation if they are wanted."""
+        if self._names.get(self.number - 1) == name_of(func):
+            self.kept[self.number - 1] = func, args, kwargs
+
+
+def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
+    """Return the operations of one step, which is run once."""
+    account = Account(step)
+    with account.watching(is_eager):
+        step()
+    return account.breakdown()
+
+
+def account(step: ProfiledStep) -> Breakdown:
+    """Return the operations of a step; one runs before it, so that what is made once is there.
+
+    Raises:
+        UsageError: the step raised, or called no operation.
+    """
+    with state_kept(step.target):
+        with guarded_call(step.target.name):
+            step()
+        with guarded_call(step.target.name, is_heard=False):
+            breakdown = counted(step)
+    if not breakdown.operations:
+        raise UsageError(f"{step.target.name} called no torch operation: there is nothing to profile")
+    return breakdown
+
+
+def arguments_of(step: ProfiledStep, operations: Sequence[Operation], wanted: Set[int]) -> dict[int, Any]:
+    """Return the functions and arguments of some operations of a step, which is run once.
+
+    Raises:
+        UsageError: the step now calls something else.
+    """
+    arguments = Arguments(step, {index: operations[index].op for index in wanted})
+    with arguments.watching(is_eager=True):
+        step()
+    if missing := wanted - set(arguments.kept):
+        name = operations[min(missing)].op
+        raise UsageError(f"the step is another one each time: {name} did not come again at its place")
+    return arguments.kept
+
+
+# ---- compiled steps -----------------------------------------------------------------------------------------------
+
+
+def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
+    """Return a step that is compiled, and its operations: a region, or what was not fused into one.
+
+    Args:
+        step: as it is written.
+        eager: its operations.
+
+    Raises:
+        UsageError: this torch does not let its compiler be watched.
+    """
+    from torch._functorch import config
+
+    compile_graph, compile_region = compiler_hooks()
+    numbers = itertools.count()
+
+    def inner(graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[[list[Any]], Any]:
+        region = region_of(f"region{next(numbers)}", graph)
+        return shown(fast, region, compile_region(graph, inputs, **options))
+
+    def backend(graph: Any, inputs: Sequence[Any]) -> Any:
+        return compile_graph(graph, inputs, inner_compile=inner)
+
+    function = step.target.function
+    for name in ORIGINALS:  # what is compiled already is compiled anew
+        function = getattr(function, name, None) or function
+    fast = ProfiledStep(replace(step.target, function=torch.compile(function, backend=backend)), step.mode)
+    # A graph that comes from the cache of whole graphs has no regions that can be watched.
+    with state_kept(step.target), config.patch(enable_autograd_cache=False):
+        fast()
+        fast()
+        counted(fast, is_eager=False)
+        operations = counted(fast, is_eager=False).operations
+    return fast, Breakdown(operations, eager.unique_bytes, sum(one.bytes_moved for one in eager.operations))
+
+
+def compiler_hooks() -> tuple[Any, Any]:
+    """Return what compiles a graph, and what it calls for each region; torch documents neither.
+
+    Raises:
+        UsageError: this torch has them under other names, or does not let a region's compiler be replaced.
+    """
+    with suppress(ImportError):
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+        if "inner_compile" in inspect.signature(compile_fx).parameters:
+            return compile_fx, compile_fx_inner
+    raise UsageError(f"regions cannot be watched: torch {torch.__version__} has another hook into its compiler")
+
+
+def region_of(name: str, graph: Any) -> Operation:
+    """Return a traced graph as one operation: with its FLOPs, without bytes."""
+    counts = [node_count(node) for node in graph.graph.nodes if node.op == "call_function"]
+    working = [name for name, flops, _, is_known in counts if flops or not is_known]
+    names = list(dict.fromkeys(working or [name for name, *_ in counts]))
+    more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
+    is_modelled = all(is_known for *_, is_known in counts)
+    return Operation(
+        f"compiled.{name}",
+        " ".join([*names[:MAX_NAMES], *more]),
+        flops=sum(flops for _, flops, _, _ in counts),
+        matmul_flops=sum(products for _, _, products, _ in counts),
+        is_modelled=is_modelled,
+        flags=() if is_modelled else (UNMODELLED,),
+    )
+
+
+def shown(step: ProfiledStep, region: Operation, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Return the function of a region, whose calls the mode sees that watches the step."""
+
+    def run(args: list[Any]) -> Any:
+        tags = step.tags
+        if tags is None:
+            return function(args)
+        given = list(tensors_in(args))  # the function takes them out of the list
+        with _disable_current_modes(), tags.tag(region.op):
+            result = function(args)
+        if isinstance(tags, Account):
+            # Outputs that are part of an input are not written.
+            inputs = {tensor.untyped_storage()._cdata for tensor in given}
+            made = [tensor for tensor in tensors_in(result) if tensor.untyped_storage()._cdata not in inputs]
+            read, written = (sum(moved.bytes for moved in distinct(tensors)) for tensors in (given, made))
+            call = replace(region, dtypes=dtypes_of(given), phase=step.phase, bytes_read=read, bytes_written=written)
+            tags.operations.append(call)
+        return result
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

@@ -35,9 +35,11 @@ def make():
     return model, torch.randn(64, 1024)
 '''
 
-
 ORIGINALS = ("_orig_mod", "_torchdynamo_orig_callable")
 """Where what `torch.compile` returned keeps what it was given."""
+
+NO_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available")
+"""What torch says where a GPU is asked for and there is none."""
 
 
 @dataclass
@@ -86,54 +88,49 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
     Raises:
         UsageError: there is no such function, or it does not return what it should.
     """
+    import torch
+    from torch.utils._pytree import tree_map_only
+
     try:
         source = find(word)
     except UserKernelError:
         raise UsageError(f"'{word}' must be written path/to/file.py:function; --signature prints a file") from None
     if source.problem is not None:
         raise UsageError(f"'{word}': {source.problem}")
+    wanted = getattr(torch, TORCH_DTYPES[dtype]) if dtype else None
     with guarded_call(word):
         made = getattr(source.module(), source.function)()
-    if made is None:
-        raise UsageError(f"{word} returned nothing; it must return a function, or a module with its arguments")
-    function, *args = made if isinstance(made, tuple) else (made,)
-    kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
-    return moved(target_of(word, function, args, kwargs), dtype, device)
-
-
-def moved(target: Target, dtype: str | None, device: str) -> Target:
-    """Return a target whose module and tensors are on a device, floating-point ones in a dtype."""
-    import torch
-    from torch.utils._pytree import tree_map_only
-
-    wanted = getattr(torch, TORCH_DTYPES[dtype]) if dtype else None
-
-    def move(tensor: Any) -> Any:
-        return tensor.to(device, wanted if tensor.is_floating_point() else None)
-
-    with guarded_call(target.name):
+        if made is None:
+            raise UsageError(f"{word} returned nothing; it must return a function, or a module with its arguments")
+        function, *args = made if isinstance(made, tuple) else (made,)
+        kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
+        target = target_of(word, function, args, kwargs)
         target.modules.to(device=device, dtype=wanted)
-        args, kwargs = tree_map_only(torch.Tensor, move, (target.args, target.kwargs))
+        args, kwargs = tree_map_only(
+            torch.Tensor,
+            lambda tensor: tensor.to(device, wanted if tensor.is_floating_point() else None),
+            (target.args, target.kwargs),
+        )
     return replace(target, args=args, kwargs=kwargs, device=device)
 
 
-def from_preset(config: ModelConfig, batch: int, sequence: int, dtype: str, device: str) -> Target:
+def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:
     """Return the model of a preset with random weights and token ids; it returns the loss."""
     import torch
 
     from bench.harness.model.transformer import Transformer
 
+    wanted = getattr(torch, TORCH_DTYPES[dtype])
     torch.manual_seed(0)
     with torch.device(device):
         model = Transformer(config)
-        ids, targets = (torch.randint(0, config.vocabulary, (batch, sequence)) for _ in range(2))
-    wanted = getattr(torch, TORCH_DTYPES[dtype])
+        ids, targets = (torch.randint(0, config.vocabulary, shape) for _ in range(2))
     model.to(wanted)
-    model.rotate_for(sequence, wanted, device)
+    model.rotate_for(shape[1], wanted, device)
     return Target(config.name, model, (ids, targets), {}, device, model)
 
 
-def from_hugging_face(path: Path, layers: int | None, batch: int, sequence: int, dtype: str, device: str) -> Target:
+def from_hugging_face(path: Path, layers: int | None, shape: tuple[int, int], dtype: str, device: str) -> Target:
     """Return the language model of a config.json as transformers builds it, with random weights, offline.
 
     Raises:
@@ -152,12 +149,8 @@ def from_hugging_face(path: Path, layers: int | None, batch: int, sequence: int,
         torch.manual_seed(0)
         with torch.device(device):
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, TORCH_DTYPES[dtype]))
-            ids = torch.randint(0, config.vocab_size, (batch, sequence))
+            ids = torch.randint(0, config.vocab_size, shape)
     return Target(path.stem, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, device, model)
-
-
-NO_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available")
-"""What torch says where a GPU is asked for and there is none."""
 
 
 @contextlib.contextmanager
@@ -172,19 +165,17 @@ def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
         UsageError: it raised, or wanted to end the process.
         NoDeviceError: it needs a GPU, and there is none.
     """
-    try:
-        with (
-            open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123
-            contextlib.redirect_stdout((is_heard and sys.stderr) or nowhere),
-        ):
-            yield
-    except (UsageError, NoDeviceError):
-        raise
-    except SystemExit as error:
-        raise UsageError(f"{name}: {left_by(error)}") from None
-    except Exception as error:
-        from bench.harness.measure.rows import one_line
+    from bench.harness.measure.rows import one_line
 
-        if any(words in str(error) for words in NO_GPU):
-            raise NoDeviceError(f"{name} needs a GPU, and torch sees none here") from None
-        raise UsageError(f"{name}: {one_line(error)}") from None
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+        try:
+            with contextlib.redirect_stdout((is_heard and sys.stderr) or nowhere):
+                yield
+        except (UsageError, NoDeviceError):
+            raise
+        except SystemExit as error:
+            raise UsageError(f"{name}: {left_by(error)}") from None
+        except Exception as error:
+            if any(words in str(error) for words in NO_GPU):
+                raise NoDeviceError(f"{name} needs a GPU, and torch sees none here") from None
+            raise UsageError(f"{name}: {one_line(error)}") from None

@@ -1,7 +1,7 @@
-"""Times a step as a whole, then its operations: torch.profiler records steps whose operations are tagged.
+"""Times a step: as a whole, then operation by operation, and the operations that take most of it alone.
 
-A trace has the form of `export_chrome_trace`: JSON with times in microseconds. Times are kept as whole nanoseconds, so
-that the parts of a step sum to it exactly.
+torch.profiler records steps whose operations are tagged. A trace has the form of `export_chrome_trace`: JSON with times
+in microseconds. Times are kept as whole nanoseconds, so that the parts of a step sum to it exactly.
 """
 
 from __future__ import annotations
@@ -10,18 +10,27 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.measure.measure_row import sample_steps
-from bench.harness.profile.step import MODULE, STEP, TAG, Breakdown, Operation, ProfiledStep
+from bench.harness.data.inputs import plan_rotation
+from bench.harness.measure.measure_row import sample_steps, take_samples
+from bench.harness.profile import report
+from bench.harness.profile.counts import MODULE, STEP, TAG, Breakdown, Operation
+from bench.harness.profile.target import Target, guarded_call
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
+from bench.harness.timing.protocol import Limits, limits_of
+from results.record import Record
 from results.stats.samples import median
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bench.harness.device.device import Device
+    from bench.harness.profile.step import ProfiledStep
 
 MAX_STEPS = 10
 MAX_OPERATIONS = 60_000
@@ -37,25 +46,86 @@ MODE = "PythonDispatchMode"
 PRECOMPILED = "## Call CompiledFxGraph"
 """Beginning of the names of events of regions that torch compiled before the profiler was started."""
 
+REPLAYED = 0.95
+"""Share of the time whose operations are measured alone."""
 
-def time_step(
-    step: ProfiledStep, breakdown: Breakdown, device: Device, left_s: float | None = None, keep: Path | None = None
-) -> None:
-    """Add to a breakdown the times of its step: whole without a profiler, then operation by operation.
+REPLAY_LIMITS = Limits(10, 0.02, 0.0, 0.5, 0.0, 1e-3)
+"""For each operation: its time is compared with another to 20 %, not to 1 %."""
+
+
+class Profiled(NamedTuple):
+    """What a profile of a step gives."""
+
+    dtypes: tuple[str, ...]
+    """Those whose peaks judge it."""
+    records: list[Record]
+    """A row for each signature and for each remainder, the longest first."""
+    problem: str | None = None
+    """Why it was not timed, or its operations not measured alone."""
+
+
+def profiled(
+    target: Target,
+    mode: str,
+    device: Device,
+    left_s: float | None = None,
+    trace: Path | None = None,
+    is_compiled: bool = False,
+    is_replayed: bool = False,
+) -> Profiled:
+    """Count a step, time it, and return its records; they are `failed` if it could not be timed.
 
     Args:
-        step: is run often.
-        breakdown: its operations, as they were counted.
+        target: is called once in each step.
+        mode: what a step does, as of `ProfiledStep`.
         device: the device.
         left_s: time that samples of the whole step may take, at most.
-        keep: file for the Chrome trace, which Perfetto and speedscope open too.
+        trace: file for the Chrome trace.
+        is_compiled: whether it is compiled here, and its operations are regions then.
+        is_replayed: whether the operations that take most of the time are measured alone too.
 
     Raises:
-        UsageError: the trace cannot be written there.
+        UsageError: the step raised when it was counted, or called no operation.
     """
-    breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
-    typical_s = median(breakdown.samples_s)
-    divide(breakdown, recorded(step, steps_worth(typical_s, len(breakdown.operations)), keep))
+    from bench.harness.profile.step import ProfiledStep, account
+
+    step = ProfiledStep(target, mode)
+    breakdown = account(step)
+    dtypes, problem = report.product_dtypes(breakdown.operations), None
+    try:
+        breakdown = timed(step, breakdown, device, left_s, trace, is_compiled)
+    except UsageError as error:
+        return Profiled(dtypes, report.failed_records(breakdown, str(error)), str(error))
+    if is_replayed:
+        try:
+            replay(step, breakdown, device)
+        except UsageError as error:
+            problem = f"no replay: {error}"
+    return Profiled(dtypes, report.records_of(breakdown), problem)
+
+
+def timed(
+    step: ProfiledStep,
+    breakdown: Breakdown,
+    device: Device,
+    left_s: float | None = None,
+    trace: Path | None = None,
+    is_compiled: bool = False,
+) -> Breakdown:
+    """Return a breakdown with the times of its step; of a step that is compiled here, its operations are other ones.
+
+    Raises:
+        UsageError: the step raised, cannot be compiled, or the trace cannot be written.
+    """
+    from bench.harness.profile.step import compiled, state_kept
+
+    with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
+        if is_compiled:
+            step, breakdown = compiled(step, breakdown)
+        breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
+        steps = steps_worth(median(breakdown.samples_s), len(breakdown.operations))
+        divide(breakdown, recorded(step, steps, trace))
+    return breakdown
 
 
 def steps_worth(step_s: float, operations: int) -> int:
@@ -69,31 +139,22 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
     Raises:
         UsageError: it cannot be kept.
     """
-    from torch._C._profiler import _RecordFunctionFast as Range  # unlike record_function, no operation
+    from torch._C._profiler import _RecordFunctionFast
     from torch.profiler import ProfilerActivity, profile
 
-    from bench.harness.profile.account import Tags, watched
+    from bench.harness.profile.step import Tags
 
     prepare_profiler()
-    ranges: list[Any] = []
-
-    def enter(module: str) -> None:
-        ranges.append(Range(MODULE + module))
-        ranges[-1].__enter__()
-
-    def leave(_: str) -> None:
-        ranges.pop().__exit__(None, None, None)
-
-    is_gpu, tags = step.target.device.startswith("cuda"), Tags()
+    is_gpu, tags = step.target.device.startswith("cuda"), Tags(step)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
     with (
         profile(activities=activities, record_shapes=keep is not None) as profiler,
-        watched(step, tags, enter, leave, is_eager=False),
+        tags.watching(is_eager=False),
     ):
         step()  # the first step under a profiler is slower
         for _ in range(steps):
             tags.number = 0
-            with Range(STEP):
+            with _RecordFunctionFast(STEP):
                 step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -105,6 +166,9 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
                 raise UsageError(f"cannot write '{keep}': {error.strerror or error}") from None
         document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return document
+
+
+# ---- the time of each operation -----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -119,6 +183,11 @@ class Event:
     correlation: int | None = None
     """Of a launch, with the kernel that it launched."""
     children: list[Event] = field(default_factory=list)
+    owner: Operation | str | None = None
+    """The operation whose tag it is in, or the name of a compiled region without one."""
+    first: Operation | None = None
+    """The first operation in it."""
+    module: str = ""
 
     @property
     def own(self) -> int:
@@ -170,13 +239,12 @@ def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
     roots, kernels = nested(document), kernels_of(document)
     steps = [event for root in roots for event in root.all() if event.name == STEP]
     expected = median(breakdown.samples_s) * 1e9
-    if not kernels:
-        step = min(steps, key=lambda step: abs(_untagged(step) - expected))
-        _divide_host(breakdown, step)
-        return
-    step = min(steps, key=lambda step: abs(step.end - step.begin - expected))
-    beside = [root for root in roots if step.begin <= root.begin and root.end <= step.end and root is not step]
-    _divide_gpu(breakdown, [step, *beside], kernels)
+    if kernels:
+        step = min(steps, key=lambda step: abs(step.end - step.begin - expected))
+        beside = [root for root in roots if step.begin <= root.begin and root.end <= step.end and root is not step]
+        _divide_gpu(breakdown, [step, *beside], kernels)
+    else:
+        _divide_host(breakdown, min(steps, key=lambda step: abs(_untagged(step) - expected)))
 
 
 def _untagged(event: Event) -> int:
@@ -184,73 +252,144 @@ def _untagged(event: Event) -> int:
     return sum(part.own for part in event.all() if not part.is_tagging)
 
 
-def _divide_host(
-    breakdown: Breakdown, event: Event, module: str = "", owner: Operation | None = None
-) -> Operation | None:
-    """Give the time of an event and of all within it to its owners; return the first operation in it."""
-    if event.name.startswith(PRECOMPILED) and owner is None:
-        _add(breakdown.unattributed, event.name, _untagged(event))
-        return None
-    if event.name.startswith(TAG):
-        owner = _tagged(breakdown, event)
+def _own(breakdown: Breakdown, event: Event, module: str = "", owner: Operation | str | None = None) -> None:
+    """Find the owner, the module and the first operation of an event and of all within it."""
+    if event.name.startswith(PRECOMPILED):
+        owner = owner or event.name
+    elif event.name.startswith(TAG) and not isinstance(owner, str):
+        # None if the step called another operation than when it was counted.
+        index, _, name = event.name.removeprefix(TAG).partition(" ")
+        owner = next((known for known in breakdown.operations[int(index) :][:1] if known.op == name), None)
     elif event.name.startswith(MODULE):
         module = event.name.removeprefix(MODULE)
-    first = owner
+    event.owner, event.module = owner, module
+    event.first = owner if isinstance(owner, Operation) else None
     for child in event.children:
-        operation = _divide_host(breakdown, child, module, owner)
-        first = first or operation
-    if event.is_tagging:
-        return first
-    if owner is not None:
-        owner.time_ns += event.own
-    elif not event.is_operation:
-        # What autograd does for a node belongs to the module of the node.
-        is_node = first is not None and not event.name.startswith((STEP, MODULE))
-        _add(breakdown.gaps, first.module if first is not None and is_node else module, event.own)
-    elif first is None:
-        _add(breakdown.unattributed, event.name, event.own)
-    else:
-        first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
-    return first
+        _own(breakdown, child, module, owner)
+        event.first = event.first or child.first
+
+
+def _divide_host(breakdown: Breakdown, step: Event) -> None:
+    """Give the time of a step to the operations of the host."""
+    _own(breakdown, step)
+    for event in step.all():
+        owner, first = event.owner, event.first
+        if event.is_tagging:
+            continue
+        if isinstance(owner, str):
+            _add(breakdown.unattributed, owner, event.own)
+        elif owner is not None:
+            owner.time_ns += event.own
+        elif not event.is_operation:
+            # What autograd does for a node belongs to the module of the node.
+            is_node = first is not None and not event.name.startswith((STEP, MODULE))
+            _add(breakdown.gaps, first.module if first is not None and is_node else event.module, event.own)
+        elif first is None:
+            _add(breakdown.unattributed, event.name, event.own)
+        else:
+            first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
 
 
 def _divide_gpu(breakdown: Breakdown, hosts: Sequence[Event], kernels: Sequence[Kernel]) -> None:
     """Give the time of a step to the kernels that it launched; in the rest of it the GPU stood still."""
+    for host in hosts:
+        _own(breakdown, host)
+    launches = [event for host in hosts for event in host.all() if event.correlation is not None]
+    owners: dict[int | None, Any] = {launch.correlation: launch.owner for launch in launches}
     step = hosts[0]
-    owners = {launch.correlation: owner for host in hosts for launch, owner in _launches(breakdown, host)}
     reached = step.begin
     for kernel in kernels:
         if step.begin <= kernel.begin and kernel.end <= step.end:
             spent = max(0, kernel.end - max(kernel.begin, reached))  # what overlaps counts once
             reached = max(reached, kernel.end)
             owner = owners.get(kernel.correlation)
-            if owner is None:
-                _add(breakdown.unattributed, kernel.name, spent)
-            else:
+            if isinstance(owner, Operation):
                 owner.kernels.add(kernel.name)
                 owner.time_ns += spent
+            else:
+                _add(breakdown.unattributed, kernel.name, spent)
     breakdown.gaps[""] = step.end - step.begin - breakdown.duration_ns
-
-
-def _launches(
-    breakdown: Breakdown, event: Event, owner: Operation | None = None
-) -> Iterator[tuple[Event, Operation | None]]:
-    if event.name.startswith(PRECOMPILED) and owner is None:
-        yield from ((launch, None) for launch in event.all() if launch.correlation is not None)
-        return
-    owner = _tagged(breakdown, event) if event.name.startswith(TAG) else owner
-    if event.correlation is not None:
-        yield event, owner
-    for child in event.children:
-        yield from _launches(breakdown, child, owner)
-
-
-def _tagged(breakdown: Breakdown, event: Event) -> Operation | None:
-    """Return the operation of a tag; None if the step called another one than when it was counted."""
-    index, _, name = event.name.removeprefix(TAG).partition(" ")
-    known = breakdown.operations[int(index) : int(index) + 1]
-    return known[0] if known and known[0].op == name else None
 
 
 def _add(sums: dict[str, int], name: str, value: int) -> None:
     sums[name] = sums.get(name, 0) + value
+
+
+# ---- operations alone ---------------------------------------------------------------------------------------------
+
+
+def replay(step: ProfiledStep, breakdown: Breakdown, device: Device) -> None:
+    """Add to the operations that take most of a step their times alone, by the protocol of all measurements.
+
+    The step is run once for the arguments, which are kept until all are measured: their values decide what a gather or
+    a mixture of experts moves.
+
+    Raises:
+        UsageError: an operation raised, or the step now calls other operations.
+    """
+    from bench.harness.profile.step import arguments_of, state_kept
+
+    operations, alone = breakdown.operations, {}
+    indices = worth_replaying(operations)
+    with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
+        arguments = arguments_of(step, operations, set(indices))
+        for index in indices:
+            alone[operations[index].signature] = _measured(arguments.pop(index), device)
+    for operation in operations:
+        operation.alone_s = alone.get(operation.signature)
+
+
+def worth_replaying(operations: Sequence[Operation]) -> list[int]:
+    """Return the index of one operation of each signature, those that take `REPLAYED` of the time, longest first."""
+    times_ns: dict[Any, int] = {}
+    first: dict[Any, int] = {}
+    for index, operation in enumerate(operations):
+        if operation.time_ns and operation.bytes_moved:
+            key = operation.signature
+            times_ns[key] = times_ns.get(key, 0) + operation.time_ns
+            first.setdefault(key, index)
+    left_ns, indices = REPLAYED * sum(times_ns.values()), []
+    for key in sorted(times_ns, key=lambda key: -times_ns[key]):
+        if left_ns > 0:
+            left_ns -= times_ns[key]
+            indices.append(first[key])
+    return indices
+
+
+def _measured(call: tuple[Any, Any, Any], device: Device) -> tuple[float | None, float]:
+    """Return the seconds of one operation, cold and warm; cold is None if its arguments cannot be made cold."""
+    import torch
+    from torch.utils._pytree import tree_iter
+
+    func, args, kwargs = call
+    storages = [one.untyped_storage() for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
+    held = sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+    plan = plan_rotation(max(1, held), device.cache_bytes, device.free_bytes(), device.type, "cold")
+    is_cold = plan.cache == "cold"
+    usual = limits_of(device)
+    limits = replace(REPLAY_LIMITS, warm_up_s=usual.warm_up_s, warm_up_cap_s=usual.warm_up_cap_s)
+    with torch.no_grad():
+        sets = [copied(args, kwargs) for _ in range(plan.copies if is_cold else 1)]
+        calls = [partial(func, *own_args, **own_kwargs) for own_args, own_kwargs in sets]
+        # What an operation calls inside may not be allowed in a capture, and a failed one leaves the stream unusable.
+        samples = take_samples(calls, "cold" if is_cold else "warm", device, limits, is_capturable=False)
+    if is_cold and samples.warm_median_s is not None:
+        return samples.median_s, samples.warm_median_s
+    return None, samples.median_s
+
+
+def copied(args: Any, kwargs: Any) -> Any:
+    """Return arguments on storages of their own; what shared a storage shares its copy."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    storages: dict[int, Any] = {}
+
+    def copy(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in storages:
+            storages[storage._cdata] = storage.clone()
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return empty.set_(storages[storage._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    return tree_map_only(torch.Tensor, copy, (args, kwargs))

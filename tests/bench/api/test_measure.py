@@ -9,8 +9,8 @@ import torch
 
 import bench
 from bench.harness.api import function as function_meter
-from bench.harness.api.counted import with_work
 from bench.harness.api.function import fresh
+from bench.harness.api.profiling import with_work
 from bench.harness.device.device import cpu_device
 from results.record import Record
 from results.store.runs import load_run

@@ -8,7 +8,7 @@ import pytest
 from bench import train_step
 from bench.__main__ import main
 from bench.harness.commands.explain import answer
-from bench.harness.profile import account, report, show
+from bench.harness.profile import counts, report
 from results.compare.output import _cells as compared_cells
 from results.show.table import TABLE_COLUMNS
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, VERDICTS, lines_about
@@ -30,7 +30,7 @@ def flags_in_the_code():
 
 
 def test_every_flag_that_the_code_sets_has_an_entry_and_no_other_has():
-    assert flags_in_the_code() | {*account.FLAGS, report.REPLAY_DIFFERS} == set(FLAGS)
+    assert flags_in_the_code() | {*counts.FLAGS, report.REPLAY_DIFFERS} == set(FLAGS)
 
 
 def test_every_column_of_every_table_has_an_entry():
@@ -59,7 +59,7 @@ def test_every_column_and_every_row_of_a_profile_has_an_entry():
     """The titles are the first arguments of `Column(...)` in the module that prints."""
     calls = [
         node
-        for node in ast.walk(ast.parse(Path(show.__file__).read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse(Path(report.__file__).read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
     ]
     firsts = [call.args[0] for call in calls if getattr(call.func, "id", "") == "Column"]

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+import bench
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
-from bench.harness.profile.profiling import account, profile, timed
-from bench.harness.profile.step import ProfiledStep
+from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import target_of
+from bench.harness.profile.tracing import timed
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_step_that_is_really_compiled_has_its_regions_and_its_totals():
     check(step)
     torch.compiler.reset()
     check(step)  # now that the compiler's caches know all graphs
-    found = profile(step.target.function, *step.target.args, compile=True)
+    found = bench.profile(step.target.function, *step.target.args, compile=True)
     assert found.totals["eager_bytes"] > found.totals["bytes_read"] + found.totals["bytes_written"]
     assert "Where nothing is fused" in repr(found)
 
@@ -93,7 +94,7 @@ def test_what_the_user_compiled_is_not_compiled_again_by_recording_it():
 
 def test_a_compiled_step_is_not_replayed():
     with pytest.raises(UsageError, match="one of the two"):
-        profile(torch.exp, torch.ones(3), compile=True, replay=True)
+        bench.profile(torch.exp, torch.ones(3), compile=True, replay=True)
 
 
 @pytest.mark.parametrize("is_gone", [True, False], ids=["another name", "another parameter"])

@@ -16,7 +16,8 @@ class Counting(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        self.counts.append(count(func, args, kwargs or {}, result))
+        operation, _ = count(func, args, kwargs or {}, result)
+        self.counts.append(operation)
         return result
 
 
@@ -148,7 +149,6 @@ def test_an_operation_of_ones_own_has_the_work_that_was_declared(double):
     (found,) = counted(function, X)
     assert (found.flops, found.matmul_flops, found.bytes_read, found.bytes_written) == (256, 0, 100, 50)
     assert found.is_modelled
-    assert [moved.bytes for moved in found.reads] == [512]
     bench.declare_work(name, lambda x: Work(2 * x.numel(), 100, 50), is_product=True)
     assert counted(function, X)[0].matmul_flops == 256
 

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from bench.harness.device.device import detect
-from bench.harness.profile.profiling import account, timed
-from bench.harness.profile.replay import replay
-from bench.harness.profile.step import ProfiledStep
+from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import target_of
+from bench.harness.profile.tracing import replay, timed
 
 pytestmark = pytest.mark.gpu
 

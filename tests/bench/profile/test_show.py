@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench.harness.profile import show
-from bench.harness.profile.profiling import Profile
-from bench.harness.profile.report import document_of, records_of
-from bench.harness.profile.step import Breakdown, Operation
+from bench.harness.api.profiling import Profile
+from bench.harness.profile.counts import Breakdown, Operation
+from bench.harness.profile.report import document_of, records_of, render
 from results.__main__ import main as results_command
 from results.record import Environment
 from results.store.runfile import load_run
@@ -45,12 +44,12 @@ def made():
     ]
     gaps = {"": 3_000, "layers.1": 3_500}
     breakdown = Breakdown(operations, 2000, samples_s=[19e-6], unattributed={"mine_kernel": 1_000}, gaps=gaps)
-    return Profile(ENVIRONMENT, records_of(breakdown, "torch"))
+    return Profile(ENVIRONMENT, records_of(breakdown))
 
 
 def printed(made, width=160, **options):
     console = Console(file=io.StringIO(), width=width)
-    show.render(made.environment, made.records, console, **options)
+    render(made.environment, made.records, console, **options)
     return console.file.getvalue().splitlines()
 
 
@@ -101,7 +100,7 @@ def test_long_shapes_and_modules_stand_below_their_row_on_a_narrow_terminal(made
     first, *others = made.records
     long = replace(first, case=shapes, extra=first.extra | {"module": module})
     console = Console(file=io.StringIO(), width=80)
-    show.render(made.environment, [long, *others], console)
+    render(made.environment, [long, *others], console)
     lines = console.file.getvalue().splitlines()
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("op ")) :]
     assert max(map(len, table)) <= 80

@@ -6,10 +6,9 @@ The GPU's is in the form that torch.profiler exports; no GPU has recorded one ye
 import pytest
 import torch
 
-from bench.harness.profile.account import accounted
-from bench.harness.profile.counts import RULES, declare_work
+from bench.harness.profile.counts import MODULE, RULES, STEP, TAG, Breakdown, Operation, declare_work
 from bench.harness.profile.report import pattern, records_of
-from bench.harness.profile.step import MODULE, STEP, TAG, Breakdown, Operation, ProfiledStep
+from bench.harness.profile.step import ProfiledStep, counted
 from bench.harness.profile.target import target_of
 from bench.harness.profile.tracing import divide
 from roofline.work import Work
@@ -106,7 +105,7 @@ def test_a_region_takes_all_that_happens_in_it():
 
 def test_remainders_and_operations_sum_to_the_recorded_step(breakdown):
     divide(breakdown, {"traceEvents": ON_CPU})
-    records = records_of(breakdown, "torch")
+    records = records_of(breakdown)
     assert sum(record.extra["time_s"] for record in records) == pytest.approx(92.75e-6, rel=1e-12)
     spent = {(record.op, record.extra["module"]): record.extra["time_s"] for record in records}
     overhead, gap = 92.75e-6 - 70.5e-6, 53.5e-6
@@ -129,7 +128,7 @@ def test_the_report_is_of_the_step_that_took_most_nearly_as_long_as_without_a_pr
 def test_an_operation_without_a_rule_has_no_work_in_its_record(breakdown):
     breakdown.operations[0].is_modelled = False
     divide(breakdown, {"traceEvents": ON_CPU})
-    assert None in [record.flops for record in records_of(breakdown, "torch") if record.op == "aten.mm"]
+    assert None in [record.flops for record in records_of(breakdown) if record.op == "aten.mm"]
 
 
 ON_GPU = [
@@ -186,10 +185,10 @@ def test_a_users_kernel_has_its_time_and_the_work_that_was_declared(own_step):
         event("bare_kernel", 170.0, 5.0, "kernel", 7, correlation=13),
         event("other_kernel", 180.0, 7.0, "kernel", 7, correlation=14),
     ]
-    breakdown = accounted(own_step)
+    breakdown = counted(own_step)
     breakdown.samples_s = [100e-6]
     divide(breakdown, {"traceEvents": trace})
-    by_op = {record.op: record for record in records_of(breakdown, "torch")}
+    by_op = {record.op: record for record in records_of(breakdown)}
     own = by_op["ridgepoint_test.scaled"]
     assert (own.flops, own.bytes_read, own.bytes_written, own.flags) == (3 * 128, 4000, 2000, ())
     assert (own.extra["kernels"], own.extra["time_s"]) == (["scaled_kernel"], pytest.approx(20e-6))

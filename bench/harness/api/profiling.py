@@ -1,0 +1,144 @@
+"""The profiler from Python: `bench.profile`, and the work of functions that declared none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from bench.harness.api.records import Records
+from bench.harness.calibrate.calibration import ceilings_of
+from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.terminal import Progress
+from bench.harness.device.device import detect
+from bench.harness.measure.rows import Settings
+from bench.harness.profile import report
+from bench.harness.profile.counts import shapes_text
+from bench.harness.profile.target import target_of
+from bench.harness.profile.tracing import profiled
+from bench.harness.run import calibrated, stamp
+from results.record import DTYPES, Environment, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COUNTS = ("flops", "bytes_read", "bytes_written")
+FRAME = (
+    *("op", *COUNTS, "status", "count", "shapes", "dtypes", "module", "phase", "matmul_flops", "kernels", "kernels_s"),
+    *("replay_cold_s", "replay_warm_s", "time_s", "share", "intensity", "bound", "roofline_pct", "flags"),
+)
+"""Columns of a profile as a frame, as far as it has them."""
+
+MAX_NAMES = 3
+"""Operations whose work was counted that are named; the others are counted."""
+
+
+class Profile(Records):
+    """Where the time of a step goes, operation by operation; it shows itself as a table.
+
+    It holds a record for each signature and for each remainder, the longest first.
+    """
+
+    op = "profile"
+
+    def __new__(cls, environment: Environment, records: Iterable[Record]) -> Self:
+        """Judge the records by the ceilings of their environment."""
+        return super().__new__(cls, environment, records, report.render)
+
+    @property
+    def records(self) -> Self:
+        """The records."""
+        return self
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Sums of the step, see `report.totals_of`."""
+        return report.totals_of(self.environment, self)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the rows as a frame, with the keys of `--format json`."""
+        import pandas as pd
+
+        rows = report.document_of(self.environment, self)["records"]
+        rows = [row | {"flags": ", ".join(row["flags"])} for row in rows]
+        return pd.DataFrame(rows, columns=[name for name in FRAME if any(name in row for row in rows)])
+
+
+def profile(
+    function: Any,
+    *args: Any,
+    backward: bool = False,
+    train: bool = False,
+    replay: bool = False,
+    compile: bool = False,
+    **kwargs: Any,
+) -> Profile:
+    """Profile a function or a module, called with the arguments given.
+
+    It is called once before anything is counted. Gradients, buffers and random generators are left as they were.
+
+    Args:
+        function: what is called.
+        args: its positional arguments.
+        backward: whether to go backward too: from the `loss` of what is returned, else from its first tensor.
+        train: whether an AdamW step with a rate of 0 follows.
+        replay: whether the operations that take most of the time are measured alone too.
+        compile: whether it is compiled by `torch.compile`; each fused region is a row then.
+        kwargs: its keyword arguments.
+
+    Raises:
+        UsageError: it cannot be called, or it raised.
+    """
+    if compile and replay:
+        raise UsageError("replay= measures single operations and compile= fuses them: give one of the two")
+    target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
+    device = detect(target.device)
+    mode = "train" if train else "backward" if backward else "forward"
+    found = profiled(target, mode, device, is_compiled=compile, is_replayed=replay)
+    if found.problem is not None:
+        raise UsageError(found.problem)
+    ceilings = calibrated(found.dtypes, device, ceilings_of(device, None), Progress(quiet=True))
+    environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",))
+    return Profile(environment, found.records)
+
+
+def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> Record:
+    """Return the record of a function with the work that its caller did not declare, and who says what the work is.
+
+    The function is called once more if anything must be counted; what nobody knows stays None. The bytes are those that
+    each torch operation moves: one that fuses several moves less than their sum. What torch does not see, such as a
+    kernel that is launched without an operation of its own, is not in it.
+
+    Raises:
+        Exception: whatever the function raises.
+    """
+    from bench.harness.profile.step import ProfiledStep, counted
+
+    args = tuple(args)
+    blank = replace(blank, case=shapes_text([*args, *kwargs.values()]) or "-", extra={"work": "as declared"})
+    missing = [name for name in COUNTS if getattr(blank, name) is None]
+    if not missing and blank.dtype:
+        return blank
+    operations = counted(ProfiledStep(target_of("", function, args, dict(kwargs)), "plain")).operations
+    working = [call for call in operations if call.flops or call.bytes_moved or not call.is_modelled]
+    if working and not blank.dtype and (dtype := report.main_dtype(working)) in DTYPES:
+        blank = replace(blank, dtype=dtype)
+    if not missing:
+        return blank
+    unknown = list(dict.fromkeys(call.op for call in working if not call.is_modelled))
+    names = list(dict.fromkeys(call.op.removeprefix("aten.") for call in working))
+    if not working:
+        said = "not known: no torch operation was seen; declare it"
+    elif unknown:
+        which = ", ".join(unknown[:MAX_NAMES])
+        said = f"not known: {which} has no rule; declare it, or bench.declare_work for the operation"
+    else:
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        said = f"counted by the profiler's rules: {', '.join(names[:MAX_NAMES])}{more}"
+    given = ", ".join(name for name in COUNTS if name not in missing)
+    extra: dict[str, Any] = {"work": f"{said}; {given} as declared" if given else said}
+    if unknown or not working:
+        return replace(blank, extra=extra)
+    if "flops" in missing:
+        extra |= {"matmul_flops": sum(call.matmul_flops for call in working), "count": len(working)}
+    return replace(blank, extra=extra, **{name: sum(getattr(call, name) for call in working) for name in missing})
