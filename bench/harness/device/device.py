@@ -80,10 +80,7 @@ class Device:
 
 
 def detect(requested: str | None) -> Device:
-    """Return the device under test.
-
-    Args:
-        requested: `cpu`, `cuda`, `cuda:1`, or None for the first GPU and else the CPU.
+    """Return the device for `cpu`, `cuda` or `cuda:1`, by default the first GPU and else the CPU.
 
     Raises:
         NoDeviceError: there is no such device.

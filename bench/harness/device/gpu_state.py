@@ -55,9 +55,8 @@ class ClockAndPower(NamedTuple):
 def gpu_state(uuid: str | None) -> dict[str, Any]:
     """Return the state of a GPU now: the clocks first, because they fall within milliseconds once a GPU idles.
 
-    Returns:
-        Keys of a record's telemetry; `throttle_s`: seconds that each cause of `THROTTLE_FIELDS` has held the clocks
-        down so far; `total_energy_j`: since the driver was loaded; `errors`: as of `errors`.
+    Beside keys of a record's telemetry, `throttle_s`: seconds that each cause of `THROTTLE_FIELDS` has held the clocks
+    down so far, and `total_energy_j`: since the driver was loaded.
     """
     sm_clock_hz, power_w = clock_and_power(uuid)
     return {
@@ -117,13 +116,10 @@ def modes(uuid: str | None) -> dict[str, Any]:
 
 
 def facts(uuid: str | None) -> dict[str, Any]:
-    """Return what a report on the state of the GPU needs.
+    """Return what a report on the state of the GPU needs: the keys of `modes`, clocks, `clock_events`, and more.
 
-    Returns:
-        The keys of `modes`; `sm_clock_hz`, `max_sm_clock_hz`, `clock_events`; `remapped_rows`: `pending` (a reset is
-        needed) and `failed` (the memory is beyond repair); `other_processes`: `pid` of each other compute process;
-        `own_process_seen`: whether NVML lists this process, which it does not by its own id in a container; `errors`:
-        as of `errors`.
+    `remapped_rows`: `pending` (a reset is needed) and `failed` (the memory is beyond repair). `own_process_seen`:
+    whether NVML lists this process among the compute processes, which it does not by its own id in a container.
     """
     rows, listed = ask(uuid, "nvmlDeviceGetRemappedRows"), ask(uuid, "nvmlDeviceGetComputeRunningProcesses")
     pids = None if listed is None else [int(process.pid) for process in listed]
@@ -139,7 +135,6 @@ def facts(uuid: str | None) -> dict[str, Any]:
 
 
 def driver_version() -> str | None:
-    """Return the version of the driver, for example `580.95.05`."""
     try:
         import pynvml
 

@@ -98,9 +98,7 @@ def memory_bytes() -> tuple[int, int]:
     """Return the memory of the machine and the part that can be taken without swapping, bytes.
 
     Every control group around the process may set a lower limit; in it, inactive file pages count as free, because the
-    kernel reclaims them first.
-
-    Source: Linux documentation, cgroup-v2 `memory.max`, `memory.current`, `memory.stat`, and their names in v1.
+    kernel reclaims them first. Source: Linux documentation, cgroup-v2, and the names of these files in version 1.
     """
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
@@ -115,10 +113,7 @@ def memory_bytes() -> tuple[int, int]:
 
 
 def cpu_quota() -> float | None:
-    """Return the CPU time that this process may spend per unit of wall time, in cores, or None for no limit.
-
-    Source: Linux documentation, cgroup-v2 `cpu.max` (quota and period) and cgroup-v1 `cpu.cfs_quota_us`.
-    """
+    """Return the CPU time that this process may spend per unit of wall time, in cores, or None for no limit."""
     quotas = []
     for group in control_groups("cpu"):
         v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"

@@ -94,11 +94,7 @@ class Provider:
 
 
 def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
-    """Compute C = A B in fp8, with sums that keep about 14 bits on Hopper.
-
-    Raises:
-        ValueError: the dtype is not fp8.
-    """
+    """Compute C = A B in fp8, with sums that keep about 14 bits on Hopper."""
     import torch
 
     if not scales:
@@ -189,7 +185,6 @@ def architecture(device: Device) -> int:
 
 
 def provider_names(family: str) -> list[str]:
-    """Return the names of all providers of a family."""
     return ["torch", "torch-compile", *baselines(family), *kernel_versions(family)]
 
 

@@ -35,14 +35,11 @@ MAX_GRAPH_LAUNCHES = 2000
 HOST_TICKS = 1000
 """Ticks that a sample of the host's clock lasts at least."""
 
-EVENT_TICK_S = 1.024e-6
-"""Coarsest step of CUDA event times seen in published records (triton#10149)."""
+EVENT_TICK_S, EVENT_TICKS = 1.024e-6, 200
+"""Coarsest step of CUDA event times seen in published records (triton#10149), and the ticks that a sample on a GPU
+lasts at least, so that the tick is within the 0.5 % that its interval aims at."""
 
-EVENT_TICKS = 200
-"""Ticks that a sample on a GPU lasts at least, so that the tick is within the 0.5 % that its interval aims at."""
-
-EVENT_PAIRS = 500
-MIN_TICK_S = 1e-9
+EVENT_PAIRS, MIN_TICK_S = 500, 1e-9
 """Event times are single precision: smaller steps are its last digits, not ticks."""
 
 MAX_QUEUED = 300
@@ -192,11 +189,7 @@ class GraphSampler(_QueuedSampler):
     method = "graph"
 
     def __init__(self, calls: Sequence[Call], launches: int, reading: Reading | None = None) -> None:
-        """Capture `launches` launches, whole rounds of `calls`, on a stream of its own.
-
-        Raises:
-            RuntimeError: something in the calls cannot be captured, or nothing of them was.
-        """
+        """Capture `launches` launches, whole rounds of `calls`; raise `RuntimeError` if not all can be captured."""
         import torch
 
         super().__init__(launches, reading, LEAST_SPIN_S, LONGEST_GRAPH_SPIN_S)
