@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.harness.device import host
-from bench.harness.device.device import Device
 from bench.harness.providers import registry
-from tests.bench.commands import CPU
+from tests.bench.commands import CPU, H100
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -88,9 +87,8 @@ def test_facts_without_affinity_resource_and_load(monkeypatch):
 
 
 def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(monkeypatch):
-    gpu = Device("cuda", "cuda:0", "gpu", "a GPU", 2**20, 2**30, compute_capability="9.0")
     monkeypatch.setitem(sys.modules, "triton", None)
-    assert list(registry.default_providers("softmax", gpu)) == ["torch"]
+    assert list(registry.default_providers("softmax", H100)) == ["torch"]
     for name in ("triton-v1", "torch-compile"):
-        assert "needs Triton on a GPU, which is not installed" in registry.unavailable(name, gpu)
+        assert "needs Triton on a GPU, which is not installed" in registry.unavailable(name, H100)
     assert registry.unavailable("torch-compile", CPU) is None

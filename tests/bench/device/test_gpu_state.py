@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from test_telemetry import H100
 
 from bench.harness.device import gpu_state
 from tests.bench import nvml_replay
+from tests.bench.commands import H100
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -6,19 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bench.harness.device import gpu_state, telemetry
-from bench.harness.device.device import Device
 from bench.harness.device.telemetry import ClockAndPower, row_telemetry, slowdowns, snapshot
 from tests.bench import nvml_replay
-
-H100 = Device(
-    type="cuda",
-    torch_name="cuda:0",
-    slug="h100-sxm",
-    name="NVIDIA H100 80GB HBM3",
-    cache_bytes=50 * 2**20,
-    memory_bytes=80 * 2**30,
-)
-CPU = replace(H100, type="cpu", torch_name="cpu", slug="cpu-2t", name="a CPU")
+from tests.bench.commands import CPU, H100
 
 CAUSES = ("sw_power_cap", "thermal", "sync_boost", "sw_thermal", "hw_thermal", "power_brake")
 

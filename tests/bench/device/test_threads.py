@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_telemetry import H100
 
 from bench import train_step, transfer
 from bench.__main__ import main as bench_main
@@ -16,6 +15,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.commands.doctor import host_findings
 from bench.harness.device import device, host
 from tests.bench import commands
+from tests.bench.commands import H100
 
 PRINT_THREADS = """\
 import torch
