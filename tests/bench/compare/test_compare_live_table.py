@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from bench import __main__ as command
 from bench.harness import run
@@ -20,7 +19,6 @@ from bench.harness.compare.rounds import run_rounds
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.measure.budget import Budget
-from bench.harness.providers.registry import Provider
 from bench.harness.timing import protocol
 from results.stats.samples import median, median_ci95
 from tests.bench import commands
@@ -143,11 +141,6 @@ def quick(runs, monkeypatch):
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
 
-def full(*shape):
-    """Take the place of making the inputs of a large case: memory runs out."""
-    raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
-
-
 def outcome(capsys, *words, op="relu"):
     """Return which cases were compared, and of the others who, with status and reason."""
     found = compare_all(capsys, "--rounds", "6", "--provider", "torch,torch", *words, op=op)
@@ -188,24 +181,14 @@ def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, mon
     make_sets = measure_row.make_sets
 
     def limited(op, case, *others):
-        return full() if case.shape["n"] == 2048 else make_sets(op, case, *others)
+        if case.shape["n"] == 2048:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+        return make_sets(op, case, *others)
 
     monkeypatch.setattr(measure_row, "make_sets", limited)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
     assert compared == [("fp32", "1024")]
     assert left == expected("fp32", "2048", "out of memory")
-
-
-def test_memory_that_runs_out_as_a_provider_is_loaded_is_a_row(capsys, quick, monkeypatch):
-    def load(name, op, family, device):
-        if name == "torch-compile":
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return Provider(name, lambda x, out: torch.clamp_min(x, 0, out=out), takes_out=True)
-
-    monkeypatch.setattr(measure_row, "load", load)
-    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "1024", "--provider", "torch-compile")
-    assert compared == [("fp32", "1024")]
-    assert left == [("candidate", "fp32", "1024", "skipped", "skipped: out of memory")]
 
 
 def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch):
