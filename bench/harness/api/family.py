@@ -5,8 +5,9 @@ Every op file imports this one, and so does each --help: what measures is import
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bench.harness.op_file import command_of, family_of, module_of, options_of
 
@@ -45,14 +46,7 @@ DOC = """Measure what `{command}` measures, and return its records.
     """
 
 
-class RunFamily(Protocol):
-    """Measures what the command of one family measures."""
-
-    def __call__(self, *, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
-        """Return the records of a run; see `run_of`."""
-
-
-def run_of(file: str) -> RunFamily:
+def run_of(file: str) -> Callable[..., Records]:
     """Return the function that measures what the command of an op file, `__file__`, measures: `bench.matmul.run`."""
     family = family_of(file)
 

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from numbers import Integral
 from typing import Any
@@ -32,13 +32,7 @@ from bench.harness.timing.protocol import limits_of
 from results.record import MAX_COUNT, Environment, Record
 from results.store.runs import new_run_id, runs_directory
 from roofline.ceilings import Ceilings
-from roofline.model import judge
 from roofline.work import DTYPES, dtype_named
-
-BY_FLOPS = ("flops_per_s", "mfu", "peak_kind")
-BY_BYTES = ("bytes_per_s", "mbu", "bandwidth_kind", "mix", "mix_pct")
-BY_BOTH = ("intensity", "bound", "peak_units", "held_back_by", "roofline_pct", "measured_pct")
-"""Judged keys that mean nothing without the FLOPs, without the bytes, and without either."""
 
 MOVED = ("bytes_read", "bytes_written")
 Inputs = Callable[[], Any]
@@ -145,7 +139,7 @@ class Function:
         # The advice of a flag is about options of the commands, which a function does not have.
         record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
         record = replace(record, copies=len(sets), first_call_s=first_call_s)
-        return JudgedRecord.of(record, environment_of(device, "measure"), judged(record, ceilings), result)
+        return JudgedRecord.of(record, environment_of(device, "measure"), result)
 
     def first_set(self) -> tuple[Any, ...]:
         """Return a set of positional arguments; anything but a tuple is the only argument, a list of tensors too."""
@@ -339,18 +333,3 @@ def _bytes(array: Any) -> int:
 def _address(array: Any) -> int:
     """Return what distinguishes the memory of two arrays, as long as both live."""
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else id(array)
-
-
-# ---- what it means ------------------------------------------------------------------------------------------------
-
-
-def judged(record: Record, ceilings: Ceilings) -> dict[str, Any]:
-    """Return the judged keys of a record, None for those that need an unknown count."""
-    read, written = record.bytes_read or 0, record.bytes_written or 0
-    whole = replace(record, flops=record.flops or 0, bytes_read=read, bytes_written=written)
-    values = asdict(judge(whole, ceilings))
-    if record.flops is None:
-        values |= dict.fromkeys((*BY_FLOPS, *BY_BOTH))
-    if record.bytes_read is None:
-        values |= dict.fromkeys((*BY_BYTES, *BY_BOTH))
-    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.harness.cli.terminal import Render
+
+
+BY_FLOPS = ("flops_per_s", "mfu", "peak_kind")
+BY_BYTES = ("bytes_per_s", "mbu", "bandwidth_kind", "mix", "mix_pct")
+BY_BOTH = ("intensity", "bound", "peak_units", "held_back_by", "roofline_pct", "measured_pct")
+"""Judged keys that mean nothing without the FLOPs, without the bytes, and without either."""
 
 
 class Notebook:
@@ -52,11 +58,11 @@ class JudgedRecord(Notebook, Record):
     """What the first call returned."""
 
     @classmethod
-    def of(
-        cls, record: Record, environment: Environment, judged: Mapping[str, Any], result: Any = None
-    ) -> JudgedRecord:
+    def of(cls, record: Record, environment: Environment, result: Any = None) -> JudgedRecord:
+        if isinstance(record, cls):
+            return record
         values = {each.name: getattr(record, each.name) for each in fields(Record)}
-        return cls(**values, environment=environment, judged=judged, result=result)
+        return cls(**values, environment=environment, judged=judged(record, environment), result=result)
 
     def __getattr__(self, name: str) -> Any:
         if name in JUDGED_KEYS:
@@ -100,6 +106,18 @@ class JudgedRecord(Notebook, Record):
         return f"{counts} ({source})" if counts and source else counts or source
 
 
+def judged(record: Record, environment: Environment) -> dict[str, Any]:
+    """Return the judged keys of a record, None for those that need an unknown count."""
+    read, written = record.bytes_read or 0, record.bytes_written or 0
+    whole = replace(record, flops=record.flops or 0, bytes_read=read, bytes_written=written)
+    (values,) = judged_keys(environment, [whole])
+    if record.flops is None:
+        values |= dict.fromkeys((*BY_FLOPS, *BY_BOTH))
+    if record.bytes_read is None:
+        values |= dict.fromkeys((*BY_BYTES, *BY_BOTH))
+    return values
+
+
 class Records(Notebook, tuple[JudgedRecord, ...]):
     """The records of one run, in the order measured; it prints as the command's table."""
 
@@ -111,14 +129,7 @@ class Records(Notebook, tuple[JudgedRecord, ...]):
 
     def __new__(cls, environment: Environment, records: Iterable[Record], render: Render | None = None) -> Self:
         """Judge the records by the ceilings of their environment; `render` draws the table, else the usual one is."""
-        given = list(records)
-        new = super().__new__(
-            cls,
-            (
-                record if isinstance(record, JudgedRecord) else JudgedRecord.of(record, environment, keys)
-                for record, keys in zip(given, judged_keys(environment, given), strict=True)
-            ),
-        )
+        new = super().__new__(cls, (JudgedRecord.of(record, environment) for record in records))
         new.environment, new._render = environment, render
         return new
 
