@@ -21,9 +21,6 @@ COMMANDS = {
     "notes": "numbers that study notes give, each beside the one computed here",
 }
 
-FOLDERS = {"estimate": "estimate.command"}
-"""Commands whose module in `roofline.commands` has another name."""
-
 EXAMPLES = """examples:
   python -m roofline gpus                                 dense peaks, bandwidth and ridge points of every GPU
   python -m roofline gpus h100-sxm                        all facts of one, each with its source
@@ -62,7 +59,7 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if name == chosen:
-            import_module(f"roofline.commands.{FOLDERS.get(name, name)}").add_parser(commands)
+            import_module(f"roofline.commands.{name}").add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
     return parser

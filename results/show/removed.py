@@ -16,6 +16,7 @@ OPTIONS = {
     "--recalibrate": "python -m bench calibrate measures the ceilings again",
     "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
     "--theme": "python -m roofline plot latest --theme dark -o dark.png draws the saved run",
+    "--recompute": "recomputation has one name everywhere: --checkpoint",
     "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
 }
 

@@ -47,16 +47,27 @@ def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PA
 
     Source: Hoffmann et al. (2022).
     """
-    return sqrt(flops / (6 * tokens_per_param))
+    return sqrt(flops / six_nd(1, tokens_per_param))
+
+
+def affordable_tokens(flops: float, params: float) -> float:
+    """Return D of 6 N D = C."""
+    return flops / six_nd(params, 1)
 
 
 FITTED_LOSS_SOURCE = "Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants"
 
 
+FIT = (1.69, 406.4, 0.34, 410.7, 0.28)
+FITTED_LOSS = "{} + {} / N^{} + {} / D^{}".format(*FIT)
+"""L = E + A / N^alpha + B / D^beta with the constants of Hoffmann et al."""
+
+
 def fitted_loss(params: float, tokens: float) -> float:
-    """Return the loss per token in nats, L = E + A / N^alpha + B / D^beta with the constants of Hoffmann et al.
+    """Return the loss per token in nats, `FITTED_LOSS`.
 
     Source: `FITTED_LOSS_SOURCE`.
     """
-    loss: float = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
+    floor, of_params, alpha, of_tokens, beta = FIT
+    loss: float = floor + of_params / params**alpha + of_tokens / tokens**beta
     return loss

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.attention_work import attention_core_flops
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.parameters import ParameterCount, count_parameters, weights
-
-RECOMPUTE = ("none", "selective", "full")
-"""`selective` runs the attention core forward once more in the backward pass, `full` every layer."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +103,17 @@ class FlopCount:
         return self.model_flops / self.tokens if rest else whole
 
 
-def linear_flops(m: int, n: int, k: int, has_input_gradient: bool = True, has_weight_gradient: bool = True) -> int:
-    """Return the FLOPs of training a product (m, k) x (k, n): 2mkn forward, and 2mkn for each gradient needed.
+def convention_of(config: ModelConfig, asked: str, default: str) -> str:
+    """Return the convention that an estimate counts by: of a number of parameters alone it is `6nd`.
 
-    The first trained layer needs no gradient of its input, a frozen weight none of its own: 6, 4 or 2 times mkn.
-
-    Source: CS336 (2025) lecture 2, gradients of a two-layer network.
+    Raises:
+        ConfigError: another one than that and the default of the estimate is asked for.
     """
-    return 2 * m * n * k * (1 + has_input_gradient + has_weight_gradient)
+    if not config.parameters:
+        return asked
+    if asked not in ("6nd", default):
+        raise ConfigError("--params goes with 6 N D alone: give a model for --convention or --checkpoint selective")
+    return "6nd"
 
 
 def train_flops(
@@ -120,7 +121,7 @@ def train_flops(
     sequence: int,
     batch: int = 1,
     convention: str = DEFAULT_CONVENTION,
-    recompute: str = "none",
+    checkpoint: str = "none",
     is_flash: bool = True,
     is_frozen: bool = False,
     document: int | None = None,
@@ -132,7 +133,8 @@ def train_flops(
         sequence: tokens of a sequence.
         batch: sequences of a step, micro-batches together.
         convention: a key of `CONVENTIONS`.
-        recompute: one of `RECOMPUTE`; counted for the hardware alone.
+        checkpoint: what is recomputed in the backward pass, counted for the hardware alone: the attention core
+            (`selective`), or every layer (`full`, and groups of layers).
         is_flash: whether attention recomputes its scores in the backward pass, as flash attention does: a fifth
             matrix product, executed and not needed.
         is_frozen: whether the weights are not trained (adapters): no weight gradients.
@@ -140,24 +142,24 @@ def train_flops(
             a sequence is one.
 
     Raises:
-        ConfigError: an unknown convention or way of recomputing, or recomputation of what the convention leaves out.
+        ConfigError: an unknown convention or way of checkpointing, or recomputation of what the convention leaves out.
 
     Source: the convention's own.
     """
-    for word, known in ((convention, CONVENTIONS), (recompute, RECOMPUTE)):
-        if word not in known:
-            raise ConfigError(f"unknown convention {word!r}; known: {', '.join(known)}")
+    if convention not in CONVENTIONS:
+        raise ConfigError(f"unknown convention {convention!r}; known: {', '.join(CONVENTIONS)}")
     if document is not None and not _sees_masks(convention):
         raise ConfigError(f"convention '{convention}' knows no documents: use gemm-causal-half or gemm-causal-exact")
     forward = _forward(config, sequence, convention, document)
-    if recompute == "selective" and not forward.get("attention_core"):
+    is_recomputed = checkpoint_group(checkpoint, config.layers) > 0
+    if checkpoint == "selective" and not forward.get("attention_core"):
         raise ConfigError(
             f"convention '{convention}' counts no attention of its own here, so none of it can be recomputed"
         )
     recomputed: dict[str, int] = {}
-    if recompute == "full":
+    if is_recomputed:
         recomputed = {name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")}
-    elif recompute == "selective":
+    elif checkpoint == "selective":
         recomputed = {"attention_core": forward.get("attention_core", 0)}
     if is_flash and forward.get("attention_core"):
         scores = forward["attention_core"] * config.query_key_dim // (config.query_key_dim + config.value_dim)

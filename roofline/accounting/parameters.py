@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from roofline.accounting.config.config import Experts, LatentAttention, ModelConfig, StateSpace
 
 COMPONENTS = (
+    "parameters",
     "embedding",
     "positions",
     "attention",
@@ -88,6 +88,8 @@ def weights(config: ModelConfig) -> list[Weight]:
 
     Source: the modules that Hugging Face transformers builds for each supported family.
     """
+    if config.parameters:
+        return [Weight("parameters", "parameters", (config.parameters,), is_gemm=True)]
     found = [Weight("embedding", "embedding", (config.vocabulary, config.width), split="width")]
     if config.position_embeddings:
         found.append(Weight("positions", "positions", (config.position_embeddings, config.width)))
@@ -234,13 +236,3 @@ def _norm_weights(config: ModelConfig) -> list[Weight]:
         heads = config.heads + config.kv_heads if config.is_qk_norm_per_head else 2
         found.append(Weight("query and key norm", "norms", (config.head_dim,), heads * config.layers))
     return found
-
-
-def to_dict(count: ParameterCount) -> dict[str, Any]:
-    """Return the JSON keys of a count."""
-    return {
-        "total": count.total,
-        "active": count.active,
-        "matmul": count.matmul,
-        "components": dict(count.components),
-    }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.parameters import Weight, weights
 
 FP32_BYTES = 4
@@ -81,17 +81,6 @@ ROWS_DIVIDED = ("embedding", "output", "down")
 OUTSIDE_LAYERS = ("embedding", "positions", "lm_head")
 
 
-def recipe_of(name: str) -> Recipe:
-    """Return a recipe by name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if name not in RECIPES:
-        raise ConfigError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
-    return RECIPES[name]
-
-
 def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     """Return the bytes of an optimizer's state for all copies of a weight.
 
@@ -103,6 +92,9 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     size = prod(weight.shape)
     if optimizer in MOMENTS:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
+    if weight.component == "parameters":
+        allowed = ", ".join(MOMENTS)
+        raise ConfigError(f"the state of {optimizer!r} depends on the shapes of a model; without one: {allowed}")
     if optimizer == "adafactor":
         return FP32_BYTES * weight.copies * (sum(weight.shape) if len(weight.shape) == 2 else size)
     if optimizer == "adam-8bit":
@@ -122,11 +114,7 @@ def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
 
     Source: the recipe's and the optimizer's; 16 for AdamW in fp32.
     """
-    if optimizer not in MOMENTS:
-        allowed = ", ".join(MOMENTS)
-        raise ConfigError(f"the state of {optimizer!r} depends on the shapes of a model; without one: {allowed}")
-    moments = MOMENTS[optimizer] * recipe.moment_bytes
-    return recipe.weight_bytes + recipe.gradient_bytes + recipe.master_bytes + moments
+    return sum(state_bytes(dense_model(1), recipe, optimizer).values())
 
 
 @dataclass(frozen=True)
@@ -217,7 +205,7 @@ def state_bytes(
     is_last: bool = False,
     lora_rank: int | None = None,
 ) -> dict[str, int]:
-    """Return the bytes of the state on one device, by component.
+    """Return the bytes of the state that stays from step to step on one device, by component.
 
     With adapters, the base is kept in the recipe's weights alone, without gradients, copies and moments.
     ZeRO 3 over several devices gathers one layer at a time: its weights are a component of their own.
@@ -230,19 +218,21 @@ def state_bytes(
     sharding = sharding or Sharding()
     found = held_weights(config, sharding, is_last)
     trained = found if lora_rank is None else adapters(found, lora_rank)
-    multiplied = sum(weight.elements for weight in found if weight.is_gemm)
-    if config.is_tied:
-        multiplied += sum(weight.elements for weight in found if weight.component == "embedding")
     parts: dict[str, int] = {}
     for are_experts, devices in ((False, sharding.data_parallel), (True, sharding.replicas_of_experts())):
         kept, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (found, trained))
         own = _parts(kept, updated, recipe, optimizer, lora_rank is not None)
         for name, size in zero_bytes(own, sharding.zero, devices).items():
             parts[name] = parts.get(name, 0) + size
-    parts["cast_copies"] = recipe.cast_bytes * multiplied
-    if sharding.zero == 3 and sharding.data_parallel > 1:
+    if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
         parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, sharding.stage(config).layers)
     return {name: size for name, size in parts.items() if size}
+
+
+def cast_bytes(config: ModelConfig, recipe: Recipe, held: Iterable[Weight]) -> int:
+    """Return the bytes of the copies in the compute dtype of all weights that are multiplied by."""
+    is_multiplied = (w for w in held if w.is_gemm or (config.is_tied and w.component == "embedding"))
+    return recipe.cast_bytes * sum(weight.elements for weight in is_multiplied)
 
 
 def _parts(

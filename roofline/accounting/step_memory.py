@@ -19,7 +19,15 @@ from roofline.accounting.activations import (
     model_activations,
 )
 from roofline.accounting.config.config import ModelConfig
-from roofline.accounting.state import Recipe, Sharding, adapters, held_weights, optimizer_bytes, state_bytes
+from roofline.accounting.state import (
+    Recipe,
+    Sharding,
+    adapters,
+    cast_bytes,
+    held_weights,
+    optimizer_bytes,
+    state_bytes,
+)
 
 STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
 """Optimizers of torch that keep an fp32 count of steps for each tensor."""
@@ -122,6 +130,18 @@ class StepMemory:
         above = (moment.activations, moment.cast_copies, moment.logits_loss, moment.temporary)
         return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
 
+    def parts(self) -> dict[str, int]:
+        """Return the bytes by smaller components, those that there are: of the state, of the layers, of the head."""
+        moment = self.moment
+        found = {
+            **self.state,
+            **{"step_counters": self.step_counters, "inputs": self.inputs, "cast_copies": moment.cast_copies},
+            **{f"activations_{name}": size for name, size in moment.layers.items()},
+            **{f"head_{name}": size for name, size in moment.head.items()},
+            "temporary": moment.temporary,
+        }
+        return {name: size for name, size in found.items() if size}
+
     @property
     def total(self) -> int:
         """All components together."""
@@ -169,7 +189,7 @@ class _Stage:
         self.held = held_weights(plan.config, sharding, is_last)
         self.trained = self.held if plan.lora_rank is None else adapters(self.held, plan.lora_rank)
         self.state = state_bytes(plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
-        self.cast_copies = self.state.pop("cast_copies", 0)
+        self.cast_copies = cast_bytes(plan.config, plan.recipe, self.held)
         self.has_head, self.has_embedding = is_whole or is_last, is_whole or not is_last
         self.under_way = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
         self.group = checkpoint_group(plan.checkpoint, self.config.layers)

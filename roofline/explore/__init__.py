@@ -1,1 +1,1 @@
-"""EXPLORE: calculators in a browser, one small file each in `calculators/`; may import all but `__main__`."""
+"""EXPLORE: calculators in a browser, described in `calculators.toml`; may import all but `__main__`."""

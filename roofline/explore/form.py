@@ -1,21 +1,25 @@
-"""The fields of a page: each draws itself, keeps its value in the address, and returns the options that it types."""
+"""The fields of a page, one for each parameter: each draws itself, keeps its value in the address, and returns it."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
 import streamlit as st
 
 from results.store.runs import StoreError, list_runs
+from roofline import estimate
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.config.file import config_of_bytes, preset_names
-from roofline.accounting.state import OPTIMIZERS, RECIPES
-from roofline.commands.estimate.arguments import DIMENSIONS, NEEDED, STYLES, positive, whole
+from roofline.accounting.state import RECIPES
+from roofline.estimate.options import NEEDED, STYLES
+from roofline.estimate.question import HELP, Parameter, parameters
+from roofline.estimate.values import OneOf, exact, extents, positive, product_shape, whole
 from roofline.hardware.gpu import load_gpus
-from roofline.work import DTYPES
+
+Options = dict[str, str | bool]
+"""By name, with dashes: what is typed, or whether a switch is on. An empty text is left out."""
 
 MOST_RUNS = 10
 """Saved runs to choose from, the newest first."""
@@ -23,8 +27,10 @@ MOST_RUNS = 10
 PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
 """How a model is named."""
 
-LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv-heads": "8", "ffn": "8192", "vocab": "128256"}
+LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
 """Where dimensions begin: those of Llama 3.2 1B."""
+
+CHECKPOINTS = ("none", "selective", "full", "sqrt")
 
 LONGEST = 500
 """Of what is typed, characters."""
@@ -35,64 +41,158 @@ TYPED = 116
 NOT_GIVEN = 0
 """Where the slider of a number stands that may be left out, and is."""
 
+BY_DEFAULT = "by default"
+
 MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
 """Stops of a slider in each power of ten."""
+
+RUN = "measured: run "
+"""How a saved run is named among machines."""
 
 
 class Form:
     """The fields of one page."""
 
-    def __init__(self, page: str) -> None:
+    def __init__(self, page: str, question: str, ranges: Mapping[str, tuple[float, float]]) -> None:
         self.page = page
+        self.question = question
+        """The estimate that the fields ask."""
         self.config: ModelConfig | None = None
         """Of a file that was sent."""
-        self.said = ""
-        """What they work out that is said first, in place of what the command says."""
-        self.kept: Any = None
-        """What the fields of a calculator work out for its picture."""
+        self._ranges = ranges
+        self._known = parameters(getattr(estimate, question))
 
-    def number(
-        self, name: str, default: str, label: str, low: float, high: float, *, is_binary: bool = False, help: str = ""
-    ) -> dict[str, str]:
-        """Draw a number to type, such as 70B, and a slider for it.
+    def fields(self, first: Mapping[str, Any]) -> Options:
+        """Draw fields by name, with what stands there first, and return what they hold."""
+        options: Options = {}
+        for name, value in first.items():
+            if name == "model":
+                options |= self._model(value)
+            elif name == "gpu":
+                options |= self._machines(value)
+            else:
+                options |= self._field(self._known[name.replace("-", "_")], value)
+        return options
 
-        Args:
-            name: of the option.
-            default: what stands there first; nothing where it may be left out.
-            label: what it is.
-            low: where the slider begins; what is typed may be smaller.
-            high: where it ends.
-            is_binary: whether its stops are powers of two.
-            help: more about it.
-        """
-        stops = _stops(low, high, is_binary)
+    def _field(self, parameter: Parameter, first: Any) -> Options:
+        name, read = parameter.name, parameter.read
+        if read is bool:
+            return {name: self._switch(name)}
+        if isinstance(first, list) and isinstance(read, OneOf):
+            return {name: self._choices(name, read.known, ",".join(first))}
+        if read is product_shape:
+            return {name: self._product(first.split("x"))}
+        if name == "checkpoint":
+            return {name: self.choice(name, CHECKPOINTS, first)}
+        if isinstance(read, OneOf):
+            known = read.known if first else (BY_DEFAULT, *read.known)
+            chosen = self.choice(name, known, first or BY_DEFAULT)
+            if name == "recipe":
+                st.caption(RECIPES[chosen].source)
+            return {name: "" if chosen == BY_DEFAULT else chosen}
+        if read in (extents, exact):
+            return {name: self._text(name, first, _label(name), help=HELP[name])}
+        return {name: self.number(name, first, is_binary=read is whole)}
+
+    def number(self, name: str, default: str, *, is_binary: bool, label: str = "") -> str:
+        """Draw a number to type, such as 70B, and a slider for it whose stops may be powers of two."""
+        label = label or _label(name)
+        stops = _stops(*self._ranges[name], is_binary=is_binary)
         stops = sorted({*stops, positive(default)}) if default else [NOT_GIVEN, *stops]
         key = self._key(f"{name} slider")
         try:
             value = positive(self._typed(name, default))
-        except argparse.ArgumentTypeError:
+        except ConfigError:
             value = positive(default) if default else NOT_GIVEN
         st.session_state[key] = min(stops, key=lambda stop: abs(stop - value))
         with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
             st.select_slider(
-                label, stops, key=key, format_func=spelled, help=help or None, on_change=self._take, args=(name,)
+                label, stops, key=key, format_func=spelled, help=HELP.get(name), on_change=self._take, args=(name,)
             )
-            return {name: self._text(name, default, f"{label}, typed", label_visibility="collapsed", width=TYPED)}
+            return self._text(name, default, f"{label}, typed", label_visibility="collapsed", width=TYPED)
 
-    def count(self, name: str, default: str, label: str, low: int, high: int) -> int:
-        """Draw a whole number that is no option, and return it.
+    def count(self, name: str, default: str, label: str) -> int:
+        """Draw a whole number that is no parameter, and return it.
 
         Raises:
             ConfigError: what is typed is none.
         """
         try:
-            return whole(self.number(name, default, label, low, high, is_binary=True)[name])
-        except argparse.ArgumentTypeError as error:
+            return whole(self.number(name, default, is_binary=True, label=label))
+        except ConfigError as error:
             raise ConfigError(f"{label}: {error}") from None
 
-    def text(self, name: str, default: str, label: str, help: str = "") -> str:
-        """Draw something to type, and return it."""
-        return self._text(name, default, label, help=help or None)
+    def choice(self, name: str, known: Sequence[str], default: str, label: str = "") -> str:
+        """Draw a choice, and return what is chosen."""
+        key = self._key(name)
+        if st.session_state.get(key) not in known:
+            st.session_state[key] = self._asked(name, [st.query_params.get(name, default)], known, default)[0]
+        chosen: str = st.selectbox(label or _label(name), known, key=key, help=HELP.get(name))
+        self._remember(name, chosen, default)
+        return chosen
+
+    def _choices(self, name: str, known: Sequence[str], default: str) -> str:
+        key = self._key(name)
+        if key not in st.session_state:
+            asked = [word for word in st.query_params.get(name, default).split(",") if word]
+            st.session_state[key] = self._asked(name, asked, known, default)
+        chosen = ",".join(st.multiselect(_label(name), known, key=key))
+        self._remember(name, chosen, default)
+        return chosen
+
+    def _switch(self, name: str) -> bool:
+        key = self._key(name)
+        if key not in st.session_state:
+            st.session_state[key] = st.query_params.get(name) == "on"
+        is_on: bool = st.toggle(_label(name), key=key)
+        self._remember(name, "on" if is_on else "", "")
+        return is_on
+
+    def _product(self, first: Sequence[str]) -> str:
+        extents = {"m": "rows of A", "n": "columns of B", "k": "columns of A, rows of B"}
+        typed = [
+            self.number(name, default, is_binary=True, label=f"{name}: {what}")
+            for (name, what), default in zip(extents.items(), first, strict=True)
+        ]
+        return "x".join(typed)
+
+    def _model(self, first: str) -> Options:
+        """Draw the ways to name a model; a number among the first words allows its parameters alone."""
+        params = next((word for word in first.split() if word[0].isdigit()), "")
+        preset = next((word for word in first.split() if not word[0].isdigit()), "")
+        ways = [*([PARAMS] if params else []), PRESET, FILE, SIZES]
+        way = self.choice("by", ways, PRESET if preset else PARAMS, "model by")
+        if way == PARAMS:
+            return self._field(self._known["params"], params)
+        if way == PRESET:
+            return {"model": self.choice("model", preset_names(), preset or "llama-3-8b")}
+        return self._sent() if way == FILE else self._dimensions()
+
+    def _sent(self) -> Options:
+        sent = st.file_uploader(
+            "config.json of Hugging Face transformers", type="json", key=self._key("config"), max_upload_size=1
+        )
+        if sent is None:
+            st.info("Choose a config.json. It stays in the memory of this machine, and its name in no address.")
+            st.stop()
+        self.config = config_of_bytes(sent.getvalue(), sent.name)
+        return {"config": sent.name}
+
+    def _dimensions(self) -> Options:
+        style = self.choice("style", list(STYLES), "llama")
+        is_llama = style == "llama"
+        first = {name: LLAMA_1B.get(name, "") if is_llama or name in NEEDED else "" for name in STYLES[style]}
+        return {**self.fields(first), **self.fields({"tied": False}), "style": style}
+
+    def _machines(self, first: str | list[str]) -> Options:
+        """Draw the GPUs of the table and the saved runs, of which one or some are chosen."""
+        if isinstance(first, list):
+            chosen = self._choices("gpu", known_machines(), ",".join(first)).split(",")
+        else:
+            chosen = [self.choice("gpu", known_machines(), first)]
+        runs = [name.removeprefix(RUN) for name in chosen if name.startswith(RUN)]
+        slugs = [name for name in chosen if name and not name.startswith(RUN)]
+        return {"gpu": ",".join(slugs), "measured": runs[0] if runs else ""}
 
     def _text(self, name: str, default: str, label: str, **looks: Any) -> str:
         self._typed(name, default)
@@ -103,88 +203,6 @@ class Form:
     def _typed(self, name: str, default: str) -> str:
         text: str = st.session_state.setdefault(self._key(name), st.query_params.get(name, default)[:LONGEST])
         return text
-
-    def choice(self, name: str, known: Sequence[str], default: str, label: str, help: str = "") -> str:
-        """Draw a choice, and return what is chosen."""
-        key = self._key(name)
-        if st.session_state.get(key) not in known:
-            st.session_state[key] = self._asked(name, [st.query_params.get(name, default)], known, default)[0]
-        chosen: str = st.selectbox(label, known, key=key, help=help or None)
-        self._remember(name, chosen, default)
-        return chosen
-
-    def choices(self, name: str, known: Sequence[str], default: str, label: str) -> str:
-        """Draw a choice of several, and return them with commas between."""
-        key = self._key(name)
-        if key not in st.session_state:
-            asked = [word for word in st.query_params.get(name, default).split(",") if word]
-            st.session_state[key] = self._asked(name, asked, known, default)
-        chosen = ",".join(st.multiselect(label, known, key=key))
-        self._remember(name, chosen, default)
-        return chosen
-
-    def switch(self, name: str, label: str) -> dict[str, bool]:
-        """Draw a switch, off at first."""
-        key = self._key(name)
-        if key not in st.session_state:
-            st.session_state[key] = st.query_params.get(name) == "on"
-        is_on = st.toggle(label, key=key)
-        self._remember(name, "on" if is_on else "", "")
-        return {name: is_on}
-
-    def model(self, default: str = "llama-3-8b", params: str = "", is_preset: bool = False) -> dict[str, str | bool]:
-        """Draw the ways to name a model: a preset, a `config.json`, dimensions, and where it may be, its parameters.
-
-        Args:
-            default: a preset.
-            params: how many at first, where a number of parameters is enough.
-            is_preset: whether the preset comes first all the same.
-        """
-        ways = [*([PARAMS] if params else []), PRESET, FILE, SIZES]
-        way = self.choice("by", ways, PRESET if is_preset else ways[0], "model by")
-        if way == PARAMS:
-            return dict(self.number("params", params, "parameters", 1e6, 1e13, help="such as 70e9 or 70B"))
-        if way == PRESET:
-            return {"model": self.choice("model", preset_names(), default, "model")}
-        return self._sent() if way == FILE else self._dimensions()
-
-    def _sent(self) -> dict[str, str | bool]:
-        sent = st.file_uploader(
-            "config.json of Hugging Face transformers", type="json", key=self._key("config"), max_upload_size=1
-        )
-        if sent is None:
-            st.info("Choose a config.json. It stays in the memory of this machine, and its name in no address.")
-            st.stop()
-        self.config = config_of_bytes(sent.getvalue(), sent.name)
-        return {"config": sent.name}
-
-    def _dimensions(self) -> dict[str, str | bool]:
-        style = self.choice("style", list(STYLES), "llama", "style")
-        ranges = {"layers": (1, 128), "width": (64, 32768), "vocab": (256, 262144), "ffn": (64, 131072)}
-        options: dict[str, str | bool] = {}
-        for name, what in DIMENSIONS.items():
-            if name in STYLES[style]:
-                first = LLAMA_1B.get(name, "") if style == "llama" or name in NEEDED else ""
-                options |= self.number(name, first, what, *ranges.get(name, (1, 4096)), is_binary=True)
-        return {**options, **self.switch("tied", "the head uses the embedding's weights"), "style": style}
-
-    def gpu(self, default: str = "h100-sxm", label: str = "GPU") -> dict[str, str]:
-        """Draw the GPUs of the table and the saved runs, of which one is chosen."""
-        return _machines([self.choice("gpu", known_machines(), default, label)])
-
-    def gpus(self, default: str) -> dict[str, str]:
-        """Draw the GPUs of the table and the saved runs, of which some are chosen."""
-        return _machines(self.choices("gpu", known_machines(), default, "GPUs").split(","))
-
-    def dtype(self, default: str = "bf16") -> dict[str, str]:
-        """Draw the dtypes, of which one is chosen."""
-        return {"dtype": self.choice("dtype", list(DTYPES), default, "computing dtype")}
-
-    def state(self) -> dict[str, str]:
-        """Draw in what the state of training is kept."""
-        recipe = self.choice("recipe", list(RECIPES), "bf16-master", "precision: recipe")
-        st.caption(RECIPES[recipe].source)
-        return {"recipe": recipe, "optimizer": self.choice("optimizer", list(OPTIMIZERS), "adamw", "optimizer")}
 
     def _key(self, name: str) -> str:
         return f"{self.page} {name}"
@@ -203,10 +221,13 @@ class Form:
     def _asked(self, name: str, words: Sequence[str], known: Sequence[str], default: str) -> list[str]:
         """Return what an address asks for as far as it is known, and say what is not."""
         found = [word for word in dict.fromkeys(words) if word in known]
-        unknown = [word for word in words if word not in known]
-        if unknown:
+        if any(word not in known for word in words):
             st.warning(f"{name} in the address: what it names is not known; {default} in its place")
         return found or [word for word in default.split(",") if word in known] or [known[0]]
+
+
+def _label(name: str) -> str:
+    return f"{name}: {HELP[name].partition(';')[0]}"
 
 
 def known_machines() -> list[str]:
@@ -216,16 +237,6 @@ def known_machines() -> list[str]:
     except StoreError:
         runs = []
     return [*load_gpus(), *(f"{RUN}{name}" for name in runs[:MOST_RUNS])]
-
-
-RUN = "measured: run "
-"""How a saved run is named among machines."""
-
-
-def _machines(chosen: Sequence[str]) -> dict[str, str]:
-    runs = [name.removeprefix(RUN) for name in chosen if name.startswith(RUN)]
-    slugs = [name for name in chosen if name and not name.startswith(RUN)]
-    return {"gpu": ",".join(slugs), "measured": runs[0] if runs else ""}
 
 
 def _stops(low: float, high: float, is_binary: bool) -> list[float]:

@@ -2,96 +2,174 @@
 
 from __future__ import annotations
 
+import shlex
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import streamlit as st
 
 from results.show.export import csv_text
-from roofline.accounting.answers.answer import Answer, in_words
-from roofline.commands.estimate.text import cell, folded
-from roofline.explore import pictures
-from roofline.explore.ask import REFUSALS, Asked, Options, ask
-from roofline.explore.form import Form
+from results.show.spelling import words_of
+from results.show.terminal import OutputError
+from results.store.runs import StoreError
+from roofline import estimate
+from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.ceilings import CeilingError
+from roofline.estimate.answer import Answer, in_words
+from roofline.estimate.question import parameters
+from roofline.estimate.show import cell, folded
+from roofline.estimate.sweep import Over, memory_marks, swept
+from roofline.explore import parallel, pictures
+from roofline.explore.form import Form, Options
 from roofline.explore.pictures import plain
+from roofline.hardware.gpu import UnknownGpuError
+
+DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
+PAGES: dict[str, dict[str, Any]] = DATA["pages"]
+"""By name: title, question in words, and fields of each calculator."""
+
+REFUSALS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
+"""What is answered in words: as of the command."""
 
 
-class Calculator(Protocol):
-    """A file of `calculators/`."""
+class Asked(NamedTuple):
+    """An answer, and the command that gives it."""
 
-    __name__: str
-    __doc__: str
-    TITLE: str
-    COMMAND: str
-    """Of `roofline estimate`."""
-    PLACE: int
-    """Among the others."""
+    answer: Answer
+    question: str
+    options: Options
+    """Those that are not at their default."""
 
-    def fields(self, form: Form) -> Options:
-        """Draw the fields, and return the options that they type."""
+    @property
+    def command(self) -> str:
+        """The line to type."""
+        return command_line([self.question, *words_of(self.options)])
 
 
-def draw(calculator: Calculator) -> None:
-    """Draw the page of a calculator.
+def command_line(words: Sequence[str]) -> str:
+    """Return the line to type for some words after `estimate`."""
+    return shlex.join(["python", "-m", "roofline", "estimate", *words])
 
-    Where it has a function `more(asked, form)`, that draws in place of the picture of the answer's parts.
+
+def ask(question: str, options: Options, config: ModelConfig | None = None) -> Asked:
+    """Return the answer of an estimate to some options.
+
+    Args:
+        question: the estimate, such as `train`.
+        options: those that are typed.
+        config: the model of a file that is not on this machine's disk, in place of the one that `config` names.
+
+    Raises:
+        ConfigError: a value is none that the option takes, or the question has no answer.
+        CeilingError, OverflowError, StoreError, UnknownGpuError: as of the command.
     """
-    st.title(calculator.TITLE, anchor=False)
-    st.write(str(calculator.__doc__).strip().partition("\n\n")[0])
+    function: Callable[..., Answer] = getattr(estimate, question)
+    values: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.items()}
+    if config is not None:
+        values |= {"model": config, "config": None}
+    answer = function(**values)
+    known = parameters(function)
+    kept: Options = {name: value for name, value in options.items() if value and not _is_default(known, name, value)}
+    return Asked(answer, question, kept)
+
+
+def _is_default(known: Mapping[str, Any], name: str, value: str | bool) -> bool:
+    parameter = known[name.replace("-", "_")]
+    return bool(parameter.value_of(value) == parameter.default)
+
+
+def draw(page: str) -> None:
+    """Draw the page of a calculator."""
+    about = PAGES[page]
+    st.title(about["title"], anchor=False)
+    st.write(about["asks"])
     head = st.container()
     left, right = st.columns((2, 3), gap="large")
-    form = Form(calculator.__name__.rpartition(".")[2])
+    form = Form(page, about.get("estimate", page), DATA["ranges"])
     try:
         with left:
-            options = calculator.fields(form)
-        asked = ask(calculator.COMMAND, options, form.config)
+            options = form.fields(about["fields"])
+            if "one_of" in about:
+                options |= form.fields(about["one_of"][form.choice("way", *_ways(about["one_of"]), "by")])
+            plans = parallel.plans(form, options) if page == "parallel" else []
+        asked = ask(form.question, options | (plans[0]["options"] if plans else {}), form.config)
         with head:
-            _say(asked, form.said)
+            _say(asked, parallel.in_words(plans[0]) if plans else "")
         with right:
-            _show(asked, form, getattr(calculator, "more", None))
+            if plans:
+                parallel.show(plans, table)
+            elif "along" in about:
+                _along(asked, form, about["along"], about["panels"])
+            else:
+                _picture(page, asked.answer)
+            _show(asked.answer)
     except REFUSALS as refusal:
         head.error(plain(str(refusal)), icon=":material/error:")
+
+
+def _ways(groups: Mapping[str, Any]) -> tuple[list[str], str]:
+    return list(groups), next(iter(groups))
 
 
 def _say(asked: Asked, first: str) -> None:
     answer = asked.answer
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
-    main = [in_words(key, value) for key in answer.main if (value := answer.values.get(key)) is not None]
-    texts = [*([first] if first else []), *main]
+    texts = [*([first] if first else []), *answer.said()]
     st.header(plain(texts[0] if texts else answer.title), anchor=False)
     if texts:
         st.markdown(plain("; ".join([answer.title, *texts[1:]])))
     st.code(asked.command, language=None, wrap_lines=True)
 
 
-def _show(asked: Asked, form: Form, more: Callable[[Asked, Form], None] | None) -> None:
-    answer = asked.answer
-    if more:
-        more(asked, form)
+def _picture(page: str, answer: Answer) -> None:
+    """Draw the picture of a page, or the curve or the parts of its answer."""
+    if page in pictures.OF_PAGES:
+        pictures.OF_PAGES[page](answer, table)
     elif answer.curve:
         pictures.lines(*answer.curve)
     elif parts := [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]:
-        whole = in_words(answer.main[0], answer.values[answer.main[0]])
-        pictures.parts(whole, parts)
-    if len(answer.rows) > 1 or (answer.rows and not answer.worked):
-        table(answer.rows, answer.columns)
-    _steps(answer)
-    _take_away(answer)
+        pictures.parts(in_words(answer.main[0], answer.values[answer.main[0]]), parts)
+
+
+def _along(asked: Asked, form: Form, places: Mapping[str, str], panels: Mapping[str, Mapping[str, str]]) -> None:
+    """Draw values of an answer along a field, with the command of the sweep."""
+    option = form.choice("against", *_ways(places), "drawn against") if len(places) > 1 else next(iter(places))
+    if option not in asked.options and option not in ("batch", "prompt"):
+        return  # without tokens there are no days
+    given = {name: value for name, value in asked.options.items() if name != option}
+    values = {name.replace("-", "_"): value for name, value in given.items()}
+    if form.config is not None:
+        values |= {"model": form.config, "config": None}  # type: ignore[dict-item]
+    over = f"{option}={places[option]}"
+    rows = swept(asked.question, values, [Over.read(over)]).rows
+    turn = asked.answer.rows[0].get("critical_batch")
+    marks = memory_marks(rows, option)
+    if option == "batch" and turn and turn <= max(row[option] for row in rows):
+        marks[f"critical batch {turn:,}"] = turn
+    st.code(command_line(["sweep", asked.question, *words_of(given), "--over", over]), language=None, wrap_lines=True)
+    for unit, keys in panels.items():
+        lines = {
+            name: [(row[option], row[key]) for row in rows if row.get(key) is not None] for key, name in keys.items()
+        }
+        if found := {name: points for name, points in lines.items() if points}:
+            pictures.lines(option, unit, found, marks)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
     """Show rows as a table, each value in the unit that fits it."""
-    titles = _apart([title for _, title in columns])
+    titles = [title for _, title in columns]
+    apart = [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
     cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]
-    st.table([dict(zip(titles, line, strict=True)) for line in cells], hide_index=True)
+    st.table([dict(zip(apart, line, strict=True)) for line in cells], hide_index=True)
 
 
-def _apart(titles: Sequence[str]) -> list[str]:
-    return [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
-
-
-def _steps(answer: Answer) -> None:
+def _show(answer: Answer) -> None:
+    """Show the rows, the steps, what the answer stands on, and the numbers as CSV."""
+    if len(answer.rows) > 1 or (answer.rows and not answer.worked):
+        table(answer.rows, answer.columns)
     if answer.steps:
         st.subheader(f"Step by step{', for ' + answer.worked if answer.worked else ''}", anchor=False)
         steps = [
@@ -103,9 +181,5 @@ def _steps(answer: Answer) -> None:
     st.markdown(f"**Source:** {plain(answer.source)}")
     with st.expander("What it takes for granted, and what it leaves out"):
         st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
-
-
-def _take_away(answer: Answer) -> None:
-    """Offer the numbers as CSV: the rows where there are any, else the steps."""
     rows = [dict(row) for row in answer.rows] or [step._asdict() for step in answer.steps]
     st.download_button("numbers as CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore")

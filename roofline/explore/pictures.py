@@ -1,15 +1,20 @@
-"""Pictures of a page: bars and lines in the colors of the page."""
+"""Pictures of a page: bars and lines in the colors of the page, and the pages that have a picture of their own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor, log10
 from typing import Any
 
 import altair as alt
 import streamlit as st
 
+from results.show.table import format_time
+from roofline.estimate.answer import Answer, memory
+from roofline.estimate.budgets import loss_along
+from roofline.estimate.show import folded
+from roofline.model import ridge_intensity
 from roofline.plot.estimates import FAR, MOST_MARKED
 
 ROW = 34
@@ -174,3 +179,99 @@ def _data(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
 def plain(text: str) -> str:
     """Return text that Markdown shows as it is: names are a user's own, and none of them may become a link."""
     return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)
+
+
+Table = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[str, str]]], None]
+"""Shows rows as a table: the rows, and the key and title of each column."""
+
+BUDGETS = {"a tenth": 0.1, "all": 1.0, "ten times": 10.0}
+
+MOST = 8
+"""Rows and columns of a tensor's layout that are shown."""
+
+
+def _budget(answer: Answer, _: Table) -> None:
+    """Draw the models that the budget allows, and the loss that they reach by the fit."""
+    if answer.curve:
+        lines(*answer.curve)
+    flops = answer.values["flops"]
+    losses = {f"{name} of the budget": loss_along(flops * share) for name, share in BUDGETS.items()}
+    best = {"the answer": (answer.values["params"], answer.values["fitted_loss"])}
+    lines("parameters", "fitted loss, nats per token", losses, dots=best)
+
+
+def _formats(answer: Answer, table: Table) -> None:
+    """Draw range against precision: a format is a line from its smallest to its largest value."""
+    ends = ("smallest_subnormal", "largest")
+    ranges = {row["dtype"]: [(row[end], row["epsilon"]) for end in ends] for row in answer.rows}
+    value = abs(answer.values.get("asked", 0))
+    if value:
+        table(answer.rows, [("dtype", "format"), ("value", f"what {value:g} becomes"), ("epsilon", "epsilon")])
+    lines("magnitude", "epsilon", ranges, {f"the value {value:g}": value} if value else {})
+
+
+def _timed(answer: Answer) -> dict[str, dict[str, Any]]:
+    return {f"{row['gpu']} {row['dtype']}": row for row in answer.rows if row["seconds"] is not None}
+
+
+def _times(answer: Answer, _: Table) -> None:
+    """Draw the times beside each other."""
+    bars(
+        [
+            (name, row["seconds"], format_time(row["seconds"]), f"{row['bound']}-bound")
+            for name, row in _timed(answer).items()
+        ],
+        "least time, seconds",
+    )
+
+
+def _roof(answer: Answer, _: Table) -> None:
+    """Draw the roof of each machine and dtype, and the product under it."""
+    rows = _timed(answer)
+    ridges = {n: ridge_intensity(row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]) for n, row in rows.items()}
+    ends = [*ridges.values(), *(row["intensity"] for row in rows.values())]
+    roofs = {
+        name: [
+            (x, min(row["peak_flops_per_s"], x * row["bandwidth_bytes_per_s"]))
+            for x in (min(ends) / 32, ridges[name], max(ends) * 8)
+        ]
+        for name, row in rows.items()
+    }
+    dots = {f"the product, {name}": (row["intensity"], row["flops"] / row["seconds"]) for name, row in rows.items()}
+    marks = {f"ridge of {name}, {ridge:.1f} FLOP/B": ridge for name, ridge in ridges.items()}
+    lines("arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks, dots)
+
+
+def _memory(answer: Answer, _: Table) -> None:
+    """Draw what fills the memory, beside the memory that there is."""
+    row = answer.rows[0]
+    limit = (f"{row['gpu']}: {memory(row['memory_bytes'])}", row["memory_bytes"])
+    amounts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
+    parts(f"{100 * row['used']:.1f} % of {limit[0]}", amounts, limit)
+
+
+def _layout(answer: Answer, _: Table) -> None:
+    """Show where the elements of the last two dimensions lie."""
+    strides = answer.values["strides"]
+    extents = [int(extent) for extent in answer.steps[0].arithmetic.split(" x ")]
+    rows, columns = ([1, *extents])[-2:]
+    down = strides[-2] if len(strides) > 1 else 0
+    st.caption("where each element lies, in elements from the beginning (of further dimensions the first)")
+    places = [
+        {"row / column": str(row), **{f"{column}": str(row * down + column) for column in range(min(columns, MOST))}}
+        for row in range(min(rows, MOST))
+    ]
+    st.table(places, hide_index=True)
+    if rows > MOST or columns > MOST:
+        st.caption(f"the first {min(rows, MOST)} of {rows:,} rows and {min(columns, MOST)} of {columns:,} columns")
+
+
+OF_PAGES: dict[str, Callable[[Answer, Table], None]] = {
+    "chinchilla": _budget,
+    "dtype": _formats,
+    "matmul": _times,
+    "memory": _memory,
+    "roof": _roof,
+    "tensor": _layout,
+}
+"""What draws the picture of a page; the others draw the curve or the parts of their answer."""

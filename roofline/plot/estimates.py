@@ -19,7 +19,7 @@ from results.show.picture import (
     write_head,
 )
 from results.show.theme import tone
-from roofline.accounting.answers.answer import duration
+from roofline.estimate.answer import duration
 from roofline.plot.style import significant, tick
 
 if TYPE_CHECKING:

@@ -40,9 +40,9 @@ def counted(model):
     return forward, counter.get_total_flops()
 
 
-def predicted(values, recompute="none"):
+def predicted(values, checkpoint="none"):
     config = read_config(values, "config.json")
-    return train_flops(config, SEQUENCE, BATCH, "gemm-full", recompute=recompute, is_flash=False)
+    return train_flops(config, SEQUENCE, BATCH, "gemm-full", checkpoint=checkpoint, is_flash=False)
 
 
 @pytest.mark.sampled(2)

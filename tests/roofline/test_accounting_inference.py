@@ -15,10 +15,10 @@ from roofline.accounting.budget import (
     six_nd,
     training_seconds,
 )
+from roofline.accounting.config.config import dense_model
 from roofline.accounting.config.file import load_preset
 from roofline.accounting.inference import (
     compute_bound_from,
-    critical_batch,
     decode_bytes,
     decode_flops,
     kv_bytes_per_token,
@@ -103,10 +103,11 @@ def test_weights_that_a_decode_step_reads():
 
 def test_critical_batch():
     """Austin et al. 2025: 240 for TPU v5e in bf16, 120 with int8 weights; H100 SXM 295 and 148."""
-    assert round(critical_batch(1.97e14, 8.2e11)) == 240
-    assert round(critical_batch(1.97e14, 8.2e11, weight_bytes=1)) == 120
-    assert round(critical_batch(989.5e12, 3.35e12)) == 295
-    assert round(critical_batch(989.5e12, 3.35e12, weight_bytes=1)) == 148
+    dense = dense_model(8e9)
+    assert compute_bound_from(dense, 0, 1.97e14, 8.2e11) == 241  # 240.2, rounded up
+    assert compute_bound_from(dense, 0, 1.97e14, 8.2e11, weight_bytes=1) == 121
+    assert compute_bound_from(dense, 0, 989.5e12, 3.35e12) == 296
+    assert compute_bound_from(dense, 0, 989.5e12, 3.35e12, weight_bytes=1) == 148
 
 
 def test_the_batch_from_which_a_step_computes_as_long_as_it_reads():

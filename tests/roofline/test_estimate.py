@@ -13,8 +13,8 @@ import pytest
 from results.record import Environment, Record
 from results.store.runs import RunWriter
 from roofline.__main__ import main
-from roofline.accounting.answers.answer import billions, duration, number, size
-from roofline.commands.estimate import command as estimate
+from roofline.commands import estimate
+from roofline.estimate.answer import billions, duration, number, size
 
 ROOT = Path(__file__).parents[2]
 
@@ -400,7 +400,7 @@ BAD = {
     "params --model gpt2 --config x.json": "give one model",
     "params --config /no/such/config.json": "cannot read",
     "matmul --shape 4096 --gpu t4 --dtype bf16": "t4 has no hardware path for bf16; its dtypes are",
-    "flops --model gpt2 --convention 6nd --recompute selective": "counts no attention of its own",
+    "flops --model gpt2 --convention 6nd --checkpoint selective": "counts no attention of its own",
     "matmul --shape 4x4 --gpu t4": "must be MxNxK",
     "matmul --shape 4096 --gpu t4 --dtype bf17": "'bf17' is not known; did you mean bf16",
     "fit --gpu h100-sxm --gpus 0": "must be a whole number from 1",

@@ -6,8 +6,7 @@ import pytest
 from test_estimate import call, data_of, measured_run, text_of
 
 from roofline.accounting.config.file import load_preset
-from roofline.accounting.inference import decode_bytes, decode_flops
-from roofline.accounting.reply import Serving, decode_seconds
+from roofline.accounting.inference import Serving, decode_bytes, decode_flops, decode_seconds
 
 
 def test_utilization_of_palm(capsys):
@@ -30,7 +29,7 @@ def test_utilization_of_nanogpt(capsys):
 def test_utilization_of_days(capsys):
     """The lecture's 143.92659 days of 70B on 15T tokens are an MFU of 0.5; all again forward is a third more."""
     line = "mfu --params 70e9 --tokens 15e12 --days 143.92659 --gpu h100-sxm --peak 989.5e12 --gpus 1024"
-    data = data_of(capsys, f"{line} --recompute full")
+    data = data_of(capsys, f"{line} --checkpoint full")
     assert round(data["mfu"], 6) == 0.5
     assert data["hfu"] == pytest.approx(data["mfu"] * 8 / 6)
 
@@ -72,7 +71,7 @@ def test_generation_by_parameters_says_what_does_not_fit(capsys):
 
 def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
     """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the first."""
-    from roofline.accounting.answers.budget import loss_along, size_against_data
+    from roofline.estimate.budgets import loss_along, size_against_data
 
     curve = size_against_data(6 * 70e9 * 15e12, 20, (70e9, 15e12))
     budget, ratio = curve.lines.values()
@@ -165,7 +164,7 @@ def test_a_model_by_its_dimensions(capsys, line, total):
 
 
 REFUSED = {
-    "flops --model mamba-2.8b --recompute selective": "counts no attention of its own",
+    "flops --model mamba-2.8b --checkpoint selective": "counts no attention of its own",
     "memory --model mamba-2.8b": "is not estimated",
     "params --layers 2 --width 8": "needs --heads, --vocab, --ffn, too",
     "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "give one model",

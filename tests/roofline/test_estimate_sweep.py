@@ -9,8 +9,8 @@ import json
 import pytest
 from test_estimate import call, data_of, text_of
 
-from roofline.commands.estimate.parts import PARTS
-from roofline.commands.estimate.sweep import draw, memory_marks, over, swept
+from roofline.commands.estimate import draw_sweep
+from roofline.estimate.sweep import Over, memory_marks, swept
 from roofline.page.estimates import estimates_of
 from roofline.plot.estimates import draw_lines, draw_parts
 
@@ -27,7 +27,7 @@ DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
     ],
 )
 def test_values_of_an_option(text, values):
-    assert over(text).values == values
+    assert Over.read(text).values == values
 
 
 def test_each_point_is_the_answer_to_its_options(capsys):
@@ -54,18 +54,18 @@ def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
 def test_points_that_do_not_fit_are_marked(capsys):
     """Llama 3 8B on one H100 (85.0 GB): 16.06 GB of weights, 2048 x 131,072 bytes of cache a sequence: 256 fit."""
     words = "infer --model llama-3-8b --gpu h100-sxm --over batch=128:1024:x2"
+    given, over = {"model": "llama-3-8b", "gpu": "h100-sxm"}, Over.read("batch=128:1024:x2")
     fits = [line.split()[-1] for line in text_of(capsys, f"sweep {words}").splitlines()]
     assert fits == ["fits", "yes", "yes", "no", "no"]
-    texts = {
-        text.get_text().strip(): text.get_position()[0] for text in draw(swept(words.split(), PARTS)).axes[0].texts
-    }
+    axes = draw_sweep(swept("infer", given, [over]), "").axes[0]
+    texts = {text.get_text().strip(): text.get_position()[0] for text in axes.texts}
     assert texts["does not fit from 512"] == 512
 
 
 def test_what_fits_only_from_a_place_on_is_marked_up_to_it():
     """Llama 3 8B trained with 142.7 GB on one H100 of 85.0 GB, with 72.4 GB on each of two."""
-    words = "memory --model llama-3-8b --gpu h100-sxm --over tensor-parallel=1:4:x2"
-    rows = swept(words.split(), PARTS).rows
+    over = Over.read("tensor-parallel=1:4:x2")
+    rows = swept("memory", {"model": "llama-3-8b", "gpu": "h100-sxm"}, [over]).rows
     assert [row["fits"] for row in rows] == [False, True, True]
     assert memory_marks(rows, "tensor-parallel") == {"does not fit up to 1": 1}
 
@@ -79,7 +79,9 @@ def test_what_does_not_fit_is_named_on_a_page(capsys, tmp_path):
 
 def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batch(tmp_path, capsys):
     words = f"{DECODE} --over batch=1:2048:x4 --over weight-dtype=bf16,int8".split()
-    axes = draw(swept(words, PARTS)).axes[0]
+    given = {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 128}
+    overs = [Over.read("batch=1:2048:x4"), Over.read("weight-dtype=bf16,int8")]
+    axes = draw_sweep(swept("infer", given, overs), "").axes[0]
     lines = {line.get_label(): line.get_xydata() for line in axes.get_lines() if len(line.get_xdata()) > 2}
     assert set(lines) == {"weight-dtype bf16", "weight-dtype int8"}
     assert [x for x, _ in lines["weight-dtype int8"]] == [1, 4, 16, 64, 256, 1024]

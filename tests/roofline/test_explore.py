@@ -6,19 +6,20 @@ import json
 import shlex
 import socket
 import sys
+import tomllib
 
 import pytest
 from test_estimate import call, measured_run
 
 from roofline.__main__ import main
-from roofline.accounting.answers.answer import in_words
 from roofline.commands import explore
-from roofline.commands.estimate.arguments import positive
+from roofline.estimate.answer import in_words
+from roofline.estimate.values import positive
 
 streamlit = pytest.importorskip("streamlit", reason="the calculators need Streamlit: pip install -e '.[explore]'")
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself
 
-CALCULATORS = sorted(path.stem for path in (explore.APP.parent / "calculators").glob("[a-z]*.py"))
+CALCULATORS = tuple(tomllib.loads(explore.APP.with_name("calculators.toml").read_text())["pages"])
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +29,9 @@ def main_module(monkeypatch):
 
 
 def draw_page(page):
-    from importlib import import_module
-
     from roofline.explore.page import draw
 
-    draw(import_module(f"roofline.explore.calculators.{page}"))
+    draw(page)
 
 
 def opened(page, **address):
@@ -121,16 +120,11 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
     assert "pip install -e '.[explore]'" in capsys.readouterr().err
 
 
-def test_a_calculator_is_a_file_of_the_folder_and_a_page():
+def test_the_first_calculator_opens_without_an_address():
     from streamlit.testing.v1 import AppTest
 
-    from roofline.explore.app import found
-
-    assert (
-        AppTest.from_file(str(explore.APP), default_timeout=60).run().title[0].value
-        == next(iter(found().values())).TITLE
-    )
-    assert sorted(found()) == CALCULATORS
+    app = AppTest.from_file(str(explore.APP), default_timeout=60).run()
+    assert (app.title[0].value, app.radio(key="page").value) == ("Training time", CALCULATORS[0])
 
 
 def test_experts_are_shared_among_data_parallel_devices_where_a_model_has_some(capsys):

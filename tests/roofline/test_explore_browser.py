@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 from test_explore import CALCULATORS, typed
 
-from roofline.accounting.answers.answer import in_words
+from roofline.estimate.answer import in_words
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

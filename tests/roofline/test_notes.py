@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from roofline.accounting.activations import Kernels, model_activations
-from roofline.accounting.answers.answer import number, size
 from roofline.accounting.budget import SECONDS_PER_DAY, affordable_flops, largest_params, six_nd, training_seconds
 from roofline.accounting.config.file import load_preset, read_config
 from roofline.accounting.flops import train_flops
@@ -19,6 +18,7 @@ from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
 from roofline.commands.notes import load_notes
+from roofline.estimate.answer import number, size
 from roofline.hardware.gpu import find_gpu, load_gpus
 from roofline.model import intensity, ridge_intensity
 from roofline.work import bytes_of, elementwise_work, matmul_work
@@ -57,7 +57,7 @@ FORWARD = train_flops(LARGE, 4096, convention="gemm-full").forward
 BLOCK = FORWARD["attention_projections"] + FORWARD["mlp"]
 GPT_3 = load_preset("gpt-3")
 GPT_3_FLOPS = 300_000_000_000 * train_flops(GPT_3, 2048, convention="6nd").per_token
-FULL = train_flops(GPT_3, 2048, convention="gemm-full", recompute="full", is_flash=False)
+FULL = train_flops(GPT_3, 2048, convention="gemm-full", checkpoint="full", is_flash=False)
 TIED = count_parameters(load_preset("notes-1.28b")).total
 EMBEDDING = count_parameters(SMALL).components["embedding"]
 WITH_FP8 = {gpu.architecture for gpu in load_gpus().values() if "fp8e4m3" in gpu.peaks_flops_per_s}

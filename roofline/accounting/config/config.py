@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 MOST = 10**12
 """No extent, batch or length is larger; more is a slip of the keyboard or a hostile file."""
@@ -131,6 +131,8 @@ class ModelConfig:
     experts: Experts | None = None
     state: StateSpace | None = None
     """Of a model without attention, whose heads have no width."""
+    parameters: int = 0
+    """Of a dense model that is known by their number alone, see `dense_model`; 0 otherwise."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
     """What the file left out, and what its family takes then."""
@@ -165,3 +167,11 @@ class ModelConfig:
         if self.context is None or sequence <= self.context:
             return list(self.assumptions)
         return [f"{sequence} tokens are more than the {self.context} that the model is made for", *self.assumptions]
+
+
+def dense_model(parameters: float) -> ModelConfig:
+    """Return a dense model of so many parameters: one matrix, no heads, so neither attention nor a cache is counted."""
+    sizes: dict[str, Any] = dict.fromkeys(("width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary"), 0)
+    source = "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1"
+    name, whole = f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e"), max(1, round(parameters))
+    return ModelConfig(name=name, family="parameters", parameters=whole, layers=1, is_tied=True, source=source, **sizes)

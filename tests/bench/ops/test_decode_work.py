@@ -10,12 +10,11 @@ from bench.decode import OPS, OPTIONS
 from bench.harness.data.inputs import torch_dtype
 from bench.harness.model.layers import FAMILIES, load_model
 from bench.harness.op import Case, UnsupportedCaseError
-from roofline.accounting.answers.infer import infer_answer
+from roofline import estimate
 from roofline.accounting.config.file import preset_names
-from roofline.accounting.inference import critical_batch
 from roofline.accounting.machines import gpu_machine
 from roofline.hardware.gpu import load_gpus
-from roofline.model import bound, intensity, least_time_s
+from roofline.model import bound, intensity, least_time_s, ridge_intensity
 from roofline.work import DTYPE_BITS
 
 OP = {op.name: op for op in OPS}
@@ -127,7 +126,7 @@ def test_a_step_is_what_estimate_infer_predicts(model, batch):
     """`python -m roofline estimate infer` leaves the logits out, as activations; nothing else is different."""
     length, config = 1000, load_model(model)
     machine = gpu_machine(load_gpus()["h100-sxm"])
-    row = infer_answer(config, [(machine, "bf16")], length, batch).rows[0]
+    row = estimate.infer(model=config, gpu="h100-sxm", prompt=length, batch=batch).rows[0]
     work = OP["decode-step"].work(case_of("decode-step", model, batch, length))
     logits = 2 * batch * config.vocabulary
     assert work.flops == row["decode_flops"]
@@ -142,7 +141,7 @@ def test_attention_nears_heads_over_key_heads_at_any_batch_and_a_block_turns_at_
     for batch in (1, 64, 4096):
         work = OP["decode-attention"].work(case_of("decode-attention", "llama-3-8b", batch, 131072))
         assert intensity(work.flops, work.bytes) == pytest.approx(4, rel=1e-4)
-    assert round(critical_batch(peak, bandwidth)) == 295
+    assert round(ridge_intensity(peak, bandwidth)) == 295
     works = {batch: OP["decode-block"].work(case_of("decode-block", "llama-3-8b", batch, 1)) for batch in range(1, 400)}
     turn = min(batch for batch, work in works.items() if work.flops / peak >= work.bytes / bandwidth)
     assert 295 < turn < 310  # later than the formula, because of the cache and the hidden states

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, print_grid
 from results.show.terminal import one_line
-from roofline.accounting.answers.answer import Answer, Step, count, duration, in_words, memory, number, size
+from roofline.estimate.answer import Answer, Step, count, duration, memory, number, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,8 +30,7 @@ def print_answer(console: Console, answer: Answer) -> None:
         _print_lines(console, *_paragraph("! ", warning, width))
     if answer.warnings:
         _print_lines(console, "")
-    main = [in_words(key, value) for key in answer.main if (value := answer.values.get(key)) is not None]
-    if main:
+    if main := answer.said():
         _print_lines(console, *_paragraph("=> ", ", ".join(main), width), "")
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         columns = [

@@ -59,6 +59,10 @@ class Answer:
     warnings: Sequence[str] = ()
     """What speaks against the whole answer, such as a model that does not fit; shown before everything else."""
 
+    def said(self) -> list[str]:
+        """Return what was asked for first of all, in the units that people use."""
+        return [in_words(key, value) for key in self.main if (value := self.values.get(key)) is not None]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: the values, the rows, and what they stand on."""
         rows = {"rows": [dict(row) for row in self.rows]} if self.rows else {}

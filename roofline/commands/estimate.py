@@ -1,0 +1,215 @@
+"""`python -m roofline estimate`: what a tensor, a model or a training run costs, each worked out step by step."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.show.terminal import OutputError, Parser, fail, print_out
+from results.show.theme import add_theme
+from results.store.runfile import StoreError
+from roofline.estimate import QUESTIONS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from roofline.estimate.answer import Answer
+    from roofline.estimate.sweep import Sweep
+
+EXAMPLES = """examples:
+  python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
+  python -m roofline estimate fit --gpu h100-sxm --gpus 8 --bytes-per-param 16
+  python -m roofline estimate chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5
+  python -m roofline estimate params --model llama-3-8b
+  python -m roofline estimate flops --config path/to/config.json --sequence 8192 --convention palm
+  python -m roofline estimate memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
+  python -m roofline estimate mfu --params 540e9 --tokens-per-s 238e3 --gpu h100-sxm --gpus 6144 --peak 275e12
+  python -m roofline estimate gpus --params 70e9 --tokens 15e12 --days 90 --mfu 0.4 --gpu h100-sxm
+  python -m roofline estimate generate --model llama-3-8b --gpu h100-sxm --output-tokens 512 --batch 8 --price 2.5
+  python -m roofline estimate params --layers 16 --width 2048 --heads 32 --kv-heads 8 --ffn 8192 --vocab 128256 --tied
+  python -m roofline estimate infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --prompt 4096 --batch 16
+  python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
+  python -m roofline estimate tensor --shape 49152x12288 --dtype fp32
+  python -m roofline estimate dtype --value 1e-8
+
+  python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 --plot batch.png
+
+exit codes: 0 done, 2 a wrong value or an unreadable file
+"""
+SWEEP = """\
+Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds).
+--format text, csv or json; --plot PATH draws what was asked first, --theme in which colors."""
+PROG = "python -m roofline estimate"
+
+PLOTS = {
+    **dict.fromkeys(("params", "flops", "memory"), "draw the parts"),
+    **dict.fromkeys(("train", "chinchilla"), "draw parameters against tokens for the same compute"),
+}
+"""By estimate that has something to draw: what its picture is."""
+
+
+class _Question(Parser):
+    """The parser of one estimate; its options are made when it is used, because that imports all that answers it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Add the options, then parse."""
+        name = self.prog.rpartition(" ")[2]
+        if name in QUESTIONS:
+            _add_options(self, name)
+        return super().parse_known_args(args, namespace)
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command `estimate` to `python -m roofline`."""
+    parser = subparsers.add_parser(
+        "estimate",
+        description="Resource accounting. Each answer shows its arithmetic, its formula, its source and what it leaves "
+        "out.\nNumbers may be written 70e9 or 70B. Nothing is measured here.",
+        epilog=EXAMPLES,
+    )
+    questions = parser.add_subparsers(metavar="WHAT", required=True, parser_class=_Question)
+    for name, (_, help_text) in QUESTIONS.items():
+        inner = questions.add_parser(name, help=help_text)
+        inner.add_argument("--plot", type=Path, metavar="PATH", help=PLOTS.get(name, argparse.SUPPRESS))
+        if name in PLOTS:
+            add_theme(inner)
+        inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+        inner.set_defaults(run=run, question=name, theme="light")
+    sweep = questions.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
+    sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")
+    sweep.set_defaults(run=run, question="sweep")
+
+
+def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add an option for each parameter of an estimate; the estimate itself reads and checks what is typed."""
+    from roofline import estimate
+    from roofline.accounting.config.file import preset_names
+    from roofline.estimate.question import parameters
+
+    function = getattr(estimate, name)
+    parser.description = str(function.__doc__).partition("\n")[0]
+    for parameter in parameters(function).values():
+        kind: dict[str, Any] = {"metavar": parameter.metavar}
+        if parameter.read is bool:
+            kind = {"action": "store_true"}
+        elif parameter.takes_several:
+            kind |= {"action": "append"}
+        help_text = parameter.help.replace("%", "%%")
+        parser.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, **kind)
+    if name == "params":
+        from textwrap import fill
+
+        parser.epilog = fill(f"presets: {', '.join(preset_names())}", 100, break_on_hyphens=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was asked for; return the exit code, 2 for what cannot be answered, read or written."""
+    from roofline.accounting.config.config import ConfigError
+    from roofline.ceilings import CeilingError
+    from roofline.hardware.gpu import UnknownGpuError
+
+    try:
+        print_out(_swept(args.words) if args.question == "sweep" else _answered(args))
+    except (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError) as error:
+        return fail(f"{PROG} {args.question}", error)
+    return 0
+
+
+def _answered(args: argparse.Namespace) -> str:
+    from results.show.export import Table
+    from roofline import estimate
+    from roofline.estimate.question import parameters
+    from roofline.estimate.show import print_answer
+
+    function = getattr(estimate, args.question)
+    answer: Answer = function(**{key: getattr(args, key) for key in parameters(function)})
+    if args.plot is not None:
+        _draw(answer, args.plot, args.theme)
+    table = Table(rows=lambda: answer.rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
+    return table.render("table" if args.format == "text" else args.format)
+
+
+def _swept(words: Sequence[str]) -> str:
+    from results.show.export import Table
+    from results.show.picture import check_picture, save_picture
+    from roofline.accounting.config.config import ConfigError
+    from roofline.estimate.show import print_rows
+    from roofline.estimate.sweep import Over, swept
+
+    own = Parser(prog=f"{PROG} sweep", add_help=False)
+    own.add_argument("--over", action="append", default=[])
+    own.add_argument("--format", choices=("text", "csv", "json"), default="text")
+    own.add_argument("--plot", type=Path)
+    add_theme(own)
+    asked, rest = argparse.ArgumentParser.parse_known_args(own, list(words))  # the rest is of another parser
+    if not rest or rest[0] not in QUESTIONS:
+        raise ConfigError(f"sweep needs one of: {', '.join(QUESTIONS)}")
+    name, *rest = rest
+    given = vars(_Question(prog=f"{PROG} {name}").parse_args(rest))
+    sweep = swept(name, given, [Over.read(text) for text in asked.over])
+    if asked.plot:
+        check_picture(asked.plot)
+        title = f"{QUESTIONS[name][1]}: {' '.join(rest)}"
+        save_picture(draw_sweep(sweep, title, asked.theme), asked.plot)
+    table = Table(
+        rows=lambda: sweep.rows,
+        document=lambda: {"rows": sweep.rows},
+        draw=lambda console: print_rows(console, sweep.rows, sweep.columns),
+    )
+    return table.render("table" if asked.format == "text" else asked.format)
+
+
+def _draw(answer: Answer, path: Path, theme: str) -> None:
+    """Write the picture of the parts of an answer.
+
+    Raises:
+        ConfigError: it has none.
+        StoreError: the picture cannot be written.
+    """
+    from results.show.picture import check_picture, save_picture
+    from roofline.accounting.config.config import ConfigError
+    from roofline.plot.estimates import draw_lines, draw_parts
+
+    check_picture(path)
+    words = ", ".join(answer.said())
+    if answer.curve:
+        x, y, lines, marks, dots = answer.curve
+        points = {**lines, **{name: [dot] for name, dot in dots.items()}}
+        save_picture(draw_lines(f"{answer.title}: {words}", x, y, points, marks, theme), path)
+        return
+    parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
+    if not parts:
+        raise ConfigError(
+            "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
+        )
+    save_picture(draw_parts(answer.title, words, parts, theme), path)
+
+
+def draw_sweep(sweep: Sweep, title: str, theme: str = "light") -> Figure:
+    """Return the picture of a sweep: what was asked first along the first option, a line for each of the others.
+
+    Raises:
+        ConfigError: the option or what is asked has no numbers.
+    """
+    from roofline.accounting.config.config import ConfigError
+    from roofline.estimate.sweep import memory_marks
+    from roofline.plot.estimates import draw_lines
+
+    x, y = sweep.overs[0].option, sweep.main[0]
+    apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
+    telling = [name for name in sweep.columns if name in apart]
+    drawn: dict[str, list[dict[str, Any]]] = {}
+    for row in sweep.rows:
+        if not isinstance(row[x], str) and isinstance(row[y], int | float):
+            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in telling), []).append(row)
+    if not drawn:
+        raise ConfigError(f"--plot needs numbers along --{x}: {y} has none")
+    marks: dict[str, float] = {}
+    for name, rows in drawn.items():
+        turns = [row["critical_batch"] for row in rows if x == "batch" and row.get("critical_batch")]
+        marks |= {f"critical batch {name}".strip(): place for place in turns}
+        marks |= {f"{words} {name}".strip(): place for words, place in memory_marks(rows, x).items()}
+    lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
+    return draw_lines(title, x, y.replace("_", " "), lines, marks, theme)

@@ -1,0 +1,516 @@
+"""Estimates of budgets: training time, utilization, devices needed, largest and compute-optimal models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any, Unpack
+
+from results.show.terminal import say
+from roofline.accounting.budget import (
+    FITTED_LOSS,
+    FITTED_LOSS_SOURCE,
+    SECONDS_PER_DAY,
+    TOKENS_PER_PARAM,
+    affordable_flops,
+    affordable_tokens,
+    compute_optimal_params,
+    fitted_loss,
+    largest_params,
+    six_nd,
+    training_seconds,
+)
+from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
+from roofline.accounting.machines import TRAINING, Machine
+from roofline.accounting.parameters import count_parameters
+from roofline.accounting.state import RECIPES, bytes_per_param
+from roofline.ceilings import Ceilings
+from roofline.estimate.answer import Answer, Curve, Step, billions, by_machine, devices, number, size
+from roofline.estimate.answer import memory as in_gib
+from roofline.estimate.models import Convention, Optimizer, Recipe
+from roofline.estimate.options import (
+    Computing,
+    Machines,
+    Serving,
+    Use,
+    machines_of,
+    model_of,
+    run_of,
+    sources_of,
+    uses_of,
+)
+from roofline.estimate.question import question
+from roofline.estimate.values import Model, Number, Share, Whole
+from roofline.model import judge
+from roofline.model import mfu as mfu_of
+
+LEFT_OUT = "left out, unless MFU has it: communication, data, checkpoints, failures, evaluation"
+
+
+def _training_uses(
+    options: Mapping[str, Any], mfu: float | None, memory: float | None = None
+) -> tuple[list[Use], list[str]]:
+    """Return machines and dtypes, and notes; if a measured run has no MFU, stderr names the one assumed instead."""
+    uses, missing = uses_of(options, memory)
+    for machine, dtype in uses:
+        if machine.run and mfu is None and dtype not in machine.mfu:
+            say(f"note: {machine.mfu_of(dtype, None)[1]}")
+    return uses, [*dict.fromkeys(machine.mfu_of(dtype, mfu)[1] for machine, dtype in uses), *missing]
+
+
+def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> tuple[float, str, list[str]]:
+    """Return the FLOPs of a training run, in words how they are counted, and notes."""
+    found = train_flops(config, sequence, convention=convention_of(config, convention, "6nd"))
+    flops = found.per_token * tokens
+    if config.parameters:
+        notes = ["6 N D leaves out attention's own products; N are the parameters that a token meets"]
+        return flops, f"6 x {number(config.parameters)} x {number(tokens)}", notes
+    notes = [f"convention '{convention}': {found.convention.formula}; sequences of {sequence} tokens"]
+    return flops, f"{number(found.per_token)} per token x {number(tokens)}", [*notes, *config.notes_on(sequence)]
+
+
+def cost_of(machine: Machine, gpus: int, seconds: float, price: float | None) -> dict[str, float | None]:
+    """Return the price of devices for a time, and the most energy that they draw, by the power of the datasheet."""
+    return {
+        "price": None if price is None else price * gpus * seconds / 3600,
+        "energy_j": None if machine.power_w is None else machine.power_w * gpus * seconds,
+    }
+
+
+@question
+def train(
+    tokens: Number,
+    model: Model | None = None,
+    params: Number | None = None,
+    sequence: Whole = 2048,
+    convention: Convention = "6nd",
+    gpus: Whole = 1,
+    price: Number | None = None,
+    mfu: Share | None = None,
+    **options: Unpack[Serving],
+) -> Answer:
+    """Days that a training run takes, and what it costs."""
+    uses, notes = _training_uses(options, mfu)
+    config = model_of(model, options, params)
+    flops, counted, counting = _run_flops(config, tokens, sequence, convention)
+    rows: list[dict[str, Any]] = []
+    for machine, dtype in uses:
+        share = machine.mfu_of(dtype, mfu)[0]
+        seconds = training_seconds(flops, machine.peak(dtype), gpus, share)
+        row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "mfu": share}
+        row |= {"flops": flops, "seconds": seconds} | cost_of(machine, gpus, seconds, price)
+        rows.append(row | {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600})
+    row, (machine, dtype) = rows[0], uses[0]
+    speed = affordable_flops(machine.peak(dtype), gpus, row["mfu"], 1)
+    hours, run = number(row["device_hours"]), (count_parameters(config).active, tokens)
+    steps = [
+        Step("FLOPs", counted, number(flops)),
+        Step("speed", f"{gpus:,} x {number(machine.peak(dtype))} FLOP/s x {row['mfu']:.4g}", f"{number(speed)} FLOP/s"),
+        Step("seconds", f"{number(flops)} / {number(speed)}", f"{number(row['seconds'])} s"),
+        Step("days", f"{number(row['seconds'])} / 86,400", number(row["days"])),
+        Step("device hours", f"{gpus:,} x {number(row['seconds'])} / 3600", hours),
+    ]
+    if price is not None:
+        steps.append(Step("price", f"{hours} hours x {price:g}", number(row["price"])))
+    if machine.power_w is not None:
+        drawn = f"{hours} hours x {number(machine.power_w)} W at most"
+        steps.append(Step("energy", drawn, f"{number(row['energy_j'] / 3.6e9)} MWh"))
+    return Answer(
+        main=("days", "device_hours", "price"),
+        title=f"Training time on {devices(gpus)}",
+        values={"flops": flops} | by_machine(rows),
+        steps=steps,
+        formula="days = FLOPs / (devices x peak x MFU x 86,400)",
+        source=sources_of([machine for machine, _ in uses]),
+        assumptions=[*notes, *counting, LEFT_OUT],
+        rows=rows,
+        columns=[
+            *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU")),
+            *(("days", "days"), ("device_hours", "device hours")),
+        ],
+        worked=f"{machine.slug}, {dtype}",
+        curve=size_against_data(six_nd(*run), TOKENS_PER_PARAM, run),
+    )
+
+
+@question
+def mfu(
+    model: Model | None = None,
+    params: Number | None = None,
+    sequence: Whole = 2048,
+    batch: Whole = 1,
+    tokens_per_s: Number | None = None,
+    seconds_per_step: Number | None = None,
+    tokens: Number | None = None,
+    days: Number | None = None,
+    checkpoint: str = "none",
+    convention: Convention = "palm",
+    gpus: Whole = 1,
+    **options: Unpack[Serving],
+) -> Answer:
+    """MFU and HFU of a training run by every convention, or of the training steps of a saved run."""
+    if "measured" in options and tokens_per_s is None and seconds_per_step is None and days is None:
+        return _measured_mfu(options)
+    speed, counted = _tokens_per_s(sequence, batch, tokens_per_s, seconds_per_step, tokens, days)
+    uses, missing = uses_of(options)
+    config = model_of(model, options, params)
+    asked = convention_of(config, convention, "palm")
+    rows: list[dict[str, Any]] = []
+    for machine, dtype in uses:
+        for name in [asked] if config.parameters else _countable(asked, checkpoint):
+            found = train_flops(config, sequence, 1, name, checkpoint)
+            reached, peak = found.per_token * speed, gpus * machine.peak(dtype)
+            row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "convention": name}
+            row |= {"flops_per_token": found.per_token, "flops_per_s": reached, "mfu": mfu_of(reached, peak)}
+            executed = found.hardware_flops / found.tokens
+            rows.append(row | {"hfu": mfu_of(executed * speed, peak), "tokens_per_s": speed})
+    chosen = [row for row in rows if row["convention"] == asked]
+    row, (machine, dtype) = chosen[0], uses[0]
+    notes = ["executed: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
+    if config.parameters:
+        notes = ["6 N leaves out attention's own products"]
+    return Answer(
+        title=f"Utilization of {devices(gpus)}",
+        values=by_machine(chosen),
+        main=("mfu", "hfu", "flops_per_s"),
+        warnings=[
+            f"{entry['gpu']}, {entry['convention']}: more than the peak; check tokens, devices and dtype"
+            for entry in rows
+            if entry["hfu"] > 1
+        ],
+        steps=[
+            Step("tokens/s", counted, number(speed)),
+            Step("FLOPs per token", asked, number(row["flops_per_token"])),
+            Step("speed", f"{number(row['flops_per_token'])} x {number(speed)}", number(row["flops_per_s"])),
+            Step(
+                "MFU",
+                f"{number(row['flops_per_s'])} / ({gpus:,} x {number(machine.peak(dtype))} FLOP/s)",
+                f"{100 * row['mfu']:.2f} %",
+            ),
+            Step("HFU", "the same of what is executed", f"{100 * row['hfu']:.2f} %"),
+        ],
+        formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU counts what is computed twice, too",
+        source=f"Chowdhery et al., PaLM (2022), appendix B; {sources_of([machine for machine, _ in uses])}",
+        assumptions=[*notes, *config.notes_on(sequence), *missing],
+        rows=rows if len(rows) > 1 else (),
+        columns=[
+            *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("convention", "convention")),
+            *(("flops_per_token", "FLOPs/token"), ("flops_per_s", "FLOP/s"), ("mfu", "MFU"), ("hfu", "HFU")),
+        ],
+        worked=f"{machine.slug}, {dtype}",
+    )
+
+
+def _countable(asked: str, checkpoint: str) -> list[str]:
+    """Return the conventions that can count what is recomputed, and the one asked for."""
+    without_attention = ("6nd", "6nd-no-embedding") if checkpoint == "selective" else ()
+    return [name for name in CONVENTIONS if name == asked or name not in without_attention]
+
+
+def _tokens_per_s(
+    sequence: int,
+    batch: int,
+    tokens_per_s: float | None,
+    seconds_per_step: float | None,
+    tokens: float | None,
+    days: float | None,
+) -> tuple[float, str]:
+    """Return the tokens of a second on all devices, by the one way that was given, and in words.
+
+    Raises:
+        ConfigError: none or several ways are given.
+    """
+    if [tokens_per_s, seconds_per_step, days].count(None) != 2:
+        raise ConfigError(
+            "give one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; or "
+            "--measured RUN alone"
+        )
+    if tokens_per_s is not None:
+        return float(tokens_per_s), "as given"
+    if seconds_per_step is not None:
+        return batch * sequence / seconds_per_step, f"{batch} x {sequence} / {number(seconds_per_step)} s"
+    if tokens is None or days is None:
+        raise ConfigError("--days needs --tokens, too")
+    return tokens / (days * SECONDS_PER_DAY), f"{number(tokens)} / ({days:g} x 86,400)"
+
+
+def _measured_mfu(options: Mapping[str, Any]) -> Answer:
+    """Return the utilization of the training steps of a saved run, as its records and ceilings have it."""
+    run = run_of(options)
+    source = f"run {run.environment.run_id}: its records and its peaks"
+    ceilings = Ceilings.from_dict(run.environment.hardware)
+    rows = []
+    for record in run.records:
+        judged = judge(record, ceilings) if record.op == TRAINING else None
+        if judged and judged.mfu is not None:
+            row: dict[str, Any] = {"case": record.case, "provider": record.provider, "dtype": record.dtype}
+            keys = ("mfu", "hfu", "flops_per_s", "tokens_per_s", "peak_kind")
+            rows.append(row | {key: getattr(judged, key) for key in keys})
+    if not rows:
+        raise ConfigError(f"no training step with a known peak in {source}")
+    rows.sort(key=lambda row: -row["mfu"])
+    return Answer(
+        title="Utilization of the training steps of a saved run",
+        values=dict(rows[0]),
+        main=("mfu", "hfu", "flops_per_s"),
+        steps=[],
+        formula="MFU = FLOPs of a step / (its median time x peak); HFU counts what is computed twice, too",
+        source=source,
+        assumptions=["of several steps, the one with the highest MFU stands first"],
+        rows=rows,
+        columns=[
+            *(("case", "case"), ("dtype", "dtype"), ("tokens_per_s", "tokens/s")),
+            *(("flops_per_s", "FLOP/s"), ("mfu", "MFU"), ("hfu", "HFU")),
+        ],
+    )
+
+
+@question
+def gpus(
+    model: Model | None = None,
+    params: Number | None = None,
+    bytes_per_param: Number | None = None,
+    recipe: Recipe | None = None,
+    optimizer: Optimizer = "adamw",
+    tokens: Number | None = None,
+    days: Number | None = None,
+    sequence: Whole = 2048,
+    convention: Convention = "6nd",
+    mfu: Share | None = None,
+    memory: Number | None = None,
+    **options: Unpack[Serving],
+) -> Answer:
+    """Devices that hold a model, or that train it in time."""
+    if days is not None and tokens is None:
+        raise ConfigError("--days needs --tokens, too")
+    uses, notes = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
+    each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
+    config = model_of(model, options, params)
+    total = count_parameters(config).total
+    held = total * each
+    flops, counting = None, ["the state is shared evenly (ZeRO 3); nothing is left for activations"]
+    if tokens is not None:
+        flops, _, more = _run_flops(config, tokens, sequence, convention)
+        counting += ["speed grows evenly with the devices; MFU has communication in it", *more]
+    rows = [_fleet_row(use, held, flops, days, mfu) for use in uses]
+    row, (machine, dtype) = rows[0], uses[0]
+    steps = [
+        Step("state", f"{number(total)} x {each:g} bytes, {counted}", size(held)),
+        Step(
+            "to hold it",
+            f"{size(held)} / {in_gib(machine.memory())}, rounded up",
+            f"{row['gpus_for_memory']:,}",
+        ),
+    ]
+    if row["gpus_for_time"] is not None:
+        speed = f"({number(machine.peak(dtype))} x {row['mfu']:.4g} x {days:g} x 86,400)"
+        steps.append(Step("in time", f"{number(flops or 0)} FLOPs / {speed}, rounded up", f"{row['gpus_for_time']:,}"))
+    steps.append(Step("devices", "the larger", f"{row['gpus']:,}"))
+    if row["days"] is not None:
+        steps.append(Step("days", f"on {devices(row['gpus'])}", number(row["days"])))
+    return Answer(
+        title="Devices needed",
+        values=by_machine(rows),
+        main=("gpus", "bound", "days"),
+        steps=steps,
+        formula="devices = max(bytes / memory, FLOPs / (peak x MFU x days x 86,400)), each rounded up",
+        source=f"CS336 (2025) lecture 2; {sources_of([machine for machine, _ in uses])}",
+        assumptions=[*counting, *notes],
+        rows=rows,
+        columns=[("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("bound", "bound by"), ("days", "days")],
+        worked=f"{machine.slug}, {dtype}",
+    )
+
+
+def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) -> tuple[float, str]:
+    """Return the bytes that stay for each parameter, and in words how they are counted.
+
+    Raises:
+        ConfigError: given and by a recipe, or not known without a model.
+    """
+    if given is not None and recipe is not None:
+        raise ConfigError("give --bytes-per-param or --recipe, not both")
+    if given is not None:
+        return given, "as given"
+    kept = RECIPES[recipe or "fp32"]
+    return bytes_per_param(kept, optimizer), f"{kept.name}, {optimizer}: {kept.source}"
+
+
+def _fleet_row(use: Use, held: float, flops: float | None, days: float | None, mfu: float | None) -> dict[str, Any]:
+    machine, dtype = use
+    for_memory = gpus = ceil(held / machine.memory())
+    for_time = took = share = None
+    if flops is not None:
+        share = machine.mfu_of(dtype, mfu)[0]
+        alone = training_seconds(flops, machine.peak(dtype), 1, share) / SECONDS_PER_DAY
+        for_time = None if days is None else ceil(alone / days)
+        gpus = max(for_memory, for_time or 1)
+        took = training_seconds(flops, machine.peak(dtype), gpus, share) / SECONDS_PER_DAY
+    return {
+        "gpu": machine.slug,
+        "dtype": dtype,
+        "gpus": gpus,
+        "bound": "time" if (for_time or 0) > for_memory else "memory",
+        "days": took,
+        "mfu": share,
+        "gpus_for_memory": for_memory,
+        "gpus_for_time": for_time,
+        "state_bytes": held,
+        "flops": flops,
+    }
+
+
+@question
+def fit(
+    bytes_per_param: Number | None = None,
+    recipe: Recipe | None = None,
+    optimizer: Optimizer = "adamw",
+    gpus: Whole = 1,
+    memory: Number | None = None,
+    **options: Unpack[Machines],
+) -> Answer:
+    """Largest model whose state fits in the memory of devices."""
+    machines = machines_of(options, memory)
+    each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
+    rows: list[dict[str, Any]] = []
+    for machine in machines:
+        params = int(largest_params(machine.memory(), gpus, each))
+        row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": machine.memory(), "params": params}
+        rows.append(row | {"bytes_per_param": each})
+    first = rows[0]
+    held = size(gpus * first["memory_bytes"])
+    return Answer(
+        main=("params",),
+        title=f"Largest model whose state fits on {devices(gpus)}",
+        warnings=[f"this leaves no headroom; with 10 % left free it is {billions(0.9 * first['params'])} parameters"],
+        values=by_machine(rows),
+        steps=[
+            Step("memory", f"{gpus:,} x {in_gib(first['memory_bytes'])}", held),
+            Step("bytes per parameter", counted, f"{each:g}"),
+            Step("parameters", f"{held} / {each:g}", billions(first["params"])),
+        ],
+        formula="N = devices x memory / bytes per parameter",
+        source=f"CS336 (2025) lecture 2; {sources_of(machines)}",
+        assumptions=[
+            "the state is sharded evenly over all devices (ZeRO 3), nothing is left for activations: an upper bound",
+            *(
+                f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 bytes hold "
+                f"{billions(largest_params(sold, gpus, each))} parameters"
+                for machine in machines
+                if (sold := machine.sold_bytes)
+            ),
+        ],
+        rows=rows,
+        columns=[("gpu", "GPU"), ("gpus", "GPUs"), ("memory_bytes", "memory"), ("params", "parameters")],
+        worked=first["gpu"],
+    )
+
+
+@question
+def chinchilla(
+    flops: Number | None = None,
+    days: Number | None = None,
+    tokens_per_param: Number = TOKENS_PER_PARAM,
+    gpus: Whole = 1,
+    mfu: Share | None = None,
+    **options: Unpack[Computing],
+) -> Answer:
+    """Compute-optimal model of a budget: of FLOPs, or of devices and days."""
+    uses: list[Use] = []
+    notes: list[str] = []
+    if flops is None:
+        if days is None:
+            raise ConfigError("give a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
+        uses, notes = _training_uses(options, mfu)
+    elif days is not None or not options.keys().isdisjoint(("gpu", "measured")):
+        raise ConfigError("give --flops, or a machine and --days, not both")
+    rows: list[dict[str, Any]] = []
+    budget: list[Step] = []
+    for machine, dtype in uses:
+        share, seconds = machine.mfu_of(dtype, mfu)[0], (days or 0) * SECONDS_PER_DAY
+        of_budget = affordable_flops(machine.peak(dtype), gpus, share, seconds)
+        place = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "days": days, "mfu": share}
+        rows.append(place | _optimal_of(of_budget, tokens_per_param))
+        told = f"{gpus:,} x {number(machine.peak(dtype))} x {share:.4g} x {days:g} x 86,400"
+        budget = budget or [Step("FLOPs", told, number(of_budget))]
+    row = rows[0] if rows else _optimal_of(flops or 0, tokens_per_param)
+    return Answer(
+        main=("params", "tokens"),
+        title="Compute-optimal model for "
+        + (f"{number(row['flops'])} FLOPs" if not uses else f"{devices(gpus)} and {days:g} days"),
+        values=by_machine(rows) if uses else row,
+        steps=[
+            *budget,
+            Step(
+                "parameters",
+                f"sqrt({number(row['flops'])} / {six_nd(1, tokens_per_param):g})",
+                billions(row["params"]),
+            ),
+            Step("tokens", f"{tokens_per_param:g} x {billions(row['params'])}", billions(row["tokens"])),
+            Step("fitted loss", FITTED_LOSS, f"{row['fitted_loss']:.3f} nats per token"),
+        ],
+        formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
+        source="; ".join(
+            [
+                "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)",
+                *dict.fromkeys(machine.source for machine, _ in uses),
+            ]
+        ),
+        assumptions=[
+            f"{tokens_per_param:g} tokens per parameter; 6 N D leaves out attention's own products",
+            f"loss: {FITTED_LOSS_SOURCE}",
+            "optimal for training alone: a model that is used much is trained smaller and longer",
+            *notes,
+        ],
+        rows=rows,
+        columns=[
+            *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU"), ("flops", "FLOPs")),
+            *(("params", "parameters"), ("tokens", "tokens"), ("fitted_loss", "fitted loss")),
+        ]
+        if uses
+        else (),
+        worked=f"{row['gpu']}, {row['dtype']}" if uses else "",
+        curve=size_against_data(row["flops"], tokens_per_param),
+    )
+
+
+def _optimal_of(flops: float, tokens_per_param: float) -> dict[str, float]:
+    """Return parameters, tokens and fitted loss of a number of FLOPs.
+
+    Raises:
+        ConfigError: the budget is so small that no parameter is left.
+    """
+    params = compute_optimal_params(flops, tokens_per_param)
+    if params < 1:
+        raise ConfigError(f"{flops:g} FLOPs are too few for a model of one parameter")
+    tokens = tokens_per_param * params
+    return {"flops": flops, "params": params, "tokens": tokens, "fitted_loss": fitted_loss(params, tokens)}
+
+
+SIZES = [10 ** (power / 12) for power in range(-18, 19)]
+"""Times the compute-optimal parameters: the models along a budget, from a thirtieth to the thirtyfold."""
+
+
+def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, float] | None = None) -> Curve:
+    """Return the picture of N against D: all models that a budget trains, and those of so many tokens a parameter.
+
+    Args:
+        flops: C of 6 N D = C.
+        tokens_per_param: r of D = r N; both lines meet in the compute-optimal model.
+        run: parameters and tokens of a run, to be compared with it.
+    """
+    best = compute_optimal_params(flops, tokens_per_param)
+    sizes = [best * factor for factor in SIZES]
+    lines = {
+        f"{number(flops)} FLOPs: D = C / (6 N)": [(params, affordable_tokens(flops, params)) for params in sizes],
+        f"{tokens_per_param:g} tokens per parameter": [(params, tokens_per_param * params) for params in sizes],
+    }
+    dots = {"compute-optimal": (best, tokens_per_param * best)} | ({"this run": run} if run else {})
+    return Curve("parameters N", "tokens D", lines, {}, dots)
+
+
+def loss_along(flops: float) -> list[tuple[float, float]]:
+    """Return (parameters, fitted loss) of models that are trained with a compute budget, D = C / (6 N) tokens each."""
+    sizes = (compute_optimal_params(flops) * factor for factor in SIZES)
+    return [(params, fitted_loss(params, affordable_tokens(flops, params))) for params in sizes]

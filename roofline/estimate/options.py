@@ -1,0 +1,211 @@
+"""The options that several estimates share: how to name a model and a machine."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from results.compare.selection import Selection, Wanted, since
+from results.store.runs import Run
+from roofline.accounting.config.config import ConfigError, ModelConfig, dense_model
+from roofline.accounting.config.file import load_config, load_preset, read_config
+from roofline.accounting.machines import Machine, gpu_machine, run_machine
+from roofline.estimate.values import Names, Number, OneOf, SomeOf, Whole
+from roofline.hardware.gpu import find_gpu
+from roofline.work import DTYPES
+
+STYLES = {
+    "llama": {
+        "layers": "num_hidden_layers",
+        "width": "hidden_size",
+        "heads": "num_attention_heads",
+        "kv_heads": "num_key_value_heads",
+        "head_dim": "head_dim",
+        "ffn": "intermediate_size",
+        "vocab": "vocab_size",
+        "context": "max_position_embeddings",
+    },
+    "gpt2": {
+        "layers": "n_layer",
+        "width": "n_embd",
+        "heads": "n_head",
+        "ffn": "n_inner",
+        "vocab": "vocab_size",
+        "context": "n_positions",
+    },
+}
+"""By style: the key of `config.json` that each dimension is."""
+
+NEEDED = ("layers", "width", "heads", "vocab")
+"""Dimensions that a model cannot do without; in style llama also `ffn`."""
+
+
+def moment(value: object) -> float:
+    """Return a moment in Unix time, as `results.compare.selection.since` reads it."""
+    try:
+        return since(str(value))
+    except ArgumentTypeError as error:
+        raise ConfigError(str(error)) from None
+
+
+class Dimensions(TypedDict, total=False):
+    """A model by its file or its dimensions."""
+
+    config: str
+    layers: Whole
+    width: Whole
+    heads: Whole
+    kv_heads: Whole
+    head_dim: Whole
+    ffn: Whole
+    vocab: Whole
+    context: Whole
+    tied: bool
+    style: Annotated[str, OneOf.of(STYLES)]
+
+
+class Machines(TypedDict, total=False):
+    """GPUs of the table, or the machine of a saved run, and which run `latest` is."""
+
+    gpu: Names
+    measured: str
+    op: Names
+    provider: Names
+    device: str
+    since: Annotated[float, moment]
+
+
+class Computing(Machines, total=False):
+    """Machines, in which dtypes they compute, and figures in place of theirs."""
+
+    dtype: Annotated[list[str], SomeOf.of(DTYPES)]
+    peak: Number
+    bandwidth: Number
+
+
+class Training(Dimensions, Machines, total=False):
+    """A model and machines whose memory counts alone."""
+
+
+class Serving(Dimensions, Computing, total=False):
+    """A model and machines that compute."""
+
+
+def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params: float | None = None) -> ModelConfig:
+    """Return the model that is named by its preset, its file, its dimensions or its number of parameters.
+
+    Raises:
+        ConfigError: none or two are given, or it cannot be read.
+    """
+    sizes = {name: options[name] for name in STYLES["llama"] if name in options}
+    ways = [model is not None, "config" in options, bool(sizes)].count(True)
+    if params is not None:
+        if ways:
+            raise ConfigError("--params is in place of a model: leave --model, --config and dimensions out")
+        return dense_model(params)
+    if ways != 1:
+        raise ConfigError(
+            "give one model: --model PRESET, such as llama-3-8b, --config path/to/config.json, or its dimensions, "
+            "such as --layers 16 --width 2048 --heads 32 --ffn 8192 --vocab 128256"
+        )
+    if sizes:
+        return _by_dimensions(sizes, options.get("style", "llama"), options.get("tied", False))
+    if model is None:
+        return load_config(Path(options["config"]))
+    return model if isinstance(model, ModelConfig) else load_preset(model)
+
+
+def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> ModelConfig:
+    """Return the model of given dimensions.
+
+    Raises:
+        ConfigError: one is missing, or heads cannot share the width.
+    """
+    needed = NEEDED if style == "gpt2" else (*NEEDED, "ffn")
+    if missing := [f"--{name}" for name in needed if name not in sizes]:
+        raise ConfigError(f"a model by its dimensions needs {', '.join(missing)}, too")
+    values: dict[str, Any] = {"model_type": style, "tie_word_embeddings": is_tied}
+    values |= {key: sizes[name] for name, key in STYLES[style].items() if name in sizes}
+    if style == "gpt2":
+        values.setdefault("n_positions", 1024)
+    config = read_config(values, "the model of these dimensions")
+    return replace(config, source=f"a decoder of {style} style with the dimensions given", assumptions=())
+
+
+def run_of(options: Mapping[str, Any]) -> Run:
+    """Return the run that `measured` names.
+
+    Raises:
+        StoreError: there is none, or it cannot be read.
+    """
+    ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
+    chosen = Selection(Wanted(ops=ops, providers=providers), options.get("device"), options.get("since"))
+    return chosen.load(options["measured"])
+
+
+def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:
+    """Return the machines: GPUs of the table, that of a measured run, or one with nothing but the given figures.
+
+    Raises:
+        ConfigError: none is given.
+        UnknownGpuError: a GPU is not in the table.
+        StoreError: there is no such run, or it cannot be read.
+        CeilingError: the ceilings of the run cannot be used.
+    """
+    given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
+    given |= {} if memory is None else {"memory": memory}
+    machines = [gpu_machine(find_gpu(slug)) for slug in options.get("gpu", ())]
+    if "measured" in options:
+        run = run_of(options)
+        machines.append(run_machine(run, f"run {run.environment.run_id}"))
+    if not machines and given:
+        machines.append(Machine(slug="given", peaks_flops_per_s={}, source=""))
+    if not machines:
+        raise ConfigError(
+            "give a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or its own --peak, "
+            "--bandwidth or --memory"
+        )
+    return [_as_given(machine, given, options.get("dtype", ["bf16"])) for machine in machines]
+
+
+def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
+    changes: dict[str, Any] = {}
+    if "peak" in given:
+        changes["peaks_flops_per_s"] = dict.fromkeys(dtypes, float(given["peak"]))
+    if "bandwidth" in given:
+        changes["bandwidth_bytes_per_s"] = float(given["bandwidth"])
+    if "memory" in given:
+        changes |= {"memory_bytes": max(1, int(given["memory"])), "sold_bytes": None}
+    sources = [f"{' and '.join(given)} as given" if given else "", machine.source]
+    return replace(machine, **changes, source="; ".join(filter(None, sources)))
+
+
+Use = tuple[Machine, str]
+"""A machine and the dtype that it computes in."""
+
+
+def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:
+    """Return the machines with the dtypes that they have a peak of, and a line for each that they have not.
+
+    Raises:
+        ConfigError: none has any.
+    """
+    machines, dtypes = machines_of(options, memory), options.get("dtype", ["bf16"])
+    uses = [(machine, dtype) for machine in machines for dtype in dtypes]
+    found = [(machine, dtype) for machine, dtype in uses if dtype in machine.peaks_flops_per_s]
+    if not found:
+        machines[0].peak(dtypes[0])
+    missing = [
+        f"{machine.slug} has {machine.why_not(dtype)} {dtype}"
+        for machine, dtype in uses
+        if dtype not in machine.peaks_flops_per_s
+    ]
+    return found, missing
+
+
+def sources_of(machines: Sequence[Machine]) -> str:
+    """Return where the figures of machines come from, each once."""
+    return "; ".join(dict.fromkeys(machine.source for machine in machines))

@@ -1,0 +1,133 @@
+"""Estimates of tensors, number formats and matrix products."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import prod
+from typing import Annotated, Any, Unpack
+
+from roofline.accounting.machines import Machine
+from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
+from roofline.estimate.answer import Answer, Step, by_machine, count, duration, number
+from roofline.estimate.options import Computing, machines_of, sources_of
+from roofline.estimate.question import question
+from roofline.estimate.values import OneOf, SomeOf, Whole, exact, extents, product_shape
+from roofline.model import intensity
+from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work
+
+OUT_DTYPES = {"fp8e4m3": "bf16", "fp8e5m2": "bf16", "nvfp4": "bf16", "int8": "int32", "tf32": "fp32"}
+"""In what a product of the dtype is written; the others are written as they are read."""
+
+
+@question
+def tensor(shape: Annotated[tuple[int, ...], extents], dtype: Annotated[str, OneOf(DTYPES)] = "fp32") -> Answer:
+    """Elements, bytes and strides of a dense tensor."""
+    elements = prod(shape)
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    stored, scales = bytes_of(elements, dtype), scale_bytes(elements, dtype)
+    total = stored + scales
+    steps = [
+        Step("elements", " x ".join(map(str, shape)), count(elements)),
+        Step("bytes", f"{elements:,} x {DTYPE_BITS[dtype]} bits / 8", count(stored)),
+        *([Step("block scales", f"{elements:,} / 16, one byte each", count(scales))] if scales else []),
+        Step("in GB", f"{total:,} / 10^9", f"{number(total / 1e9)} GB"),
+        Step("in GiB", f"{total:,} / 2^30", f"{number(total / 2**30)} GiB"),
+        Step("strides", "products of the extents behind, row-major, in elements", ", ".join(map(str, strides))),
+    ]
+    return Answer(
+        main=("bytes", "elements"),
+        title=f"A tensor of {'x'.join(map(str, shape))} in {dtype}",
+        values={"elements": elements, "bytes": total, "scale_bytes": scales, "strides": strides, "dtype": dtype},
+        steps=steps,
+        formula="bytes = elements x bits / 8; an index i lies at sum(i x stride)",
+        source="CS336 (2025) lecture 2: numel() x element_size()",
+        assumptions=["dense and contiguous; a view has no bytes of its own", "GB is 10^9 bytes, GiB 2^30"],
+    )
+
+
+FORMAT_COLUMNS = (
+    *(("dtype", "dtype"), ("bits", "bits"), ("exponent_bits", "exponent"), ("mantissa_bits", "mantissa")),
+    *(("largest", "largest"), ("smallest_normal", "normal from"), ("smallest_subnormal", "smallest")),
+    *(("epsilon", "epsilon"), ("decimal_digits", "digits")),
+)
+
+
+@question
+def dtype(
+    dtype: Annotated[list[str] | None, SomeOf.of(FORMATS)] = None,
+    value: Annotated[Fraction | float, exact] | None = None,
+) -> Answer:
+    """Ranges and steps of floating-point formats, and what a value becomes in each."""
+    rows: list[dict[str, Any]] = []
+    for name in dtype or FORMATS:
+        row = {key: getattr(FORMATS[name], key) for key, _ in FORMAT_COLUMNS[1:]}
+        shown = {} if value is None else {"value": shown_in(Fraction(value), name)}
+        rows.append({"dtype": name, **{key: float(x) if "bits" not in key else x for key, x in row.items()}, **shown})
+    return Answer(
+        title="Floating-point formats" if value is None else f"Floating-point formats, and {float(value):g} in each",
+        values={} if value is None else {"asked": float(value)},
+        steps=(),
+        formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), epsilon 2^-m",
+        source="; ".join(dict.fromkeys(FORMATS[row["dtype"]].source for row in rows)),
+        assumptions=[
+            "digits are log10 of 2^(m + 1); below `normal from` they become fewer, down to none at `smallest`",
+            "values are rounded to the nearest, ties to even; half of `smallest` and less becomes 0",
+            "fp8e4m3 has no infinity: a value too large becomes 448 or nan, as the conversion is told",
+        ],
+        rows=rows,
+        columns=FORMAT_COLUMNS if value is None else [*FORMAT_COLUMNS, ("value", "value")],
+    )
+
+
+@question
+def matmul(
+    shape: Annotated[tuple[int, int, int], product_shape], batch: Whole = 1, **options: Unpack[Computing]
+) -> Answer:
+    """Least time of a matrix product (m, k) x (k, n) by the roofline."""
+    machines, dtypes = machines_of(options), options.get("dtype", ["bf16"])
+    m, n, k = shape
+    rows = [_matmul_row(shape, batch, machine, dtype) for machine in machines for dtype in dtypes]
+    timed = [row for row in rows if row["seconds"] is not None]
+    if not timed:
+        machines[0].peak(dtypes[0])
+    row = timed[0]
+    times = f"{batch} x " if batch > 1 else ""
+    columns = (("gpu", "GPU"), ("dtype", "dtype"), ("flops", "FLOPs"), ("bytes", "bytes"), ("intensity", "FLOP/B"))
+    return Answer(
+        main=("seconds", "bound"),
+        title=f"Matrix product {m}x{n}x{k}{f', {batch} times' if batch > 1 else ''} (MxNxK)",
+        values=by_machine(rows),
+        steps=[
+            Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
+            Step("bytes", f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)", count(row["bytes"])),
+            Step("intensity", f"{number(row['flops'])} / {number(row['bytes'])}", f"{number(row['intensity'])} FLOP/B"),
+            Step("compute", f"{number(row['flops'])} / {number(row['peak_flops_per_s'])}", duration(row["compute_s"])),
+            Step(
+                "memory", f"{number(row['bytes'])} / {number(row['bandwidth_bytes_per_s'])}", duration(row["memory_s"])
+            ),
+            Step("time", "the longer of the two", f"{duration(row['seconds'])}, {row['bound']}-bound"),
+        ],
+        formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
+        source=f"Williams, Waterman and Patterson (2009); {sources_of(machines)}",
+        assumptions=[
+            "a lower bound: each operand moves once, at full bandwidth, and the peak is reached",
+            "fp8 and nvfp4 are written as bf16, int8 as int32; scales of blocks are left out",
+            *(f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if row["seconds"] is None),
+        ],
+        rows=rows,
+        columns=[*columns, ("seconds", "time"), ("bound", "bound")],
+        worked=f"{row['gpu']}, {row['dtype']}",
+    )
+
+
+TIMES = ("seconds", "bound", "compute_s", "memory_s", "peak_flops_per_s", "bandwidth_bytes_per_s")
+
+
+def _matmul_row(shape: tuple[int, int, int], batch: int, machine: Machine, dtype: str) -> dict[str, Any]:
+    work = matmul_work(*shape, dtype, OUT_DTYPES.get(dtype, dtype), batch)
+    row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "flops": work.flops, "bytes": work.bytes}
+    row["intensity"] = intensity(work.flops, work.bytes)
+    if dtype not in machine.peaks_flops_per_s:
+        return row | {"seconds": None, "bound": None, "reason": machine.why_not(dtype)}
+    found = machine.attainable(work.flops, work.bytes, dtype)
+    return row | {name: getattr(found, name) for name in TIMES}

@@ -1,0 +1,195 @@
+"""From the signature of an estimate to its parameters: what the command line, the forms and the help are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from inspect import Parameter as Bound
+from inspect import signature
+from typing import Any, NamedTuple, ParamSpec, cast, get_args, get_type_hints
+
+from results.show.removed import OPTIONS as REMOVED
+from results.show.spelling import did_you_mean
+from roofline.accounting.config.config import ConfigError
+from roofline.estimate.answer import Answer
+from roofline.estimate.values import OneOf, SomeOf, exact, extents, names, positive, product_shape, share, text, whole
+
+_P = ParamSpec("_P")
+
+HELP = {
+    "accumulate": "micro-batches of `batch` in a step",
+    "attention": "flash attention, or one that keeps its scores",
+    "bandwidth": "of the memory in bytes/s, in place of the known one",
+    "batch": "sequences at once; of a matrix product, products of that shape",
+    "bytes-per-param": "of the state; by default as the recipe has it, 16",
+    "checkpoint": "what is recomputed: none, selective, full, every-K layers or sqrt",
+    "config": "config.json of Hugging Face transformers",
+    "context": "longest sequence; in style gpt2 the learned positions, by default 1024",
+    "convention": "how FLOPs are counted",
+    "data-parallel": "devices that share a batch, and with ZeRO the state",
+    "days": "that training may take, or that the run took",
+    "device": "of `latest`: the newest run of this machine, as `results list` names it",
+    "document": "tokens of the documents packed into a sequence",
+    "dropout": "with dropout masks",
+    "dtype": "number format, such as bf16; several with commas",
+    "expert-parallel": "devices that share the routed experts",
+    "ffn": "width of the MLP; in style gpt2 by default 4 x width",
+    "flops": "in place of machines and days, such as 1e23",
+    "frozen": "weights are not trained, as under adapters (LoRA)",
+    "gpu": "GPU of the table by slug, such as h100-sxm; several with commas",
+    "gpus": "devices",
+    "head-dim": "width of a head; by default width / heads",
+    "heads": "query heads",
+    "kernels": "eager: those of transformers; cpu: those of torch on a CPU",
+    "kv-dtype": "of the cache",
+    "kv-heads": "key and value heads; by default as many as heads",
+    "layers": "decoder layers",
+    "lora": "train adapters of this rank alone, on all linear layers",
+    "loss-chunks": "parts that the loss is computed in",
+    "measured": "a saved run: peaks and MFU as measured on its machine",
+    "memory": "of one device in bytes, in place of what it reports",
+    "mfu": "share of the dense peak; by default as measured, else 0.5 is assumed",
+    "model": "a model by name, such as gpt2 or llama-3-8b",
+    "op": "of `latest`: the newest run with records of these ops, and these records alone",
+    "optimizer": "whose state is kept",
+    "output-tokens": "of each reply",
+    "params": "number of parameters in place of a model, such as 70e9",
+    "peak": "dense peak in FLOP/s, in place of the known one",
+    "pipeline-parallel": "stages of a pipeline",
+    "price": "of one device for an hour",
+    "prompt": "tokens of each prompt",
+    "provider": "of `latest`: the newest run with records of these providers, and these records alone",
+    "recipe": "in what precision the state of training is kept",
+    "seconds-per-step": "of `batch` sequences on all devices",
+    "sequence": "tokens of a sequence",
+    "sequence-parallel": "tensor parallelism divides norms and inputs, too",
+    "shape": "extents such as 49152x12288; of a matrix product MxNxK, or one number",
+    "since": "of `latest`: since then, 30m, 12h, 2d, 1w ago or a date such as 2026-11-20",
+    "style": "llama: RMSNorm, gated MLP, no biases; gpt2: LayerNorm, biases, learned positions; by default llama",
+    "tensor-parallel": "devices that divide heads and the width of the MLP",
+    "tied": "the head uses the embedding's weights",
+    "tokens": "to train on, such as 15e12 or 15T",
+    "tokens-per-param": "of a compute-optimal model",
+    "tokens-per-s": "on all devices",
+    "value": "a number, to see what it becomes in each format; --value=-1e-8",
+    "vocab": "tokens of the vocabulary",
+    "weight-dtype": "of the weights; by default as computed",
+    "width": "hidden size",
+    "zero": "stage of ZeRO",
+}
+"""What each parameter is, in one line, for the command line, the forms and the docstrings."""
+
+
+METAVARS: dict[Callable[[Any], Any], str] = {
+    **dict.fromkeys((exact, positive, share, whole), "N"),
+    **{extents: "SHAPE", product_shape: "MxNxK", text: "TEXT"},
+}
+"""By reader: what stands for its value in the help."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of an estimate."""
+
+    name: str
+    """As it is typed, with dashes."""
+    read: Callable[[object], Any]
+    """Returns the value of a text, or refuses it; `bool` for a switch."""
+    default: Any
+    is_needed: bool
+
+    @property
+    def key(self) -> str:
+        """The name in Python."""
+        return self.name.replace("-", "_")
+
+    @property
+    def help(self) -> str:
+        """What it is, which words it knows, and what it is by default."""
+        words = f" ({', '.join(self.read.known)})" if isinstance(self.read, OneOf) else ""
+        default = f"; default: {self.default}" if self.default is not None and self.default is not False else ""
+        return f"{HELP[self.name]}{words}{default}"
+
+    @property
+    def metavar(self) -> str:
+        """What stands for its value in the help."""
+        return METAVARS.get(self.read, "NAME")
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether its value is a list."""
+        return isinstance(self.read, SomeOf) or self.read is names
+
+    def value_of(self, value: object) -> Any:
+        """Return the value that a text or a value of Python stands for.
+
+        Raises:
+            ConfigError: it is none that the parameter takes.
+        """
+        if self.read is bool:
+            return bool(value)
+        try:
+            return self.read(value)
+        except ConfigError as error:
+            raise ConfigError(f"argument --{self.name}: {error}") from None
+
+
+def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
+    """Let an estimate take its values as text, too, and refuse a wrong one in one line."""
+    bind, by_name = signature(function).bind_partial, cast(Callable[..., Answer], function)
+
+    @wraps(function)
+    def ask(*args: _P.args, **options: _P.kwargs) -> Answer:
+        given = bind(*args, **options).arguments
+        others = given.pop("options", {})
+        return by_name(**values_of(ask, {**given, **others}))
+
+    lines = [f"    {parameter.key}: {parameter.help}" for parameter in parameters(ask).values()]
+    raises = "Raises:\n    ValueError: in one line what is wrong."
+    ask.__doc__ = "\n".join([f"{function.__doc__}\n", "Args:", *lines, "", raises, ""])
+    return ask
+
+
+@cache
+def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
+    """Return the parameters of an estimate by their names in Python, those of its `**options` among them."""
+    bound = signature(function).parameters
+    hints = get_type_hints(function, include_extras=True)
+    del hints["return"]
+    options = get_type_hints(get_args(hints.pop("options"))[0], include_extras=True) if "options" in hints else {}
+    found = {}
+    for key, hint in (hints | options).items():
+        default = bound[key].default if key in bound else None
+        is_needed = default is Bound.empty
+        name = key.replace("_", "-")
+        found[key] = Parameter(name, _reader(hint), None if is_needed else default, is_needed)
+    return found
+
+
+def _reader(hint: Any) -> Callable[[object], Any]:
+    """Return the reader in a type such as `Whole`, `Whole | None` or `bool`."""
+    for one in (hint, *get_args(hint)):
+        if hasattr(one, "__metadata__"):
+            read: Callable[[object], Any] = one.__metadata__[0]
+            return read
+    return bool if hint is bool else text
+
+
+def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values of an estimate's parameters; None, False and empty texts are as left out.
+
+    Raises:
+        ConfigError: a parameter is unknown or missing, or a value is none that it takes.
+    """
+    known = parameters(function)
+    for key in given:
+        if key not in known:
+            name = f"--{key.replace('_', '-')}"
+            if name in REMOVED:
+                raise ConfigError(f"{name} was removed: {REMOVED[name]}")
+            hint = did_you_mean(key, known, 1)
+            raise ConfigError(f"unrecognized arguments: {name}{'; ' * bool(hint)}{hint}")
+    is_given = {key: value for key, value in given.items() if value is not None and value is not False and value != ""}
+    missing = [f"--{one.name}" for key, one in known.items() if one.is_needed and key not in is_given]
+    if missing:
+        raise ConfigError(f"the following arguments are required: {', '.join(missing)}")
+    return {key: known[key].value_of(value) for key, value in is_given.items()}
