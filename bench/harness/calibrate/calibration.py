@@ -110,9 +110,7 @@ def _at_clock(ceilings: Ceilings, entry: Ceiling | None) -> float | None:
 
 
 def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
-    """Return how the datasheet's peak becomes the measured one, by a factor of the clock and one of software: a line
-    for each dtype's matmul and for its fused multiply-adds, if all of it is known.
-    """
+    """Return for each matmul and FMA how its datasheet's peak becomes the measured one, by clock and by software."""
     known = {(entry.kind, entry.quantity, entry.name): entry for entry in ceilings.entries}
     lines = []
     for dtype, quantity in itertools.product(dtypes, ("flops", "fma")):
@@ -152,26 +150,21 @@ def explaining(ceilings: Ceilings) -> list[Ceiling]:
 def merged(known: Ceilings, found: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Ceilings:
     """Return the ceilings with new ones; a better ceiling is not replaced by a disturbed one, or if it was too low."""
     kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
-
-    def is_better(new: Ceiling) -> bool:
+    better = []
+    for new in found:
         old = kept.get((new.quantity, new.name))
-        if old is None or not (new.disturbed or old in too_low):
-            return True
-        return new.value < old.value if new.quantity == "launch" else new.value > old.value
-
-    return known.with_entries(entry for entry in found if is_better(entry))
+        is_better = old is None or (new.value < old.value) == (new.quantity == "launch")
+        if is_better or not (new.disturbed or old in too_low):
+            better.append(new)
+    return known.with_entries(better)
 
 
 def parts_of(
     needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
 ) -> list[tuple[str, Part]]:
-    """Return parts with their names, what others rely on most first, because a calibration may be interrupted.
+    """Return the parts for the launch floor, mixes of reads and writes, and dtypes, each with its name.
 
-    Args:
-        needs_launch: whether the launch floor is measured.
-        mixes: mixes of reads and writes whose bandwidth is measured.
-        matmuls: dtypes whose fastest matmul is measured.
-        fmas: dtypes whose rate of fused multiply-adds is measured.
+    What others rely on most comes first, because a calibration may be interrupted.
     """
     parts: list[tuple[str, Part]] = [("launch", bandwidth.launch)] if needs_launch else []
     if mixes:
@@ -205,10 +198,7 @@ class MeasuredCeilings:
     def __init__(
         self, device: Device, directory: Path, note: Callable[[str], object], progress: Callable[[str], object]
     ) -> None:
-        """Look for `directory/<device>/ceilings-<identity>.json`.
-
-        `note` takes a line for the user, `progress` what is being measured at the moment.
-        """
+        """The file is `directory/<device>/ceilings-<identity>.json`; `note` and `progress` take a line for the user."""
         self._device, self._note, self._progress = device, note, progress
         self._identity = identity(device)
         digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()[:12]

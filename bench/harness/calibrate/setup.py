@@ -79,9 +79,8 @@ class Rate:
         return self.candidate.work / seconds if self.candidate.work else seconds
 
     def interval(self, *times_s: float) -> tuple[float, float]:
-        """Return the rates at two times, the lower first."""
-        low, high = sorted(map(self.of, times_s))
-        return low, high
+        rates = [self.of(seconds) for seconds in times_s]
+        return min(rates), max(rates)
 
     def part(self, first: int, end: int) -> Rate:
         """Return the rate of samples `first` to `end - 1`, with clock and power during these."""

@@ -145,15 +145,10 @@ def table_of(
     missing: Sequence[str],
     path: Path,
 ) -> Table:
-    """Return a finished or interrupted calibration as a table; JSON holds the records too.
+    """Return the ceilings that were found; JSON holds the records too.
 
-    Args:
-        environment: of the run.
-        records: of the measurements.
-        found: the measured ceilings.
-        sentences: how the measured peaks of a GPU come about.
-        missing: reasons why something was not measured.
-        path: of the file with the ceilings.
+    `sentences` say how the measured peaks of a GPU come about, `missing` why something was not measured; `path` is the
+    file with the ceilings.
     """
     from results.show.rows import document
 

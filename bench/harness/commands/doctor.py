@@ -60,8 +60,6 @@ SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
 """Square matmul of the comparison: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
 
 COARSE_CHANGE_PCT = 5.0  # smallest detectable change above which a comparison on this machine says little
-NOISE_KEYS = ("self_comparison", "smallest_detectable_change_pct", "settling")
-"""JSON keys of the comparison of one kernel with itself; None until it is measured."""
 
 CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0  # of sampling one row
 LARGE = {
@@ -111,7 +109,7 @@ class Checkup:
     began: float = field(default_factory=time.perf_counter)
     findings: list[Finding] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
-    noise: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(NOISE_KEYS))
+    noise: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_fit(self) -> bool:
@@ -145,7 +143,7 @@ class Checkup:
             "versions": dict(self.versions),
             "seconds": time.perf_counter() - self.began,
             "findings": [asdict(finding) for finding in self.findings],
-            **self.noise,
+            **{"self_comparison": None, "smallest_detectable_change_pct": None, "settling": None} | self.noise,
             "records": [record.to_dict() for record in self.records],
         }
         return json_text(content)
@@ -267,12 +265,11 @@ def gpu_findings(facts: Mapping[str, Any]) -> Iterator[Finding]:
     if max_hz is not None:
         now = "" if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz now, "
         yield finding("SM clock", f"{now}{max_hz / 1e6:.0f} MHz at most")
-    limit_w, default_w = facts["power_limit_w"], facts["power_limit_default_w"]
-    if limit_w is not None and default_w is not None and limit_w < default_w:
-        advice = "results are those of the lower limit; compare only with runs under it"
+    if (limit_w := facts["power_limit_w"]) is not None:
+        default_w, advice = facts["power_limit_default_w"] or limit_w, ""
+        if limit_w < default_w:
+            advice = "results are those of the lower limit; compare only with runs under it"
         yield finding("power limit", f"{limit_w:g} W, {default_w:g} W by default", advice)
-    elif limit_w is not None:
-        yield finding("power limit", f"{limit_w:g} W")
     if limiting := [event for event in facts["clock_events"] or () if event not in ("idle", "gpu_idle")]:
         yield finding("clock events", ", ".join(limiting), "the clock is limited now; see `throttle` of rows")
     if facts["other_processes"] is not None:
@@ -321,9 +318,11 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
     matmul, args = checkup.families["matmul"][0], checkup.args
     times_s, settling, case, disturbed = compare_with_itself(checkup.device, matmul, args.budget, args.seed)
     comparison, change_pct = compare_pairs(*times_s), smallest_detectable_change(*times_s)
-    settled = {"settled": settling.settled, "seconds": settling.seconds}
-    values = asdict(comparison) | {"case": case}, change_pct, settled
-    checkup.noise = dict(zip(NOISE_KEYS, values, strict=True))
+    checkup.noise = {
+        "self_comparison": asdict(comparison) | {"case": case},
+        "smallest_detectable_change_pct": change_pct,
+        "settling": {"settled": settling.settled, "seconds": settling.seconds},
+    }
     state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s of work"
     advice = "something else changes the clock or takes the cores; look for it, and wait"
     yield finding("settled", state, "" if settling.settled else advice)
@@ -341,8 +340,7 @@ def compare_with_itself(
 ) -> tuple[tuple[list[float], list[float]], Settling, str, str | None]:
     """Time one fp32 matmul as two providers, each pair in random order, for about `seconds`.
 
-    Returns:
-        The times of both, the warm-up, the name of the case, and what disturbed the measurement.
+    Returns the times of both, the warm-up, the name of the case, and what disturbed the measurement.
     """
     from bench.harness.device.telemetry import row_telemetry, snapshot
     from bench.harness.measure.flags import disturbance
