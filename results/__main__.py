@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -70,7 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("show", parents=[shared], help="print one run as a table")
     _add_run(show)
     _add_format(show)
-    show.add_argument("-v", "--verbose", action="store_true", help="how each row was timed, and why it is flagged")
+    show.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="how each row was timed, and why it is flagged; all rows of a profile",
+    )
     show.set_defaults(command=_show)
 
     export = commands.add_parser("export", parents=[shared], help="write one run in the format of another tool")
@@ -126,15 +132,14 @@ def _show(options: argparse.Namespace) -> int:
     if options.format != "table":
         print_out(table_of_run(run.environment, run.records, problems.append).render(options.format))
         return _report(run, problems, options)
-    if any("share" in record.extra for record in run.records):
-        show_profile = resolve_name(PROFILE)
-        print_out(
-            drawn(lambda console: show_profile(run.environment, run.records, console, len(run.records), has_tree=True))
-        )
+    is_profile = any("share" in record.extra for record in run.records)
+    if is_profile:
+        draw = partial(resolve_name(PROFILE), is_whole=options.verbose)
     else:
-        print_out(drawn(lambda console: render_table(run.environment, run.records, console, problems.append)))
+        draw = partial(render_table, report=problems.append)
+    print_out(drawn(lambda console: draw(run.environment, run.records, console)))
     print_out(compare_command.saved_verdicts(run, stdout()))
-    for record in run.records if options.verbose else ():
+    for record in run.records if options.verbose and not is_profile else ():
         for line in describe(record):
             say(line)
     return _report(run, problems, options)

@@ -42,12 +42,10 @@ class Profile(Records):
     op = "profile"
 
     def __new__(cls, environment: Environment, records: Iterable[Record]) -> Self:
-        """Judge the records by the ceilings of their environment."""
         return super().__new__(cls, environment, records, report.render)
 
     @property
     def records(self) -> Self:
-        """The records."""
         return self
 
     @property

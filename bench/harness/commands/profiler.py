@@ -72,7 +72,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Profile what the arguments name and return the exit code."""
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
     from bench.harness.run import Run
@@ -98,11 +97,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def isolated(args: argparse.Namespace, device: Device) -> Profiled | UsageError | NoDeviceError:
-    """Return the answer from a process of its own, which a user's file may end or keep waiting.
-
-    Raises:
-        UsageError: the process gave no answer.
-    """
     try:
         what = "a call, or the import,"
         answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, what=what)
@@ -114,7 +108,6 @@ def isolated(args: argparse.Namespace, device: Device) -> Profiled | UsageError 
 
 
 def answer_of(args: argparse.Namespace, device: Device) -> Profiled | UsageError | NoDeviceError:
-    """Return the profile, or the error to raise."""
     mode = "train" if args.train else "backward" if args.backward else "forward"
     device.use()
     try:
@@ -127,11 +120,6 @@ def answer_of(args: argparse.Namespace, device: Device) -> Profiled | UsageError
 
 
 def check(args: argparse.Namespace) -> None:
-    """Find what cannot be, before torch is loaded.
-
-    Raises:
-        UsageError: with the value and what is allowed.
-    """
     given = [word for word in (args.target, args.model, args.config) if word is not None]
     if len(given) != 1:
         raise UsageError("name one thing to profile: FILE:FUNCTION, --model NAME or --config PATH")
@@ -154,11 +142,6 @@ def check(args: argparse.Namespace) -> None:
 
 
 def config_of(args: argparse.Namespace) -> ModelConfig:
-    """Return the configuration of a preset, with the layers asked for.
-
-    Raises:
-        UsageError: there is no such preset, or it cannot be built.
-    """
     try:
         config = load_model(args.model)
     except ConfigError as error:
@@ -170,7 +153,6 @@ def config_of(args: argparse.Namespace) -> ModelConfig:
 
 
 def target_from(args: argparse.Namespace, device: str) -> Target:
-    """Return what the arguments name, on a device."""
     dtype = args.dtype[0] if args.dtype else None
     if args.target is not None:
         return from_file(args.target, dtype, device)

@@ -132,12 +132,10 @@ class Operation:
 
     @property
     def signature(self) -> tuple[str, str, tuple[str, ...]]:
-        """What decides its work."""
         return self.op, self.shapes, self.dtypes
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
 
@@ -205,7 +203,7 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
     if not hasattr(func, "_schema"):  # a higher-order operation
         return Operation(name, is_modelled=False, flags=(UNMODELLED,)), ([], [])
     call = Call(func, args, kwargs, result)
-    given = [*call.values.values()]
+    given = list(call.values.values())
     shapes, dtypes = shapes_text(given) or shapes_text([result]), dtypes_of([*tensors_in(given)] or tensors_in(result))
     traffic: Traffic = ([], []) if call.is_free else call.traffic()
     read, written = (sum(moved.bytes for moved in side) for side in traffic)
@@ -240,7 +238,6 @@ class Call:
     """A call of a torch operation, with its tensors by what it does with them."""
 
     def __init__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
-        """Sort the tensors by the schema of the `OpOverload` that was called."""
         self.func, self.args, self.kwargs, self.result = func, args, kwargs, result
         self.namespace, _, name = name_of(func).partition(".")
         self.base = base_name(name)
@@ -266,12 +263,10 @@ class Call:
 
     @property
     def is_free(self) -> bool:
-        """Whether the call neither moves nor computes anything."""
         is_free = self.base in FREE and self.namespace == "aten"
         return is_free or self.namespace in ("profiler", "prim") or bool(getattr(self.func, "is_view", False))
 
     def flags(self) -> Iterator[str]:
-        """Yield why the host waits for the result."""
         import torch
 
         if self.func._opname == "_local_scalar_dense":
@@ -280,7 +275,6 @@ class Call:
             yield DATA_DEPENDENT
 
     def flops(self) -> tuple[int, int, bool]:
-        """Return the FLOPs, those of products among them, and whether there is a rule."""
         import torch
         from torch.utils.flop_counter import flop_registry
 
@@ -354,12 +348,10 @@ def name_of(func: Any) -> str:
 
 
 def base_name(name: str) -> str:
-    """Return the name of an operation without the underscore of its form that writes in place."""
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of an argument or a result, those of lists too."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -105,13 +105,11 @@ def records_of(breakdown: Breakdown) -> list[Record]:
 
 
 def failed_records(breakdown: Breakdown, reason: str) -> list[Record]:
-    """Return a record for each row whose time could not be measured: its work is kept."""
     rows = filter(_has_work, _rows(breakdown))
     return [replace(_record(row), status="failed", reason=reason) for row in rows]
 
 
 def _rows(breakdown: Breakdown) -> list[list[Operation]]:
-    """Return the operations by name, shapes, dtypes, phase and place in the model."""
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
         rows.setdefault((operation.signature, pattern(operation.module), operation.phase), []).append(operation)
@@ -209,7 +207,6 @@ def dtype_of(operation: Operation) -> str:
 
 
 def main_dtype(operations: Sequence[Operation]) -> str:
-    """Return the dtype of most FLOPs."""
     flops: dict[str, int] = {}
     for operation in operations:
         flops[dtype_of(operation)] = flops.get(dtype_of(operation), 0) + operation.flops
@@ -275,7 +272,6 @@ def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
-    """Return a profile as the object that `--format json` prints."""
     whole = document(environment, records)
     return {"environment": whole.pop("environment"), "totals": totals_of(environment, records), **whole}
 
@@ -289,34 +285,25 @@ def render(
     console: Console,
     top: int = 20,
     by: str | None = None,
-    has_tree: bool = False,
+    is_whole: bool = False,
 ) -> None:
-    """Print a profile.
-
-    Args:
-        environment: where it was taken.
-        records: its rows.
-        console: where to.
-        top: so many rows of the table, the longest.
-        by: a key of `BY` that rows are put together by; None: each signature is a row.
-        has_tree: whether the tree of the modules follows.
-    """
+    """Print a profile: `top` rows, put together by a key of `BY` if there is one, or all rows and a module tree."""
     scores = judged(environment, records)
     scored = [(record, score) for record, score in zip(records, scores, strict=True) if record.status == "ok"]
     _print_lines(console, header_lines(environment, records))
     if not scored:
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
         return _print_lines(console, [f"no time was measured: {reason}" for reason in reasons])
-    _print_lines(console, ["", *bars([record for record, _ in scored]), ""])
+    timed = [record for record, _ in scored]
+    _print_lines(console, ["", *bars(timed), ""])
     totals = totals_of(environment, records)
     _print_lines(console, [*(sentences(totals) if totals else ()), ""], is_wrapped=True)
-    if by is None:
-        _print_rows(scored, console, top)
-    else:
-        _print_groups([record for record, _ in scored], by, console, top)
-    if has_tree:
+    if by is not None:
+        return _print_groups(timed, by, console, top)
+    _print_rows(scored, console, len(scored) if is_whole else top)
+    if is_whole:
         _print_lines(console, [""])
-        _print_groups([record for record, _ in scored], "module", console, top)
+        _print_groups(timed, "module", console, len(timed))
     return None
 
 
@@ -326,7 +313,6 @@ def _print_lines(console: Console, lines: Iterable[str], is_wrapped: bool = Fals
 
 
 def sentences(totals: Mapping[str, Any]) -> list[str]:
-    """Return what the totals mean, a line each."""
     values = dict(totals)
     values["moved_bytes"] = totals["bytes_read"] + totals["bytes_written"]
     values["neither"] = max(0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"])
@@ -359,9 +345,7 @@ def bars(records: Sequence[Record]) -> list[str]:
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
     extras = [record.extra for record, _ in rows]
-    # A view has no roof, and nothing binds it.
-    bounds = [(score["bound"] or ABSENT, format_percent(score["roofline_pct"])) for _, score in rows]
-    bounds = [bound if _moved(record) else (ABSENT, ABSENT) for bound, (record, _) in zip(bounds, rows, strict=True)]
+    moving = [score if _moved(record) else {} for record, score in rows]  # a view has no roof, and nothing binds it
     alone = [
         Column(title, [format_time(extra.get(key)) for extra in extras], "right")
         for title, key in (("cold alone", "replay_cold_s"), ("warm alone", "replay_warm_s"))
@@ -377,17 +361,16 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         Column("FLOPs", [_count(record.flops) for record, _ in rows], "right", 4),
         Column("bytes", [_count(_moved(record)) for record, _ in rows], "right", 3),
         Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in rows], "right", 2),
-        Column("bound", [bound for bound, _ in bounds]),
-        Column("% roof", [roof for _, roof in bounds], "right"),
+        Column("bound", [score.get("bound") or ABSENT for score in moving]),
+        Column("% roof", [format_percent(score.get("roofline_pct")) for score in moving], "right"),
         Column("phase", [extra["phase"] for extra in extras], leaves=1),
         Column("module", [extra["module"] for extra in extras], goes_below=True),
     ]
     print_grid(console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags")
     if rest := scored[top:]:
         share = _pct(sum(record.extra["share"] for record, _ in rest))
-        _print_lines(
-            console, [f"... and {len(rest)} more with {share} of the time: --top shows them, --format json has all"]
-        )
+        shown_by = "--top shows them, of a saved run -v; --format json has all"
+        _print_lines(console, [f"... and {len(rest)} more with {share} of the time: {shown_by}"])
 
 
 def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
@@ -437,9 +420,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _moved(record: Record) -> int | None:
-    return (
-        None if record.bytes_read is None or record.bytes_written is None else record.bytes_read + record.bytes_written
-    )
+    return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
 
 
 def _count(value: float | None) -> str:

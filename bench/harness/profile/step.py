@@ -23,7 +23,6 @@ from bench.harness.profile.counts import (
     TAG,
     UNMODELLED,
     Breakdown,
-    Moved,
     Operation,
     count,
     distinct,
@@ -46,8 +45,7 @@ class ProfiledStep:
 
         Args:
             target: is called once in each step.
-            mode: `forward`, without gradients; `backward` or `train`, which go on from the result; or `plain`, the call
-                as its user makes it.
+            mode: `forward`, without gradients; `backward` or `train`; or `plain`, the call as its user makes it.
         """
         self.target, self.mode = target, mode
         self.phase = "forward"
@@ -84,11 +82,7 @@ def leaves_of(target: Target) -> list[torch.Tensor]:
 
 
 def backward(result: Any) -> None:
-    """Go backward from a result: from its `loss`, else from the first tensor that has a gradient.
-
-    Raises:
-        UsageError: nothing in the result has one.
-    """
+    """Go backward from a result: from its `loss`, else from the first tensor that has a gradient."""
     loss = getattr(result, "loss", None)
     tensors = [loss] if isinstance(loss, torch.Tensor) else tree_iter(result)
     start = next((one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad), None)
@@ -120,16 +114,15 @@ def state_kept(target: Target) -> Iterator[None]:
 class Tags(TorchDispatchMode):
     """Sees every operation of a step below autograd, and tags each in a trace by its number and its name."""
 
-    def __init__(self, step: ProfiledStep) -> None:
-        """Start at 0."""
+    def __init__(self, step: ProfiledStep, seen: Callable[[Any, Any, Any, Any], None] | None = None) -> None:
+        """Start at 0; `seen` is called with each operation that ran, its arguments and its result."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.step, self.number = step, 0
+        self.step, self.number, self._seen = step, 0, seen
         self.modules: list[str] = []
         """Paths of the modules that run now, the innermost last."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return True: what is compiled stays compiled."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -139,23 +132,19 @@ class Tags(TorchDispatchMode):
             return func(*args, **kwargs)
         with self.tag(name_of(func)):
             result = func(*args, **kwargs)
-        self.seen(func, args, kwargs, result)
+        if self._seen is not None:
+            self._seen(func, args, kwargs, result)
         return result
 
     def tag(self, name: str) -> Any:
-        """Return the range in a trace of the next operation."""
         self.number += 1
         return Range(f"{TAG}{self.number - 1} {name}")
-
-    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Take note of an operation that ran."""
 
     @contextmanager
     def watching(self, is_eager: bool) -> Iterator[None]:
         """See the operations of the steps within, and mark in a trace when each module begins and ends.
 
-        Args:
-            is_eager: whether what is compiled runs as it was written, and stays compiled for later.
+        If it is eager, what is compiled runs as it was written, and stays compiled for later.
         """
         paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
         ranges: list[Any] = []
@@ -194,22 +183,22 @@ class Account(Tags):
     """Counts the work of every operation."""
 
     def __init__(self, step: ProfiledStep) -> None:
-        """Count nothing yet."""
-        super().__init__(step)
+        super().__init__(step, self.add)
         self.operations: list[Operation] = []
         self._module_of_node: dict[int, str] = {}
         self._storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
         named = step.target.modules.named_parameters()
         self._owners: dict[int, str] = {id(parameter): path.rpartition(".")[0] for path, parameter in named}
 
-    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Count an operation."""
+    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operation, traffic = count(func, args, kwargs, result)
         operation.module, operation.phase = self._module(), self.step.phase
         self.operations.append(operation)
         for side, moves in enumerate(traffic):
             for moved in moves:
-                self._touch(side, moved)
+                # The reference keeps the address of the storage from being used again.
+                fresh = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
+                self._storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
 
     def _module(self) -> str:
         """Return the path of the module that an operation belongs to; backward, that of its forward operation."""
@@ -225,35 +214,12 @@ class Account(Tags):
             return self._owners.get(id(node.variable), "")
         return self._module_of_node.get(node._sequence_nr(), "")
 
-    def _touch(self, side: int, moved: Moved) -> None:
-        known = self._storages.get(moved.storage._cdata)
-        if known is None:  # the reference keeps the storage's address from being used again
-            known = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
-            self._storages[moved.storage._cdata] = known
-        known[2][side] += moved.bytes
-
     def breakdown(self) -> Breakdown:
         """Return what was counted; of each storage as many bytes as were read or written of it, but none twice."""
         return Breakdown(self.operations, sum(min(size, max(sides)) for _, size, sides in self._storages.values()))
 
 
-class Arguments(Tags):
-    """Keeps the functions and arguments of some operations."""
-
-    def __init__(self, step: ProfiledStep, names: dict[int, str]) -> None:
-        """Keep nothing yet; `names` are those of the operations, by index."""
-        super().__init__(step)
-        self.kept: dict[int, tuple[Any, Any, Any]] = {}
-        self._names = names
-
-    def seen(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Keep the arguments of an operation if they are wanted."""
-        if self._names.get(self.number - 1) == name_of(func):
-            self.kept[self.number - 1] = func, args, kwargs
-
-
 def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
-    """Return the operations of one step, which is run once."""
     account = Account(step)
     with account.watching(is_eager):
         step()
@@ -261,11 +227,7 @@ def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
 
 
 def account(step: ProfiledStep) -> Breakdown:
-    """Return the operations of a step; one runs before it, so that what is made once is there.
-
-    Raises:
-        UsageError: the step raised, or called no operation.
-    """
+    """Return the operations of a step; one runs before it, so that what is made once is there."""
     with state_kept(step.target):
         with guarded_call(step.target.name):
             step()
@@ -277,33 +239,28 @@ def account(step: ProfiledStep) -> Breakdown:
 
 
 def arguments_of(step: ProfiledStep, operations: Sequence[Operation], wanted: Set[int]) -> dict[int, Any]:
-    """Return the functions and arguments of some operations of a step, which is run once.
+    """Return the functions and arguments of some operations of a step, which is run once."""
+    kept: dict[int, Any] = {}
 
-    Raises:
-        UsageError: the step now calls something else.
-    """
-    arguments = Arguments(step, {index: operations[index].op for index in wanted})
-    with arguments.watching(is_eager=True):
+    def keep(func: Any, args: Any, kwargs: Any, _: Any) -> None:
+        index = tags.number - 1
+        if index in wanted and operations[index].op == name_of(func):
+            kept[index] = func, args, kwargs
+
+    tags = Tags(step, keep)
+    with tags.watching(is_eager=True):
         step()
-    if missing := wanted - set(arguments.kept):
+    if missing := wanted - set(kept):
         name = operations[min(missing)].op
         raise UsageError(f"the step is another one each time: {name} did not come again at its place")
-    return arguments.kept
+    return kept
 
 
 # ---- compiled steps -----------------------------------------------------------------------------------------------
 
 
 def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
-    """Return a step that is compiled, and its operations: a region, or what was not fused into one.
-
-    Args:
-        step: as it is written.
-        eager: its operations.
-
-    Raises:
-        UsageError: this torch does not let its compiler be watched.
-    """
+    """Return a step that is compiled, and its operations: a region, or what was not fused into one."""
     from torch._functorch import config
 
     compile_graph, compile_region = compiler_hooks()
@@ -330,11 +287,7 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
 
 
 def compiler_hooks() -> tuple[Any, Any]:
-    """Return what compiles a graph, and what it calls for each region; torch documents neither.
-
-    Raises:
-        UsageError: this torch has them under other names, or does not let a region's compiler be replaced.
-    """
+    """Return what compiles a graph, and what it calls for each region; torch documents neither."""
     with suppress(ImportError):
         from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 

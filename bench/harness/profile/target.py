@@ -55,7 +55,6 @@ class Target:
     """The module whose parameters have gradients; an empty one for a function."""
 
     def __call__(self) -> Any:
-        """Call it."""
         worker.announce()
         try:
             return self.function(*self.args, **self.kwargs)
@@ -64,11 +63,6 @@ class Target:
 
 
 def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Target:
-    """Return the target for a function or a module.
-
-    Raises:
-        UsageError: it cannot be called.
-    """
     import torch
     from torch.utils._pytree import tree_iter
 
@@ -83,11 +77,7 @@ def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, A
 
 
 def from_file(word: str, dtype: str | None, device: str) -> Target:
-    """Return what a user's `make` returns, on a device and, where one is asked for, in a dtype.
-
-    Raises:
-        UsageError: there is no such function, or it does not return what it should.
-    """
+    """Return what a user's `make` returns, on a device and, where one is asked for, in a dtype."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -115,7 +105,6 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
 
 
 def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:
-    """Return the model of a preset with random weights and token ids; it returns the loss."""
     import torch
 
     from bench.harness.model.transformer import Transformer
@@ -131,11 +120,7 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
 
 
 def from_hugging_face(path: Path, layers: int | None, shape: tuple[int, int], dtype: str, device: str) -> Target:
-    """Return the language model of a config.json as transformers builds it, with random weights, offline.
-
-    Raises:
-        UsageError: transformers is not installed, or cannot build it.
-    """
+    """Return the language model of a config.json as transformers builds it, with random weights, offline."""
     import torch
 
     try:
@@ -155,11 +140,7 @@ def from_hugging_face(path: Path, layers: int | None, shape: tuple[int, int], dt
 
 @contextlib.contextmanager
 def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
-    """Run a user's code: what it prints goes to stderr, and what it raises becomes one line.
-
-    Args:
-        name: of the code, for the line.
-        is_heard: whether what it prints is shown; a step that is timed prints the same again and again.
+    """Run a user's code: what it prints goes to stderr, if it is heard, and what it raises becomes one line.
 
     Raises:
         UsageError: it raised, or wanted to end the process.

@@ -78,7 +78,7 @@ def profiled(
     Args:
         target: is called once in each step.
         mode: what a step does, as of `ProfiledStep`.
-        device: the device.
+        device: where it runs.
         left_s: time that samples of the whole step may take, at most.
         trace: file for the Chrome trace.
         is_compiled: whether it is compiled here, and its operations are regions then.
@@ -112,11 +112,7 @@ def timed(
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> Breakdown:
-    """Return a breakdown with the times of its step; of a step that is compiled here, its operations are other ones.
-
-    Raises:
-        UsageError: the step raised, cannot be compiled, or the trace cannot be written.
-    """
+    """Return a breakdown with the times of its step; of a step that is compiled here, its operations are other ones."""
     from bench.harness.profile.step import compiled, state_kept
 
     with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
@@ -129,16 +125,11 @@ def timed(
 
 
 def steps_worth(step_s: float, operations: int) -> int:
-    """Return how many steps of some seconds and operations are recorded."""
     return max(1, min(MAX_STEPS, MAX_OPERATIONS // max(1, operations), int(RECORDING_S / step_s)))
 
 
 def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
-    """Return the Chrome trace of some marked steps, their modules and their operations.
-
-    Raises:
-        UsageError: it cannot be kept.
-    """
+    """Return the Chrome trace of some marked steps, their modules and their operations."""
     from torch._C._profiler import _RecordFunctionFast
     from torch.profiler import ProfilerActivity, profile
 
@@ -202,11 +193,9 @@ class Event:
 
     @property
     def is_operation(self) -> bool:
-        """Whether it is a torch operation."""
         return "::" in self.name and not self.name.startswith(("autograd::", "torch::", "profiler::"))
 
     def all(self) -> Iterator[Event]:
-        """Yield it and all within it."""
         yield self
         for child in self.children:
             yield from child.all()
@@ -319,13 +308,9 @@ def _add(sums: dict[str, int], name: str, value: int) -> None:
 
 
 def replay(step: ProfiledStep, breakdown: Breakdown, device: Device) -> None:
-    """Add to the operations that take most of a step their times alone, by the protocol of all measurements.
+    """Measure the operations that take most of a step alone too, on the arguments that they have in one more step.
 
-    The step is run once for the arguments, which are kept until all are measured: their values decide what a gather or
-    a mixture of experts moves.
-
-    Raises:
-        UsageError: an operation raised, or the step now calls other operations.
+    The values of arguments decide what a gather or a mixture of experts moves.
     """
     from bench.harness.profile.step import arguments_of, state_kept
 

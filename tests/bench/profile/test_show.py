@@ -165,8 +165,10 @@ def test_its_picture_is_written(made, tmp_path):
     assert (tmp_path / "profile.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_saved_profile_has_the_times_shares_summary_and_tree_of_the_command(made, tmp_path, capsys):
-    assert results_command(["show", str(made.save(tmp_path / "run.jsonl"))]) == 0
-    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    for options in ({}, {"by": "module"}):
+def test_a_saved_profile_is_shown_as_the_command_shows_it_and_whole_with_v(made, tmp_path, capsys):
+    path = str(made.save(tmp_path / "run.jsonl"))
+    for words, options in (([], {}), (["-v"], {"by": "module"})):
+        assert results_command(["show", path, *words]) == 0
+        shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
         assert [line for line in map(str.rstrip, printed(made, 400, **options)) if line not in shown] == []
+        assert ("module" in [line.split("  ")[0] for line in shown]) == bool(words)
