@@ -145,7 +145,7 @@ def compare(
         ]
         for contender in contenders:
             contender.rotate(sets, kwargs, reached)
-        records = compare_contenders(contenders, under_test, policy)
+        records = compare_contenders(contenders, under_test, policy, current(under_test))
     environment = environment_of(under_test, "compare")
     settings = {**environment.settings, "baseline": name, "margin": policy.margin}
     environment = replace(environment, settings=settings)

@@ -35,8 +35,7 @@ def interleave(
         ProviderContender(row, index, device, ceilings, budget, copies, together=len(rows) - index)
         for index, row in enumerate(rows)
     ]
-    with numerics(rows[0].case.dtype):
-        return compare_contenders(contenders, device, policy)
+    return compare_contenders(contenders, device, policy, numerics(rows[0].case.dtype))
 
 
 def interleave_in_worker(
@@ -111,7 +110,9 @@ class ProviderContender(Contender):
         if isinstance(ready, Record):
             self.record = ready
             return
-        left_s, call_s = budget.left_s(), slow_call_s(ready.calls[0], device)
+        left_s = budget.left_s()
+        with numerics(row.case.dtype):
+            call_s = slow_call_s(ready.calls[0], device)
         self.ready, self.calls, self.cache, self.least_s = ready, ready.calls, ready.cache, CALLS_PER_CASE * call_s
         needed_s = self.least_s + sum(contender.least_s for contender in earlier)
         if left_s is not None and call_s and needed_s > left_s:
@@ -142,7 +143,8 @@ def shared_copies(row: Row, device: Device, providers: int) -> Iterator[tuple[li
     differ though their code does not. So does the address of a tensor object: those of a copy are made one after the
     other for all providers.
     """
-    sets, cache = make_copies(row, device)
+    with numerics(row.case.dtype):
+        sets, cache = make_copies(row, device)
     views: list[list[InputSet]] = [[] for _ in range(providers)]
     for data in sets:
         for view in views:

@@ -11,6 +11,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -117,8 +118,10 @@ def running(contenders: Sequence[Contender]) -> list[Contender]:
     return [contender for contender in contenders if contender.record is None]
 
 
-def compare_contenders(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> list[Record]:
-    """Prepare contenders, the baseline first, time them in turns, and return a record for each.
+def compare_contenders(
+    contenders: Sequence[Contender], device: Device, policy: ComparePolicy, timed_in: AbstractContextManager[None]
+) -> list[Record]:
+    """Prepare contenders, the baseline first, time them in turns in a context, and return a record for each.
 
     If the baseline or all others cannot run, or their results are wrong, nothing is timed.
     """
@@ -128,7 +131,8 @@ def compare_contenders(contenders: Sequence[Contender], device: Device, policy: 
             contender.attempt(partial(contender.prepare, ready))
             ready += running([contender])
     if contenders[0].record is None and len(ready) > 1:
-        take_turns(ready, device, policy)
+        with timed_in:
+            take_turns(ready, device, policy)
     return completed([contender.blank for contender in contenders], [contender.record for contender in contenders])
 
 
