@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from roofline.accounting.machines import Attainable as Attainable
     from roofline.commands.plot import draw as draw
     from roofline.hardware.gpu import UnknownGpuError as UnknownGpuError
-    from roofline.plot.scene import PlotError as PlotError
+    from roofline.picture.scene import PlotError as PlotError
 
 LATE = {
     "Attainable": "roofline.accounting.machines",
     "ConfigError": "roofline.accounting.config.config",
-    "PlotError": "roofline.plot.scene",
+    "PlotError": "roofline.picture.scene",
     "UnknownGpuError": "roofline.hardware.gpu",
     "draw": "roofline.commands.plot",
 }

@@ -142,7 +142,7 @@ def test_a_source_distribution_holds_the_sources_and_nobodys_runs(tmp_path):
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"pyproject.toml", "README.md", "LICENSE", "bench/matmul.py", "roofline/gpus/h100-sxm.toml"}
     wanted |= {"results/show/words.toml"}
-    wanted |= {f"roofline/page/templates/{name}" for name in ("page.html", "page.css", "page.js")}
+    wanted |= {f"roofline/picture/templates/{name}" for name in ("page.html", "page.css", "page.js")}
     assert names >= wanted | {f"{package}/__init__.py" for package in PACKAGES}
     assert not [name for name in names if name.startswith(("results/runs", ".git/", ".venv")) or name.endswith(".pyc")]
 

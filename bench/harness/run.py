@@ -27,7 +27,8 @@ from results.record import Environment, Record
 from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, say
 from results.store.runs import RunWriter, StoreError, new_run_id, runs_directory
 from roofline.ceilings import Ceiling, Ceilings
-from roofline.plot.figure import NoCeilingError, plot_run
+from roofline.picture.figure import plot_run
+from roofline.picture.scene import NoCeilingError
 
 
 class Run:

@@ -122,7 +122,7 @@ def write_caption(figure: Figure, text: str, top: float) -> None:
 
 
 def _wrapped(text: str, width: float, size: float) -> list[str]:
-    return wrap(text, int((width - 2 * INDENT) * 72 / (size * MEAN_LETTER)))
+    return wrap(text, int((width - 2 * INDENT) * 72 / (size * MEAN_LETTER)), break_on_hyphens=False)
 
 
 @contextlib.contextmanager

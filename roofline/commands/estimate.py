@@ -170,7 +170,7 @@ def _draw(answer: Answer, path: Path, theme: str) -> None:
     """
     from results.show.picture import check_picture, save_picture
     from roofline.accounting.config.config import ConfigError
-    from roofline.plot.estimates import draw_lines, draw_parts
+    from roofline.picture.charts import draw_lines, draw_parts
 
     check_picture(path)
     words = ", ".join(answer.said())
@@ -195,7 +195,7 @@ def draw_sweep(sweep: Sweep, title: str, theme: str = "light") -> Figure:
     """
     from roofline.accounting.config.config import ConfigError
     from roofline.estimate.sweep import memory_marks
-    from roofline.plot.estimates import draw_lines
+    from roofline.picture.charts import draw_lines
 
     x, y = sweep.overs[0].option, sweep.main[0]
     apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))

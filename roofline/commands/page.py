@@ -9,20 +9,11 @@ from results.compare.selection import add_latest, latest_of
 from results.show.export import write_output
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
 from results.store.runs import StoreError
-from roofline.ceilings import CeilingError, gpu_ceilings
-from roofline.commands.plot import (
-    UsageError,
-    add_sources,
-    default_dtypes,
-    known_dtypes,
-    load_runs,
-    machine_of,
-    merged,
-    words_of,
-)
-from roofline.hardware.gpu import UnknownGpuError, find_gpu
-from roofline.page.document import MissingExtraError, check_extra, page_html
-from roofline.plot.scene import PlotError, PlotMachine, build_scene
+from roofline.ceilings import CeilingError
+from roofline.commands.plot import UsageError, add_sources, default_dtypes, known_words, load_sources, words_of
+from roofline.hardware.gpu import UnknownGpuError
+from roofline.picture.page import MissingExtraError, check_extra, page_html
+from roofline.picture.scene import PlotError
 
 SUFFIXES = (".html", ".htm")
 
@@ -64,27 +55,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the page; return the exit code, 2 where a run has bad lines, though its good ones are shown."""
-    from roofline.page.content import page_content
-    from roofline.page.estimates import estimates_of
-    from roofline.page.verdicts import verdicts_of
+    from roofline.picture.layers import estimates_of, verdicts_of
 
     check_extra()
     if args.output.suffix.lower() not in SUFFIXES:
         shown = one_line(str(args.output), 200)
         raise UsageError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
-    wanted, slugs = known_dtypes(words_of(args.dtype, "--dtype")), words_of(args.gpu, "--gpu")
-    if not args.runs and not slugs:
-        raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
-    chosen = latest_of(args)
-    gpus = [PlotMachine(gpu_ceilings(find_gpu(slug))) for slug in slugs]
-    loaded = load_runs(args.runs, args.folder, chosen)
-    machines = merged([*(machine_of(one) for one in loaded), *gpus])
-    scene = build_scene(machines)
-    verdicts = verdicts_of([one.path for one in loaded], chosen.wanted)
-    dtypes = wanted or default_dtypes(machines)
-    content = page_content(scene, dtypes, args.title, verdicts, estimates_of(args.estimate))
-    write_output(args.output, page_html(content).encode("utf-8", "backslashreplace"))
-    problems = [problem for one in loaded for problem in one.problems]
+    wanted, slugs, chosen = words_of(args.dtype, "--dtype"), words_of(args.gpu, "--gpu"), latest_of(args)
+    sources = load_sources(args.runs, slugs, args.folder, chosen)
+    scene = sources.scene(known_words(wanted) or default_dtypes(sources))
+    verdicts = verdicts_of([run.path for run in sources.runs], chosen.wanted)
+    html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
+    write_output(args.output, html.encode("utf-8", "backslashreplace"))
+    problems = [problem for run in sources.runs for problem in run.problems]
     for problem in problems:
         say(f"python -m roofline page: {problem}")
     print_out(f"{args.output}\n", kept=f"; the page is in {args.output}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from results.compare.selection import Selection, add_latest, latest_of
+from results.record import Environment, Record
 from results.show.picture import check_picture, save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
@@ -18,14 +19,9 @@ from results.store.runs import Run, StoreError
 from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.model import judge
-from roofline.plot.figure import (
-    PlotError,
-    PlotMachine,
-    draw_roofline,
-    run_machine,
-)
-from roofline.plot.scene import Scene, build_scene, ordered_dtypes
-from roofline.plot.style import MOST_MACHINES
+from roofline.picture.figure import draw_roofline
+from roofline.picture.scene import PlotError, Scene, build_scene, known_dtypes, machine_of, machines_of, ordered_dtypes
+from roofline.picture.style import MOST_MACHINES
 from roofline.work import DTYPES, dtype_named
 
 if TYPE_CHECKING:
@@ -59,16 +55,20 @@ class UsageError(ValueError):
     """What was asked for cannot be; the message is one line for the user."""
 
 
-class Picture(NamedTuple):
-    """What is drawn: machines with the records of runs, and the runs as they were read."""
+class Sources(NamedTuple):
+    """What a picture or a page shows."""
 
-    machines: list[PlotMachine]
-    dtypes: list[str]
     runs: list[Run]
+    gpus: list[Ceilings]
 
-    def figure(self, title: str | None, theme: str, axes: Axes | None = None) -> Figure:
-        """Return the roofline; raises as `draw_roofline` does."""
-        return draw_roofline(self.machines, self.dtypes, title, axes=axes, theme=theme)
+    @property
+    def measured(self) -> list[tuple[Environment, Sequence[Record]]]:
+        """The runs as `build_scene` takes them."""
+        return [(run.environment, run.records) for run in self.runs]
+
+    def scene(self, dtypes: Sequence[str] | None = None) -> Scene:
+        """Return the scene; raises as `build_scene` does."""
+        return build_scene(self.measured, self.gpus, dtypes)
 
 
 def draw(
@@ -109,7 +109,8 @@ def draw(
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
     names = [os.fspath(run) for run in runs]
-    return _picture(names, gpus, dtypes, None if folder is None else Path(folder), chosen).figure(title, theme, ax)
+    sources = load_sources(names, gpus, None if folder is None else Path(folder), chosen)
+    return draw_roofline(_scene(sources, known_words(dtypes)), title, ax, theme)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -160,11 +161,12 @@ def _plot(args: argparse.Namespace) -> int:
         raise UsageError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
     if args.output is not None:
         check_picture(args.output)
-    picture = _picture(args.runs, slugs, wanted, args.folder, latest_of(args))
-    short = [line for floor in floors for line in _short_of(floor, picture)]
+    sources = load_sources(args.runs, slugs, args.folder, latest_of(args))
+    scene = _scene(sources, known_words(wanted))
+    short = [line for floor in floors for line in _short_of(floor, sources, wanted)]
     if args.output is not None:
-        save_picture(picture.figure(args.title, args.theme), args.output)
-    problems = [problem for loaded in picture.runs for problem in loaded.problems]
+        save_picture(draw_roofline(scene, args.title, theme=args.theme), args.output)
+    problems = [problem for loaded in sources.runs for problem in loaded.problems]
     for problem in problems:
         say(f"python -m roofline plot: {problem}")
     lines = [*([str(args.output)] if args.output is not None else []), *short]
@@ -173,8 +175,8 @@ def _plot(args: argparse.Namespace) -> int:
     return USAGE if problems else int(bool(short))
 
 
-def known_dtypes(words: Sequence[str]) -> list[str]:
-    """Return the dtypes that words name; torch's names will do.
+def known_words(words: Sequence[str]) -> list[str]:
+    """Return the dtypes that words name, by this project's names or torch's.
 
     Raises:
         UsageError: a word names none.
@@ -187,30 +189,63 @@ def known_dtypes(words: Sequence[str]) -> list[str]:
     return named
 
 
-def _picture(
-    names: Sequence[str], slugs: Sequence[str], wanted: Sequence[str], folder: Path | None, chosen: Selection
-) -> Picture:
-    """Return what there is to draw, and note what is missing.
+def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None, chosen: Selection) -> Sources:
+    """Return the wanted records of runs, each file once, and the GPUs; note what a killed run left behind.
 
     Raises:
-        UsageError: what is asked for is nothing, too much, or unknown.
+        UsageError: there is nothing to show, or the ceilings of a run are not valid.
     """
-    wanted = known_dtypes(wanted)
+    names = list(names)
     if not names and not slugs:
-        raise UsageError("nothing to draw: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
-    gpus = [PlotMachine(gpu_ceilings(find_gpu(slug))) for slug in slugs]
-    runs = load_runs(names, folder, chosen)
-    machines = merged([*(machine_of(loaded) for loaded in runs), *gpus])
+        raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
+    if folder is not None and not folder.is_dir():
+        raise UsageError(f"--runs '{folder}' is not a folder")
+    gpus = [gpu_ceilings(find_gpu(slug)) for slug in slugs]
+    paths = {path.resolve(): path for path in (chosen.find(name, folder) for name in names)}
+    runs = [chosen.load(os.fspath(path)) for path in paths.values()]
+    for loaded in runs:
+        for text in loaded.notes:
+            _note(text)
+        try:
+            machine_of(loaded.environment)
+        except CeilingError as error:
+            raise UsageError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
+    _note_ceilings(runs)
+    return Sources(runs, gpus)
+
+
+def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
+    """Return the scene of a picture, and note what is missing in it.
+
+    Raises:
+        UsageError: there are too many machines, or nothing to draw.
+    """
+    machines = machines_of([run.environment for run in sources.runs], sources.gpus)
     if len(machines) > MOST_MACHINES:
         raise UsageError(
             f"{len(machines)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
             "draw some of them, or compare all with python -m roofline gpus"
         )
-    dtypes = wanted or default_dtypes(machines)
-    scene = build_scene(machines, dtypes)
-    _check_dtypes(machines, scene, dtypes, is_asked_for=bool(wanted) or bool(runs))
-    _note_empty(runs, machines, scene)
-    return Picture(machines, dtypes, runs)
+    dtypes = wanted or default_dtypes(sources)
+    scene = sources.scene(dtypes)
+    lacking = []
+    for index, known in enumerate(scene.machines):
+        roofs = [roof for roof in scene.roofs if roof.machine == index]
+        missing = [dtype for dtype in dtypes if dtype not in {roof.ceiling.name for roof in roofs if roof.is_flat}]
+        if missing:
+            names = ", ".join(known_dtypes(known)) or "none"
+            lacking.append(f"{known.slug} has no known peak of {', '.join(missing)} (known: {names})")
+        if not roofs:
+            _note(f"no ceiling is known of {known.slug}: its points have no ceiling of their own")
+    if not scene.flats and not scene.points:
+        raise UsageError("no ceiling to draw: " + "; ".join(lacking))
+    for text in lacking if wanted or sources.runs else ():
+        _note(text)
+    if sources.runs and not scene.points:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
+        paths = ", ".join(str(run.path) for run in sources.runs)
+        _note(f"{paths}: no point can be drawn ({reasons}); ceilings alone")
+    return scene
 
 
 def _floor(text: str) -> tuple[str, float]:
@@ -225,26 +260,29 @@ def _floor(text: str) -> tuple[str, float]:
     return found[1], float(found[2])
 
 
-def _short_of(floor: tuple[str, float], picture: Picture) -> list[str]:
+def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
     """Return a line for each row of an op that reaches less than a share of its roof, or has no share to be judged by.
 
     Raises:
-        UsageError: there is no row of the op, so that nothing was checked.
+        UsageError: there is no row of the op, so nothing was checked.
     """
     op, share = floor
-    machines = picture.machines
+    records = [record for _, own in sources.measured for record in own]
+    machines = machines_of([environment for environment, _ in sources.measured], sources.gpus)
     rows = [
-        (machine, row) for machine in machines for row in machine.records if row.op == op and row.status != "skipped"
+        (machines[machine_of(environment).slug], record)
+        for environment, own in sources.measured
+        for record in own
+        if record.op == op and record.status != "skipped" and (not dtypes or record.dtype in dtypes)
     ]
-    rows = [(machine, row) for machine, row in rows if row.dtype in picture.dtypes]
     if not rows:
-        known = ", ".join(dict.fromkeys(one_line(row.op) for machine in machines for row in machine.records))
+        known = ", ".join(dict.fromkeys(one_line(record.op) for record in records))
         raise UsageError(
             f"--check '{op}>={share:g}': no row of {op} was measured; there are rows of: {known or 'no op'}"
         )
     lines = []
-    for machine, row in rows:
-        reached = judge(row, machine.ceilings).roofline_pct
+    for ceilings, row in rows:
+        reached = judge(row, ceilings).roofline_pct
         if reached is None or reached < 100 * share:
             said = "no share of its roof is known" if reached is None else f"{reached:.3g} % of its roof"
             said = said if row.status == "ok" else row.status
@@ -265,110 +303,31 @@ def words_of(values: Sequence[str] | None, option: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def load_runs(names: Iterable[str], folder: Path | None, chosen: Selection) -> list[Run]:
-    """Return the runs with the records that are wanted, each file once, and tell of what a killed run left behind."""
-    if folder is not None and not folder.is_dir():
-        raise UsageError(f"--runs '{folder}' is not a folder")
-    paths = {path.resolve(): path for path in (chosen.find(name, folder) for name in names)}
-    runs = [chosen.load(os.fspath(path)) for path in paths.values()]
-    for loaded in runs:
-        for text in loaded.notes:
-            _note(text)
-    return runs
+def _note_ceilings(runs: Sequence[Run]) -> None:
+    """Note the machines whose runs differ in their ceilings."""
+    newest: dict[str, tuple[str, Ceilings]] = {}
+    for run in sorted(runs, key=lambda run: run.environment.started_at):
+        ceilings = machine_of(run.environment)
+        known = {(e.quantity, e.name, e.kind): e.value for e in newest.get(ceilings.slug, ("", ceilings))[1].entries}
+        if any(known.get((e.quantity, e.name, e.kind), e.value) != e.value for e in ceilings.entries):
+            _note(f"runs of {ceilings.slug} differ in their ceilings; those of {run.environment.started_at} are drawn")
+        newest[ceilings.slug] = (run.environment.started_at, ceilings)
 
 
-def machine_of(loaded: Run) -> PlotMachine:
-    """Return the machine of a run with its records.
-
-    Raises:
-        UsageError: its ceilings cannot be used.
-    """
-    try:
-        return run_machine(loaded.environment, loaded.records)
-    except CeilingError as error:
-        raise UsageError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
-
-
-def merged(machines: Iterable[PlotMachine]) -> list[PlotMachine]:
-    """Return each machine once: runs of one machine share a ceiling, and a GPU adds its datasheet to its runs."""
-    found: dict[str, PlotMachine] = {}
-    for machine in machines:
-        slug = machine.ceilings.slug
-        found[slug] = _joined(found[slug], machine) if slug in found else machine
-    return list(found.values())
-
-
-def _joined(first: PlotMachine, second: PlotMachine) -> PlotMachine:
-    """Return one machine twice as one, under the ceilings of the newer run."""
-    older, newer = sorted((first, second), key=_newest)
-    known = {(entry.quantity, entry.name, entry.kind): entry for entry in newer.ceilings.entries}
-    old = {(entry.quantity, entry.name, entry.kind): entry for entry in older.ceilings.entries}
-    if any(known[key].value != old[key].value for key in known.keys() & old.keys()):
-        _note(f"runs of {newer.ceilings.slug} differ in their ceilings; those of {_newest(newer)} are drawn")
-    counts = tuple(
-        count
-        for machine in (first, second)
-        for count in machine.counts or (len(machine.records),) * len(machine.environments)
-    )
-    return PlotMachine(
-        newer.ceilings.with_entries(entry for key, entry in old.items() if key not in known),
-        first.records + second.records,
-        first.environments + second.environments,
-        counts,
-    )
-
-
-def _newest(machine: PlotMachine) -> str:
-    """Return the start of the newest run of a machine; a GPU of the table comes before any run."""
-    return max((environment.started_at for environment in machine.environments), default="")
-
-
-def default_dtypes(machines: Sequence[PlotMachine]) -> list[str]:
+def default_dtypes(sources: Sources) -> list[str]:
     """Return the dtypes of the runs; without a run, a few that the GPUs have."""
-    measured = [record.dtype for machine in machines for record in machine.records]
+    measured = [record.dtype for run in sources.runs for record in run.records]
     if measured:
         return ordered_dtypes(measured)
+    machines = [*(machine_of(run.environment) for run in sources.runs), *sources.gpus]
     groups = DEFAULT_DTYPES if len(machines) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
     chosen = []
-    for machine in machines:
-        known = _known_dtypes(machine.ceilings)
+    for ceilings in machines:
+        known = known_dtypes(ceilings)
         chosen += [dtype for group in groups for dtype in [next((d for d in group if d in known), None)] if dtype]
         if not chosen:
             chosen += known
     return ordered_dtypes(chosen)
-
-
-def _known_dtypes(ceilings: Ceilings) -> list[str]:
-    return ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
-
-
-def _check_dtypes(machines: Sequence[PlotMachine], scene: Scene, dtypes: Sequence[str], is_asked_for: bool) -> None:
-    """Note which ceiling a machine lacks.
-
-    Raises:
-        UsageError: no machine has any of the ceilings, and there is no point either.
-    """
-    lacking = []
-    for index, machine in enumerate(machines):
-        drawn = {flat.dtype for flat in scene.flats if flat.machine == index}
-        missing = [dtype for dtype in dtypes if dtype not in drawn]
-        if missing:
-            slug, known = machine.ceilings.slug, ", ".join(_known_dtypes(machine.ceilings)) or "none"
-            lacking.append(f"{slug} has no known peak of {', '.join(missing)} (known: {known})")
-    if not scene.flats and not scene.points:
-        raise UsageError("no ceiling to draw: " + "; ".join(lacking))
-    for text in lacking if is_asked_for else ():
-        _note(text)
-
-
-def _note_empty(runs: Sequence[Run], machines: Sequence[PlotMachine], scene: Scene) -> None:
-    if runs and not scene.points:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
-        _note(f"{', '.join(str(loaded.path) for loaded in runs)}: no point can be drawn ({reasons}); ceilings alone")
-    for index, machine in enumerate(machines):
-        drawn = {slope.machine for slope in scene.slopes} | {flat.machine for flat in scene.flats}
-        if index not in drawn:
-            _note(f"no ceiling is known of {machine.ceilings.slug}: its points have no ceiling of their own")
 
 
 def _note(text: str) -> None:

@@ -15,7 +15,7 @@ from roofline.estimate.answer import Answer, memory
 from roofline.estimate.budgets import loss_along
 from roofline.estimate.show import folded
 from roofline.model import ridge_intensity
-from roofline.plot.estimates import FAR, MOST_MARKED
+from roofline.picture.charts import FAR, MOST_MARKED
 
 ROW = 34
 """Height of a bar, pixels."""

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
-from roofline.plot.figure import PlotMachine, draw_roofline
+from roofline.picture.figure import draw_roofline
+from roofline.picture.scene import Measured, Scene, build_scene
 from roofline.work import bytes_of
 
 Ends = tuple[tuple[float, float], tuple[float, float]]
@@ -121,77 +122,87 @@ def streams(share: float) -> tuple[Record, ...]:
 
 CUBES = tuple(matmul(n, "bf16", f) for n, f in ((1024, 300e12), (2048, 520e12), (4096, 640e12), (8192, 690e12)))
 
-SCENES: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
-    "one GPU": ([PlotMachine(H100)], None),
-    "three GPUs": ([PlotMachine(H100), PlotMachine(A100), PlotMachine(H200)], None),
+
+def on(ceilings: Ceilings, *records: Record, **changes: Any) -> Measured:
+    """Return a run of some records on a machine with these ceilings."""
+    device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cpu", "threads": 2}
+    return environment(**{"device": device, "hardware": ceilings.to_dict()} | changes), records
+
+
+def scaled(ceilings: Ceilings, step: float) -> Measured:
+    return on(ceilings, *(matmul(n, "bf16", n * step) for n in (1024, 4096, 7000)))
+
+
+MIXED = calibrated(H100, H100_MIXES).with_entries(
+    [Ceiling("flops", dtype, peak, "measured", "a test") for dtype, peak in (("bf16", 700e12), ("fp32", 52e12))]
+)
+OF_A_CPU = ((256, 410e9, 150e9), (512, 700e9, 190e9), (1024, 860e9, 212e9), (2048, 915e9, 218e9))
+
+SCENES: dict[str, tuple[list[Measured], list[Ceilings], list[str] | None]] = {
+    "one GPU": ([], [H100], None),
+    "three GPUs": ([], [H100, A100, H200], None),
     "a CPU with points": (
-        [
-            PlotMachine(
-                CPU,
-                tuple(matmul(n, "bf16", f) for n, f in ((256, 410e9), (512, 700e9), (1024, 860e9), (2048, 915e9)))
-                + tuple(matmul(n, "fp32", f) for n, f in ((256, 150e9), (512, 190e9), (1024, 212e9), (2048, 218e9))),
-                (environment(),),
-            )
-        ],
+        [on(CPU, *(matmul(n, "bf16", f) for n, f, _ in OF_A_CPU), *(matmul(n, "fp32", f) for n, _, f in OF_A_CPU))],
+        [],
         ["bf16", "fp32"],
     ),
-    "a crowd": ([PlotMachine(BOTH, crowd(), (environment(),))], ["bf16", "fp8e4m3"]),
-    "two GPUs with points": (
-        [
-            PlotMachine(H100, tuple(matmul(n, "bf16", n * 1e11) for n in (1024, 4096, 7000))),
-            PlotMachine(A100, tuple(matmul(n, "bf16", n * 4e10) for n in (1024, 4096, 7000))),
-        ],
-        ["bf16"],
-    ),
-    "mixes under a datasheet": (
-        [
-            PlotMachine(
-                calibrated(H100, H100_MIXES).with_entries(
-                    [
-                        Ceiling("flops", "bf16", 700e12, "measured", "a test"),
-                        Ceiling("flops", "fp32", 52e12, "measured", "a test"),
-                    ]
-                ),
-                streams(0.54) + CUBES,
-                (environment(),),
-            )
-        ],
-        None,
-    ),
+    "a crowd": ([on(BOTH, *crowd())], [], ["bf16", "fp8e4m3"]),
+    "two GPUs with points": ([scaled(H100, 1e11), scaled(A100, 4e10)], [], ["bf16"]),
+    "mixes under a datasheet": ([on(MIXED, *streams(0.54), *CUBES)], [], None),
     "mixes of a CPU": (
-        [
-            PlotMachine(
-                calibrated(CPU, CPU_MIXES),
-                streams(0.008) + tuple(matmul(n, "bf16", f) for n, f in ((256, 410e9), (512, 700e9), (1024, 860e9))),
-                (environment(),),
-            )
-        ],
+        [on(calibrated(CPU, CPU_MIXES), *streams(0.008), *(matmul(n, "bf16", f) for n, f, _ in OF_A_CPU[:3]))],
+        [],
         ["bf16", "fp32"],
     ),
-    "no bandwidth": ([PlotMachine(Ceilings("g", "G", H100.entries[:2]))], None),
-    "no peak": ([PlotMachine(Ceilings("g", "G", H100.entries[-1:]), (matmul(64, "bf16", 1e12),))], None),
+    "no bandwidth": ([], [Ceilings("g", "G", H100.entries[:2])], None),
+    "no peak": ([on(Ceilings("g", "G", H100.entries[-1:]), matmul(64, "bf16", 1e12))], [], None),
 }
+
+
+def scene(name: str) -> Scene:
+    return build_scene(*SCENES[name])
 
 
 @cache
 def draw(name: str) -> Figure:
     """Return the figure of a scene; no test may change it."""
-    return draw_roofline(*SCENES[name])
+    return draw_roofline(scene(name))
+
+
+def drawn(ceilings: Ceilings, *records: Record) -> Figure:
+    """Return the picture of records on a machine."""
+    return draw_roofline(build_scene([on(ceilings, *records)]))
+
+
+def texts(figure: Figure) -> list[Text]:
+    """Return all texts but the numbers of the axes: title, legend, labels and caption."""
+    axes = figure.axes[0]
+    legend = axes.get_legend()
+    return [text for text in (*figure.texts, *axes.texts, *(legend.get_texts() if legend else ())) if text.get_text()]
 
 
 def words(figure: Figure) -> list[str]:
-    return [text.get_text() for text in figure.texts]
+    return [text.get_text() for text in texts(figure)]
 
 
 def last_line(figure: Figure) -> str:
-    """Return the caption, which may have been wrapped."""
-    height = min(text.get_position()[1] for text in labels_in(figure)) if labels_in(figure) else math.inf
-    return " ".join(t.get_text() for t in figure.texts if t.get_position()[1] < height)
+    """Return the caption, which may have been wrapped: the figure's own texts after title and subtitle."""
+    return " ".join(text.get_text() for text in figure.texts[2:])
 
 
 def renderer(figure: Figure) -> Any:
     canvas: Any = figure.canvas
     return canvas.get_renderer()
+
+
+def anchor(text: Text) -> tuple[float, float]:
+    """Return the pixel around which a text is turned."""
+    if not isinstance(text, Annotation):
+        x, y = text.get_transform().transform(text.get_position())
+        return float(x), float(y)
+    spot = text.axes.transData.transform(text.xy) if text.axes else (0.0, 0.0)
+    scale = text.figure.dpi / 72 if text.figure else 1.0
+    return spot[0] + text.xyann[0] * scale, spot[1] + text.xyann[1] * scale
 
 
 def corners(figure: Figure, text: Text) -> np.ndarray:
@@ -200,7 +211,7 @@ def corners(figure: Figure, text: Text) -> np.ndarray:
     text.set_rotation(0)
     box = text.get_window_extent(renderer(figure))
     text.set_rotation(math.degrees(angle))
-    x, y = text.get_transform().transform(text.get_position())
+    x, y = anchor(text)
     around = np.array([[box.x0, box.y0], [box.x1, box.y0], [box.x1, box.y1], [box.x0, box.y1]]) - (x, y)
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
     return around @ turn + (x, y)
@@ -226,8 +237,7 @@ def assert_apart(shapes: Sequence[tuple[str, np.ndarray]]) -> None:
 
 def labels_in(figure: Figure) -> list[Text]:
     """Return the texts inside of the axes."""
-    box = figure.axes[0].get_window_extent()
-    return [t for t in figure.texts if box.contains(*t.get_transform().transform(t.get_position()))]
+    return [text for text in figure.axes[0].texts if text.get_text()]
 
 
 def roofs(figure: Figure) -> list[Line2D]:
@@ -251,7 +261,7 @@ def flats(figure: Figure) -> list[Line2D]:
 
 def markers(figure: Figure) -> list[Line2D]:
     """Return the lines that hold the markers of points."""
-    return [line for line in figure.axes[0].lines if line.get_zorder() == 7]
+    return [line for line in figure.axes[0].lines if line.get_zorder() == 7 and line.get_marker() != "None"]
 
 
 def spots(figure: Figure) -> Iterator[tuple[float, float]]:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from plot_scenes import CPU, environment, matmul
+from plot_scenes import CPU, environment, matmul, on
 
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import find_gpu
-from roofline.plot.figure import PlotMachine, run_machine
+from roofline.picture.scene import Measured
 from roofline.work import VECTOR_OPS
 
 GPUS = ("h100-sxm", "a100-sxm-80gb", "h200-sxm", "h100-pcie", "l40s", "b200-sxm")
@@ -129,38 +129,36 @@ def profiled() -> list[Record]:
     return [replace(part, extra=part.extra | more) for part, more in zip(parts, extra, strict=True)]
 
 
-def of_six_gpus() -> list[PlotMachine]:
-    machines = []
+def of_six_gpus() -> list[Measured]:
+    runs = []
     for index, slug in enumerate(GPUS):
         known = gpu_ceilings(find_gpu(slug))
         peak = known.peak("bf16")
-        records = tuple(
-            matmul(n, "bf16", (0.5 + 0.04 * index) * (peak.value if peak else 1e14) * n / (n + 1500))
-            for n in (2048, 8192)
-        )
-        machines.append(run_machine(of_gpu(known), records))
-    return machines
+        top = (0.5 + 0.04 * index) * (peak.value if peak else 1e14)
+        runs.append((of_gpu(known), [matmul(n, "bf16", top * n / (n + 1500)) for n in (2048, 8192)]))
+    return runs
 
 
-def one(ceilings: Ceilings, records: Sequence[Record]) -> list[PlotMachine]:
-    return [run_machine(of_gpu(ceilings), records)]
+def one(ceilings: Ceilings, records: Sequence[Record]) -> list[Measured]:
+    return [(of_gpu(ceilings), records)]
 
 
 LONG = "kernels/experiments/of_last_week/matmul_with_a_long_name.py:persistent_kernel_number_"
 
-RUNS: dict[str, tuple[list[PlotMachine], list[str] | None]] = {
-    "versions": (one(h100(), versions()), ["bf16"]),
-    "elementwise versions": (one(h100(), elementwise_versions()), ["bf16"]),
-    "sweep": (one(h100(), sweep()), ["bf16"]),
-    "90 points": (one(h100(), suite()), ["bf16"]),
-    "6 GPUs": (of_six_gpus(), ["bf16"]),
-    "decode": (one(h100(), decoding()), ["bf16"]),
-    "train_step": (one(h100(), training()), ["bf16"]),
-    "flagged": ([PlotMachine(CPU, tuple(flagged()), (environment(),))], ["bf16", "fp32"]),
-    "long names": (one(h100(), [replace(r, provider=f"{LONG}{i}") for i, r in enumerate(versions())]), ["bf16"]),
+RUNS: dict[str, tuple[list[Measured], list[Ceilings], list[str] | None]] = {
+    "versions": (one(h100(), versions()), [], ["bf16"]),
+    "elementwise versions": (one(h100(), elementwise_versions()), [], ["bf16"]),
+    "sweep": (one(h100(), sweep()), [], ["bf16"]),
+    "90 points": (one(h100(), suite()), [], ["bf16"]),
+    "6 GPUs": (of_six_gpus(), [], ["bf16"]),
+    "decode": (one(h100(), decoding()), [], ["bf16"]),
+    "train_step": (one(h100(), training()), [], ["bf16"]),
+    "flagged": ([on(CPU, *flagged())], [], ["bf16", "fp32"]),
+    "long names": (one(h100(), [replace(r, provider=f"{LONG}{i}") for i, r in enumerate(versions())]), [], ["bf16"]),
     "vector and matrix": (
         one(h100(), [*elementwise_versions()[:1], vector("gelu", 2**20, 20, 9e11), *sweep()[:5]]),
+        [],
         ["bf16"],
     ),
-    "a profile": (one(h100(), profiled()), ["bf16"]),
+    "a profile": (one(h100(), profiled()), [], ["bf16"]),
 }

@@ -11,8 +11,8 @@ from test_estimate import call, data_of, text_of
 
 from roofline.commands.estimate import draw_sweep
 from roofline.estimate.sweep import Over, memory_marks, swept
-from roofline.page.estimates import estimates_of
-from roofline.plot.estimates import draw_lines, draw_parts
+from roofline.picture.charts import draw_lines, draw_parts
+from roofline.picture.layers import estimates_of
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
 

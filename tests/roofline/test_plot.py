@@ -1,7 +1,8 @@
-"""The roofline picture: its geometry, its points, hostile input, and the files it is written to."""
+"""The roofline picture: geometry of roofs and points, labels, and the files it is written to."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from plot_scenes import (
     A100,
     CPU,
@@ -20,32 +22,36 @@ from plot_scenes import (
     H100,
     H100_MIXES,
     SCENES,
+    assert_apart,
     calibrated,
+    corners,
     draw,
+    drawn,
     ends,
     environment,
     flats,
+    labels_in,
     last_line,
     machine,
     markers,
     matmul,
+    on,
+    overlap,
+    renderer,
     roofs,
+    scene,
     spots,
+    texts,
     thin,
     words,
 )
+from run_scenes import RUNS
 
 from results.show.picture import check_picture, save_picture
-from results.store.runs import StoreError
+from results.store.runfile import StoreError
 from roofline.ceilings import Ceiling, CeilingError, Ceilings
-from roofline.plot.figure import (
-    PlotError,
-    PlotMachine,
-    draw_roofline,
-    plot_run,
-    run_machine,
-)
-from roofline.plot.scene import build_scene
+from roofline.picture.figure import draw_roofline, plot_run
+from roofline.picture.scene import PlotError, build_scene
 
 
 @pytest.fixture(scope="module", params=SCENES)
@@ -91,7 +97,7 @@ def test_roofs_extend_past_the_last_point_and_over_the_whole_axes(figure: Figure
 
 
 def test_slope_and_flat_meet_at_the_ridge() -> None:
-    drawn = draw_roofline([PlotMachine(H100)], ["bf16"])
+    drawn = draw_roofline(build_scene([], [H100], ["bf16"]))
     flat = flats(drawn)[0]
     slope = next(line for line in roofs(drawn) if line is not flat)
     assert ends(flat)[0] == pytest.approx((989.4 / 3.352, 989.4e12))
@@ -137,16 +143,16 @@ def test_a_lonely_mix_or_none_and_an_overlay_have_no_thin_lines() -> None:
     for name in ("one GPU", "a crowd", "a CPU with points"):
         assert not thin(draw(name))
     many = calibrated(H100, H100_MIXES)
-    assert thin(draw_roofline([PlotMachine(many)], ["bf16"]))
-    assert not thin(draw_roofline([PlotMachine(many), PlotMachine(A100)], ["bf16"]))
+    assert thin(draw_roofline(build_scene([], [many], ["bf16"])))
+    assert not thin(draw_roofline(build_scene([], [many, A100], ["bf16"])))
 
 
 def test_mixes_without_a_peak_leave_the_axes() -> None:
     slopes = Ceilings("g", "G", calibrated(Ceilings("g", "G"), CPU_MIXES).entries)
-    drawn = draw_roofline([PlotMachine(slopes, (matmul(64, "bf16", 2e11),))])
-    top, right = drawn.axes[0].get_ylim()[1], drawn.axes[0].get_xlim()[1]
-    assert len(thin(drawn)) == 3
-    for line in thin(drawn):
+    figure = drawn(slopes, matmul(64, "bf16", 2e11))
+    top, right = figure.axes[0].get_ylim()[1], figure.axes[0].get_xlim()[1]
+    assert len(thin(figure)) == 3
+    for line in thin(figure):
         x, y = ends(line)[1]
         assert y == pytest.approx(top) or x == pytest.approx(right)
 
@@ -155,7 +161,6 @@ def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
     said = words(draw("mixes of a CPU"))
     assert "relu 268435456 96 %" in said  # 0.008 x 4.8 TB/s are 38.4 of a copy's 40 GB/s, and 64 % of the envelope
     assert "share of the roofline at its own mix of reads and writes." in last_line(draw("mixes of a CPU"))
-    assert "own mix" not in last_line(draw("mixes under a datasheet"))
     assert "own mix" not in last_line(draw("a CPU with points"))
 
 
@@ -164,13 +169,11 @@ def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
 
 def test_points_stand_at_their_counts_over_their_times() -> None:
     record = matmul(1024, "bf16", 860e9)
-    drawn = draw_roofline([PlotMachine(CPU, (record,))], ["bf16"])
-    assert list(spots(drawn)) == [pytest.approx((1024 / 3, 860e9))]
+    assert list(spots(drawn(CPU, record))) == [pytest.approx((1024 / 3, 860e9))]
 
 
 def test_error_bars_span_the_interval_of_the_median() -> None:
-    drawn = draw_roofline([PlotMachine(CPU, (matmul(1024, "bf16", 860e9),))], ["bf16"])
-    bars = [line for line in drawn.axes[0].lines if line.get_marker() == "_"]
+    bars = [line for line in drawn(CPU, matmul(1024, "bf16", 860e9)).axes[0].lines if line.get_marker() == "_"]
     assert len(bars) == 1
     assert list(bars[0].get_xdata()[:2]) == pytest.approx([1024 / 3, 1024 / 3])
     assert list(bars[0].get_ydata()[:2]) == pytest.approx([860e9 / 1.04, 860e9 / 0.98])
@@ -186,17 +189,17 @@ def test_a_point_above_its_roof_stays_there_and_is_ringed() -> None:
 
 def test_a_point_above_the_memory_roof_is_ringed_where_no_peak_is_known() -> None:
     slope = Ceilings("g", "G", (Ceiling("bandwidth", "memory", 1e12, "derived", "a test"),))
-    drawn = draw_roofline([PlotMachine(slope, (matmul(64, "bf16", 22e12), matmul(64, "bf16", 20e12)))])
-    rings = [line for line in drawn.axes[0].lines if line.get_zorder() == 8]  # the roof at 64 / 3 is 21.3e12
+    figure = drawn(slope, matmul(64, "bf16", 22e12), matmul(64, "bf16", 20e12))
+    rings = [line for line in figure.axes[0].lines if line.get_zorder() == 8]  # the roof at 64 / 3 is 21.3e12
     assert [tuple(np.ravel(ring.get_data())) for ring in rings] == [pytest.approx((64 / 3, 22e12))]
 
 
 def test_what_cannot_be_drawn_is_counted_and_not_drawn() -> None:
-    scene = build_scene(*SCENES["a crowd"])
-    assert len(scene.points) == 42
-    assert scene.left_out == {"skipped": 1, "invalid": 1, "failed": 1, "without FLOPs or bytes": 1}
+    crowd = scene("a crowd")
+    assert len(crowd.points) == 42
+    assert crowd.left_out == {"skipped": 1, "invalid": 1, "failed": 1, "without FLOPs or bytes": 1}
     assert len(list(spots(draw("a crowd")))) == 42
-    only_fp8 = build_scene(SCENES["a crowd"][0], ["fp8e4m3"])
+    only_fp8 = build_scene(SCENES["a crowd"][0], [], ["fp8e4m3"])
     assert {point.record.dtype for point in only_fp8.points} == {"fp8e4m3"}
     assert only_fp8.left_out["of other dtypes"] == 42 - 15 + 1
 
@@ -206,28 +209,192 @@ def test_what_cannot_be_drawn_is_counted_and_not_drawn() -> None:
 
 def test_a_foreign_dtype_is_drawn_in_gray() -> None:
     record = replace(matmul(256, "bf16", 1e11), dtype="int4")
-    drawn = draw_roofline([PlotMachine(CPU, (record,))])
-    assert [to_hex(line.get_color()) for line in markers(drawn)] == ["#7a7a7a"]
-    assert "int4" in words(drawn)
+    figure = drawn(CPU, record)
+    assert [to_hex(line.get_color()) for line in markers(figure)] == ["#7a7a7a"]
+    assert "int4" in " ".join(words(figure))
 
 
 @pytest.mark.parametrize("value", [1e-300, 1e300])
 def test_values_of_no_machine_are_refused_in_one_line(value: float) -> None:
     absurd = machine("absurd", {"bf16": value, "fp32": 1e12}, 1e12)
     with pytest.raises(PlotError, match="decades") as caught:
-        draw_roofline([PlotMachine(absurd)])
+        draw_roofline(build_scene([], [absurd]))
     assert "\n" not in str(caught.value)
 
 
 def test_a_machine_without_ceilings_is_refused_with_what_to_do() -> None:
     with pytest.raises(PlotError, match=r"no ceiling is known for new-gpu.*--gpu"):
-        draw_roofline([PlotMachine(Ceilings("new-gpu", "New"), (matmul(64, "bf16", 1e9),))])
+        drawn(Ceilings("new-gpu", "New"), matmul(64, "bf16", 1e9))
 
 
 def test_points_without_a_roof_of_their_own_are_drawn_beside_another_machine() -> None:
-    alone = PlotMachine(Ceilings("new-gpu", "New"), (matmul(64, "bf16", 1e12),))
-    drawn = draw_roofline([alone, PlotMachine(H100)], ["bf16"])
-    assert list(spots(drawn)) == [pytest.approx((64 / 3, 1e12))]
+    alone = on(Ceilings("new-gpu", "New"), matmul(64, "bf16", 1e12))
+    assert list(spots(draw_roofline(build_scene([alone], [H100], ["bf16"])))) == [pytest.approx((64 / 3, 1e12))]
+
+
+# Labels
+
+
+def test_no_text_overlaps_another(figure: Figure) -> None:
+    shapes = [(text.get_text(), corners(figure, text)) for text in texts(figure)]
+    assert len(shapes) >= 4
+    assert_apart(shapes)
+
+
+@pytest.mark.sampled(3)
+def test_no_label_covers_a_point(figure: Figure) -> None:
+    spot_size = 3
+    for x, y in spots(figure):
+        px, py = figure.axes[0].transData.transform((x, y))
+        square = np.array([[px, py]] * 4) + spot_size * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+        for text in labels_in(figure):
+            assert not overlap(corners(figure, text), square), f"{text.get_text()!r} covers a point"
+
+
+@pytest.mark.sampled(3)
+def test_labels_stay_in_the_axes_and_all_text_in_the_figure(figure: Figure) -> None:
+    figure.canvas.draw()
+    page, axes = figure.bbox, figure.axes[0].get_window_extent()
+    for text in labels_in(figure):
+        shape = corners(figure, text)
+        assert (shape >= (axes.x0, axes.y0)).all(), text.get_text()
+        assert (shape <= (axes.x1 + 1, axes.y1 + 1)).all(), text.get_text()
+    for text in (*texts(figure), *axis_texts(figure)):
+        box = text.get_window_extent(renderer(figure))
+        assert box.x0 >= 0, text.get_text()
+        assert box.y0 >= 0, text.get_text()
+        assert box.x1 <= page.x1, text.get_text()
+        assert box.y1 <= page.y1, text.get_text()
+
+
+def axis_texts(figure: Figure) -> list[Text]:
+    """Return the words beside the axes: labels of both axes and of the ticks in view."""
+    axes = figure.axes[0]
+    shown: list[Text] = [axes.xaxis.label, axes.yaxis.label]
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        shown += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert all(text.get_text() for text in shown)
+    return shown
+
+
+def test_every_roof_has_a_label_with_value_and_kind() -> None:
+    said = words(draw("a crowd"))
+    for label in (
+        "fp8e4m3 1979 TFLOP/s datasheet",
+        "bf16 989 TFLOP/s datasheet",
+        "fp8e4m3 1454 TFLOP/s measured",
+        "bf16 795 TFLOP/s measured",
+        "4.8 TB/s datasheet, read 4.5 TB/s measured",
+    ):
+        assert said.count(label) == 1
+    for value in (412, 323, 206, 177):
+        assert f"ridge {value}" in said
+
+
+def test_the_thin_lines_share_a_label_below_the_lowest_of_them() -> None:
+    for name, label, lowest in (
+        ("mixes under a datasheet", "write 2.9 TB/s, triad 2.78 TB/s, copy 2.66 TB/s", 2.66e12),
+        ("mixes of a CPU", "triad 45 GB/s, copy 40 GB/s, write 25 GB/s", 25e9),
+    ):
+        figure = draw(name)
+        (text,) = (text for text in labels_in(figure) if text.get_text() == label)
+        assert text.get_rotation() == pytest.approx(45, abs=0.01)
+        places = figure.axes[0].transData.inverted().transform(corners(figure, text))
+        assert all(y / x < lowest for x, y in places)
+
+
+def test_labels_along_a_slope_are_turned_with_it() -> None:
+    drawn = draw("one GPU")
+    angles = {text.get_text(): text.get_rotation() for text in labels_in(drawn)}
+    assert angles["3.35 TB/s"] == pytest.approx(45, abs=0.01)
+    assert angles["bf16 989 TFLOP/s"] == 0
+
+
+def test_an_overlay_names_the_machine_of_each_roof() -> None:
+    drawn = draw("three GPUs")
+    said = words(drawn)
+    assert "h100-sxm, h200-sxm bf16 989 TFLOP/s" in said  # one line, one label
+    assert "a100-sxm-80gb bf16 312 TFLOP/s" in said
+    for slug, bandwidth in (("h100-sxm", "3.35"), ("h200-sxm", "4.8"), ("a100-sxm-80gb", "2.04")):
+        assert f"{slug} {bandwidth} TB/s" in said
+    slopes = [line for line in roofs(drawn) if line not in flats(drawn)]
+    assert len({(line.get_linewidth(), str(line.get_linestyle())) for line in slopes}) >= 2
+    assert len({line.get_linewidth() for line in slopes}) == 3
+
+
+def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
+    caption = last_line(draw("a crowd"))
+    for part in (
+        "torch 2.13.0, 2 threads, cold cache, 2026-11-20.",
+        "Ringed: 1 above the datasheet peak: the clock ran above the datasheet's",
+        "Not drawn: 1 skipped, 1 invalid, 1 failed, 1 without FLOPs or bytes.",
+    ):
+        assert part in caption
+    ((stamp, records),), _, dtypes = SCENES["a crowd"]
+    figure = draw_roofline(build_scene([(stamp, records[:15])], [], dtypes))
+    labeled = sum(word.endswith("%") for word in words(figure))
+    assert 2 <= labeled < 15
+    assert f"Without a label: {15 - labeled} of 15 points" in last_line(figure)
+
+
+def test_what_is_said_of_the_ceilings_begins_with_a_capital_letter() -> None:
+    row = matmul(64, "bf16", 1e9)
+    for note, end in (("measured while disturbed", "Measured while disturbed."), ("disturbed " * 40, " disturbed…")):
+        assert last_line(drawn(replace(CPU, note=note), row)).endswith(end)
+
+
+def test_of_many_points_the_one_above_its_ceiling_and_the_fastest_of_an_op_have_a_label() -> None:
+    said = words(draw("a crowd"))
+    assert {"matmul bf16 torch 6144³ 102 %", "add bf16 torch 134217728 90 %"} <= set(said)
+    assert sum(word.startswith("relu") and word.endswith("%") for word in said) == 1
+    few = [word for word in words(draw("a CPU with points")) if word.endswith("%")]
+    assert len(few) == 8
+    assert {"bf16 2048³ 98 %", "512³ 75 %", "fp32 2048³ 97 %"} <= set(few)
+
+
+def test_a_title_may_be_given() -> None:
+    assert words(draw_roofline(scene("one GPU"), title="Mine"))[0] == "Mine"
+    assert words(draw("one GPU"))[0] == "Device h100-sxm"
+
+
+def test_numbers_of_a_wide_axis_do_not_meet_and_every_point_is_in_the_axes() -> None:
+    far = (matmul(4, "bf16", 1e3), matmul(10**6, "bf16", 9e17, ci95_s=(1.0, 2.0)), matmul(10**8, "bf16", 9e11))
+    figure = drawn(CPU, *far)
+    axes = figure.axes[0]
+    figure.canvas.draw()
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        shown = [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+        boxes = [text.get_window_extent(renderer(figure)) for text in shown if text.get_text()]
+        assert len(boxes) > 5
+        assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+    for x, y in spots(figure):
+        assert axes.get_xlim()[0] < x < axes.get_xlim()[1]
+        assert axes.get_ylim()[0] < y < axes.get_ylim()[1]
+
+
+# The pictures of runs
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run_figure(request: pytest.FixtureRequest) -> Figure:
+    return draw_roofline(build_scene(*RUNS[request.param]))
+
+
+def test_texts_of_runs_do_not_overlap_and_stay_inside(run_figure: Figure) -> None:
+    assert_apart([(text.get_text(), corners(run_figure, text)) for text in texts(run_figure)])
+    frame = run_figure.axes[0].get_window_extent()
+    for text in labels_in(run_figure):
+        shape = corners(run_figure, text)
+        assert (shape >= (frame.x0, frame.y0)).all(), text.get_text()
+        assert (shape <= (frame.x1 + 1, frame.y1 + 1)).all(), text.get_text()
+
+
+@pytest.mark.parametrize(("name", "missing"), [(name, 8 if name == "90 points" else 1) for name in RUNS])
+def test_nearly_every_point_that_should_have_a_label_has_one(name: str, missing: int) -> None:
+    shown = build_scene(*RUNS[name])
+    labels = [point.label for point in shown.points if point.label]
+    said = words(draw_roofline(shown))
+    assert sum(label.replace("$", r"\$") not in said for label in labels) <= missing
 
 
 # Files
@@ -295,7 +462,7 @@ def test_a_run_without_ceilings_has_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(PlotError, match="no ceiling is known for cpu"):
         plot_run(environment(hardware={}), [matmul(1024, "bf16", 860e9)], tmp_path / "run.png")
     with pytest.raises(CeilingError):
-        run_machine(environment(hardware={"entries": 5}), [])
+        build_scene([(environment(hardware={"entries": 5}), [])])
     assert not list(tmp_path.iterdir())
 
 
@@ -305,11 +472,12 @@ def test_drawing_loads_neither_torch_nor_pyplot_nor_pandas(tmp_path: Path) -> No
         "from pathlib import Path\n"
         "from roofline.ceilings import Ceiling, Ceilings\n"
         "from results.show.picture import save_picture\n"
-        "from roofline.plot.figure import PlotMachine, draw_roofline\n"
+        "from roofline.picture.figure import draw_roofline\n"
+        "from roofline.picture.scene import build_scene\n"
         "assert not {'matplotlib', 'numpy', 'torch', 'pandas', 'rich'} & set(sys.modules), 'loaded too early'\n"
         "known = Ceilings('g', 'G', (Ceiling('flops', 'bf16', 1e15, 'datasheet', 's'),"
         " Ceiling('bandwidth', 'memory', 1e12, 'datasheet', 's')))\n"
-        "save_picture(draw_roofline([PlotMachine(known)]), Path(sys.argv[1]))\n"
+        "save_picture(draw_roofline(build_scene([], [known])), Path(sys.argv[1]))\n"
         "assert not {'torch', 'pandas', 'matplotlib.pyplot'} & set(sys.modules)\n"
     )
     root = Path(__file__).parents[2]

@@ -18,7 +18,8 @@ from results.record import Environment, Record
 from roofline.__main__ import main
 from roofline.ceilings import Ceiling
 from roofline.commands import plot
-from roofline.plot.figure import PlotMachine, draw_roofline
+from roofline.picture.figure import draw_roofline
+from roofline.picture.scene import Scene, build_scene
 
 ROOT = Path(__file__).parents[2]
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
@@ -41,13 +42,18 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return what the last command drew: its machines and dtypes."""
+    """Return the scene, the dtypes and the title of what the last command drew."""
     seen: dict[str, Any] = {}
 
-    def spy(machines: list[PlotMachine], dtypes: list[str], title: str | None, **more: Any) -> Any:
-        seen.update(machines=machines, dtypes=dtypes, title=title, **more)
-        return draw_roofline(machines, dtypes, title, **more)
+    def built(runs: Any, gpus: Any, dtypes: list[str]) -> Scene:
+        seen["dtypes"] = dtypes
+        return build_scene(runs, gpus, dtypes)
 
+    def spy(scene: Scene, title: str | None, **more: Any) -> Any:
+        seen.update(scene=scene, title=title)
+        return draw_roofline(scene, title, **more)
+
+    monkeypatch.setattr(plot, "build_scene", built)
     monkeypatch.setattr(plot, "draw_roofline", spy)
     return seen
 
@@ -111,7 +117,7 @@ def test_every_gpu_of_the_table_can_be_drawn() -> None:
     from roofline.hardware.gpu import load_gpus
 
     for gpu in load_gpus().values():
-        draw_roofline([PlotMachine(gpu_ceilings(gpu))])
+        draw_roofline(build_scene([], [gpu_ceilings(gpu)]))
     assert len(load_gpus()) >= 50
 
 
@@ -122,8 +128,8 @@ def test_a_run_has_the_dtypes_that_it_measured(
     assert main(["plot", str(run), "-o", str(tmp_path / "x.png"), "--title", "Mine"]) == 0
     assert capsys.readouterr().err == ""
     assert (drawn["dtypes"], drawn["title"]) == (["bf16"], "Mine")
-    assert [machine.ceilings for machine in drawn["machines"]] == [CPU]
-    assert [record.case for record in drawn["machines"][0].records] == ["512x512x512", "1024x1024x1024"]
+    assert drawn["scene"].machines == (CPU,)
+    assert [point.record.case for point in drawn["scene"].points] == ["512x512x512", "1024x1024x1024"]
 
 
 def test_a_run_is_found_by_id_prefix_and_latest(
@@ -134,7 +140,7 @@ def test_a_run_is_found_by_id_prefix_and_latest(
     write("20261121T000000Z-matmul-9876543210.jsonl", GOOD[:1], later)
     for name, count in (("latest", 1), ("20261120T210312Z-0123456789", 2), ("20261121", 1)):
         assert main(["plot", name, "--runs", str(tmp_path / "runs"), "-o", str(tmp_path / "x.png")]) == 0
-        assert len(drawn["machines"][0].records) == count
+        assert len(drawn["scene"].points) == count
     assert capsys.readouterr().err == ""
 
 
@@ -152,9 +158,9 @@ def test_latest_is_the_newest_run_of_what_is_asked_for_and_only_that_is_drawn(
         (["--op", "gelu,matmul"], 1),
     ):
         assert main([*words, *options]) == 0
-        assert len(drawn["machines"][0].records) == count
+        assert len(drawn["scene"].points) == count
     assert main([*words, "--provider", "triton-v1"]) == 0
-    assert drawn["machines"][0].environments[0].started_at < later.started_at
+    assert drawn["scene"].runs[0].started_at < later.started_at
     assert main([*words, "--op", "gelu"]) == 2
     assert main([*words, "--device", "t4"]) == 2
     assert capsys.readouterr().err.count("\n") == 2
@@ -165,7 +171,7 @@ def test_a_run_and_a_gpu_overlay(
 ) -> None:
     run = write("a.jsonl", GOOD)
     assert main(["plot", str(run), "--gpu", "h100-sxm", "--gpu", "a100-sxm-80gb", "-o", str(tmp_path / "x.pdf")]) == 0
-    assert [machine.ceilings.slug for machine in drawn["machines"]] == ["cpu", "h100-sxm", "a100-sxm-80gb"]
+    assert [known.slug for known in drawn["scene"].machines] == ["cpu", "h100-sxm", "a100-sxm-80gb"]
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
     assert capsys.readouterr().err == ""
 
@@ -175,10 +181,9 @@ def test_a_gpu_adds_its_datasheet_to_its_own_run(write: Write, tmp_path: Path, d
     hardware = {"slug": "h100-sxm", "name": "NVIDIA H100 80GB HBM3", "entries": [vars(measured)]}
     run = write("a.jsonl", GOOD, environment(hardware=hardware))
     assert main(["plot", str(run), "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]) == 0
-    (machine,) = drawn["machines"]
-    kinds = {entry.kind for entry in machine.ceilings.entries if entry.name == "bf16"}
-    assert kinds == {"measured", "datasheet"}
-    assert len(machine.records) == 2
+    (known,) = drawn["scene"].machines
+    assert {entry.kind for entry in known.entries if entry.name == "bf16"} == {"measured", "datasheet"}
+    assert len(drawn["scene"].points) == 2
 
 
 def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
@@ -189,21 +194,18 @@ def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
     older = write("a.jsonl", [matmul(256, "bf16", 3e11)])
     for order in ([newer, older], [older, newer, newer]):
         assert main(["plot", *map(str, order), "-o", str(tmp_path / "x.png")]) == 0
-        (machine,) = drawn["machines"]
-        assert len(machine.records) == 3
-        peak = machine.ceilings.peak("bf16")
+        (known,) = drawn["scene"].machines
+        assert len(drawn["scene"].points) == 3
+        peak = known.peak("bf16")
         assert peak is not None
         assert peak.value == 999e9
         assert "those of 2026-11-22T00:00:00Z are drawn" in capsys.readouterr().err
 
 
-def test_runs_of_one_machine_keep_how_many_records_are_of_each(
-    write: Write, tmp_path: Path, drawn: dict[str, Any]
-) -> None:
+def test_points_know_their_run(write: Write, tmp_path: Path, drawn: dict[str, Any]) -> None:
     first, second = write("a.jsonl", GOOD), write("b.jsonl", GOOD[:1])
     assert main(["plot", str(first), str(second), "-o", str(tmp_path / "x.png")]) == 0
-    assert drawn["machines"][0].counts == (2, 1)
-    assert [drawn["machines"][0].run_of(index) for index in range(3)] == [0, 0, 1]
+    assert [point.run for point in drawn["scene"].points] == [0, 0, 1]
 
 
 def test_more_machines_than_can_be_told_apart_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +270,7 @@ def test_empty_words_between_commas_are_none(tmp_path: Path, drawn: dict[str, An
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-o", "x.png"], ["nothing to draw", "latest", "--gpu SLUG"]),
+        (["-o", "x.png"], ["nothing to show", "latest", "--gpu SLUG"]),
         (["--gpu", "h100"], ["-o"]),
         (["--gpu", "h300-sxm", "-o", "x.png"], ["unknown GPU 'h300-sxm'"]),
         (["--gpu", " ,,", "-o", "x.png"], ["--gpu", "names nothing"]),

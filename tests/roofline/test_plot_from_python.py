@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from plot_scenes import CPU, SCENES, assert_apart, corners, elementwise, environment, matmul, words
+from plot_scenes import CPU, assert_apart, corners, drawn, elementwise, environment, matmul, scene, texts, words
 
 import roofline
 from results.record import Record
@@ -21,8 +21,7 @@ from results.show.picture import save_picture
 from results.show.theme import THEMES, contrast_to_white
 from results.store.runs import StoreError
 from roofline.__main__ import main
-from roofline.plot.figure import PlotMachine, draw_roofline
-from roofline.plot.scene import build_scene
+from roofline.picture.figure import draw_roofline
 
 TOPS = {"bf16": 930e9, "fp32": 224e9}
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
@@ -38,7 +37,7 @@ def saved(folder: Path, records: list[Record]) -> Path:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["a CPU with points", "a crowd"])
 def test_a_theme_moves_nothing(name: str) -> None:
-    light, other = draw_roofline(*SCENES[name]), draw_roofline(*SCENES[name], theme="dark")
+    light, other = draw_roofline(scene(name)), draw_roofline(scene(name), theme="dark")
     assert [text.get_position() for text in light.findobj(Text)] == [
         text.get_position() for text in other.findobj(Text)
     ]
@@ -51,10 +50,10 @@ def test_a_theme_moves_nothing(name: str) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("theme", THEMES)
 def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
-    figure = draw_roofline(*SCENES["a crowd"], theme=theme)
+    figure = draw_roofline(scene("a crowd"), theme=theme)
     behind = contrast_to_white(*to_rgb(figure.get_facecolor()))
     ticks = [label for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.get_yticklabels())]
-    for text in (*figure.texts, *ticks, *(axes.xaxis.label for axes in figure.axes)):
+    for text in (*texts(figure), *ticks, *(axes.xaxis.label for axes in figure.axes)):
         own = contrast_to_white(*to_rgb(text.get_color()))
         assert max(own / behind, behind / own) >= 4.5, text.get_text()
 
@@ -62,8 +61,8 @@ def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
 def test_labels_of_sixty_points_do_not_overlap_and_nothing_is_clipped() -> None:
     """In every theme, because a theme moves nothing."""
     rows = [matmul(256 + 64 * n, dtype, top * (0.3 + 0.01 * n)) for n in range(30) for dtype, top in TOPS.items()]
-    figure = draw_roofline([PlotMachine(CPU, tuple(rows), (environment(),))])
-    shapes = [(text.get_text(), corners(figure, text)) for text in figure.texts if text.get_text()]
+    figure = drawn(CPU, *rows)
+    shapes = [(text.get_text(), corners(figure, text)) for text in texts(figure)]
     assert_apart(shapes)
     for text, shape in shapes:
         assert (shape >= 0).all(), text
@@ -83,19 +82,18 @@ def test_on_axes_of_ones_own_roofs_and_labels_stand_where_the_model_says() -> No
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     right.plot([1, 2], [1, 2])
-    machines, dtypes = SCENES["a CPU with points"]
-    assert draw_roofline(machines, dtypes, axes=left, theme="dark") is figure
-    scene = build_scene(machines, dtypes)
-    drawn = [line.get_data() for line in left.lines if line.get_zorder() == 3]
-    starts = {(round(float(xs[0]), 6), round(float(ys[0]))) for xs, ys in drawn}
-    for flat in scene.flats:
+    shown = scene("a CPU with points")
+    assert draw_roofline(shown, axes=left, theme="dark") is figure
+    lines = [line.get_data() for line in left.lines if line.get_zorder() == 3]
+    starts = {(round(float(xs[0]), 6), round(float(ys[0]))) for xs, ys in lines}
+    for (flat,) in shown.flats:
         assert flat.ridge is not None
-        assert (round(flat.ridge, 6), round(flat.peak.value)) in starts
+        assert (round(flat.ridge, 6), round(flat.ceiling.value)) in starts
     assert figure.axes == [left, right]
     assert len(right.lines) == 1
     assert not figure.texts
     box = left.get_window_extent()
-    shapes = [(text.get_text(), corners(figure, text)) for text in left.texts]
+    shapes = [(text.get_text(), corners(figure, text)) for text in left.texts if text.get_text()]
     assert len(shapes) > 6
     assert_apart(shapes)
     for text, shape in shapes:

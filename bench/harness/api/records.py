@@ -18,7 +18,7 @@ from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import printable
 from results.store.runfile import Run
 from results.store.runs import RunWriter
-from roofline.plot.figure import plot_run
+from roofline.picture.figure import plot_run
 
 if TYPE_CHECKING:
     import pandas as pd

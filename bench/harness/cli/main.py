@@ -63,7 +63,7 @@ def guarded(
     prog = getattr(args, "prog", parser.prog)
     from bench.harness.device.device import NoDeviceError
     from results.store.runs import StoreError
-    from roofline.plot.figure import PlotError
+    from roofline.picture.scene import PlotError
 
     try:
         return body(args)

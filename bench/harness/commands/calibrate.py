@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.cli import main
     from bench.harness.run import Run
     from results.store.runs import runs_directory
-    from roofline.plot.figure import plot_run
+    from roofline.picture.figure import plot_run
 
     args.gpu = None
     chosen("dtype", args.dtype, families["matmul"][0].dtypes, ())

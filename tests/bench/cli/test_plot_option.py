@@ -6,7 +6,7 @@ import pytest
 
 from results.store.runs import load_run
 from roofline.ceilings import Ceilings
-from roofline.plot import figure
+from roofline.picture import figure
 from tests.bench import commands
 
 BEGINNINGS = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
@@ -29,27 +29,28 @@ def test_the_suffix_names_the_format(capsys, tmp_path, suffix):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Return the list of what is drawn while the test runs: machines and dtypes of each picture."""
-    pictures, draw = [], figure.draw_roofline
+    """Return the list of scenes that are drawn while the test runs."""
+    scenes, draw = [], figure.draw_roofline
 
-    def watched(machines, dtypes=None, title=None, **style):
-        pictures.append((machines, dtypes))
-        return draw(machines, dtypes, title, **style)
+    def watched(scene, *arguments, **style):
+        scenes.append(scene)
+        return draw(scene, *arguments, **style)
 
     monkeypatch.setattr(figure, "draw_roofline", watched)
-    return pictures
+    return scenes
 
 
 def test_the_picture_holds_the_ceilings_and_the_records_of_the_run(capsys, runs, tmp_path, drawn):
     path = tmp_path / "roofline.svg"
     assert commands.here("matmul", "--shape", "64", "--dtype", "bf16,fp32", "--plot", path) == 0
     run = load_run(commands.run_files(runs)[0])
-    (((machine,), dtypes),) = drawn
-    assert dtypes == ["bf16", "fp32"]
-    assert machine.ceilings == Ceilings.from_dict(run.environment.hardware)
-    assert machine.ceilings.bandwidth().value == commands.BANDWIDTH_BYTES_PER_S
-    assert machine.ceilings.peak("fp32").value == commands.PEAKS_FLOPS_PER_S["fp32"]
-    assert machine.records == run.records
+    (scene,) = drawn
+    (ceilings,) = scene.machines
+    assert ceilings == Ceilings.from_dict(run.environment.hardware)
+    assert ceilings.bandwidth().value == commands.BANDWIDTH_BYTES_PER_S
+    assert ceilings.peak("fp32").value == commands.PEAKS_FLOPS_PER_S["fp32"]
+    assert {point.record.dtype for point in scene.points} == {"bf16", "fp32"}
+    assert [point.record for point in scene.points] == list(run.records)
     assert f"<!-- {run.environment.device['name']} -->" in path.read_text()
 
 
@@ -68,7 +69,7 @@ def test_a_run_with_nothing_measured_still_shows_the_roofs(capsys, tmp_path, dra
     path = tmp_path / "roofline.svg"
     words = ("--op", "matvec", "--shape", "64", "--provider", "torch", "--budget", "0.001", "--no-save", "--plot", path)
     assert commands.here("matvec", *words) == 2
-    (((machine,), dtypes),) = drawn
-    assert dtypes == ["bf16"]
-    assert [record.status for record in machine.records] == ["skipped"]
+    (scene,) = drawn
+    assert [roof.ceiling.name for roof in scene.roofs if roof.is_flat] == ["bf16"]
+    assert scene.left_out == {"skipped": 1}
     assert path.stat().st_size > 5000

@@ -15,7 +15,7 @@ from bench.harness.op import Case
 from bench.harness.providers.registry import load, numerics
 from results.record import Environment, Record
 from roofline.ceilings import Ceiling, Ceilings
-from roofline.plot.scene import PlotMachine, build_scene
+from roofline.picture.scene import build_scene
 from tests.bench.commands import CPU, here, keep_ceilings
 
 OP = {op.name: op for op in OPS}
@@ -339,7 +339,7 @@ def test_the_critical_batch_is_the_ridge_point_of_the_plot():
     """In 16 bit a weight is 2 bytes, so a batch of b has b FLOP/byte; several measured mixes have one ridge point."""
     slower = Ceiling("bandwidth", "triad", 0.8 * BANDWIDTH, "measured", "made up")  # nearest to a row that mostly reads
     ceilings = Ceilings("cpu", "a CPU", (*CEILINGS.entries, slower))
-    (flat,) = build_scene([PlotMachine(ceilings)]).flats
+    ((flat,),) = build_scene([], [ceilings]).flats
     assert flat.ridge == 10
     assert "critical batch 10, " in critical_batch_lines(replace(ENVIRONMENT, hardware=ceilings.to_dict()), [row()])[0]
 

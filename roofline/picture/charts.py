@@ -20,7 +20,7 @@ from results.show.picture import (
 )
 from results.show.theme import tone
 from roofline.estimate.answer import duration
-from roofline.plot.style import significant, tick
+from roofline.picture.style import significant, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

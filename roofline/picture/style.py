@@ -8,9 +8,9 @@ or label.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from results.show.picture import SERIES_COLORS, plain
+from results.show.picture import SERIES_COLORS
+from results.show.terminal import one_line
 from results.show.theme import contrast_to_white, is_dark, tone
 
 DTYPE_COLORS = {
@@ -62,14 +62,14 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def dtype_color(dtype: str) -> str:
-    """Return the color of a dtype in the theme drawn in, gray for one that is not known."""
-    return tone(DTYPE_COLORS.get(dtype, FOREIGN_COLOR))
+    """Return the color of a dtype on white, gray for one that is not known."""
+    return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
 
 
 def text_color(color: str) -> str:
-    """Return the color of words about what is drawn in a color: the same, darkened until it can be read on white."""
+    """Return the color of text about what is drawn in a color of the light theme, readable in the theme drawn in."""
     if is_dark():
-        return color  # as `tone` made it, it can be read
+        return tone(color)
     red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     shade = 1.0
     while contrast_to_white(red * shade, green * shade, blue * shade) < READABLE_CONTRAST:
@@ -77,32 +77,9 @@ def text_color(color: str) -> str:
     return "#" + "".join(f"{round(part * shade * 255):02X}" for part in (red, green, blue))
 
 
-def pick(choices: Sequence[str], index: int) -> str:
-    """Return the choice of the `index`-th op or provider; they start over when there are more than choices."""
-    return choices[index % len(choices)]
-
-
 def machine_width(index: int) -> float:
     """Return the line width of the `index`-th machine, in points."""
     return MACHINE_WIDTHS[index % len(MACHINE_WIDTHS)]
-
-
-def line_pattern(kind: str, turn: int = 0, turns: int = 1) -> tuple[float, tuple[float, ...] | None]:
-    """Return the dash pattern of a ceiling as matplotlib takes it: an offset and lengths, in line widths.
-
-    Args:
-        kind: a kind of ceiling.
-        turn: which of `turns` ceilings that lie on one another this one is. They take turns along the line, so that
-            each color stays visible.
-        turns: how many ceilings lie on one another.
-    """
-    dashes = KIND_DASHES[kind]
-    if turns == 1:
-        return 0, dashes or None
-    if not dashes:
-        return (10.0 * turn, (10.0, 10.0 * (turns - 1)))
-    period = sum(dashes)
-    return (period * turn, (*dashes[:-1], dashes[-1] + period * (turns - 1)))
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -144,4 +121,4 @@ def short_case(case: str) -> str:
     is_number = sides[0].isascii() and sides[0].isdigit() and len(sides[0]) < 20
     if is_number and len(sides) == 3 and len(set(sides)) == 1:
         extents = f"{sides[0]}³"
-    return plain(f"{extents} {options.replace(':', ' ')}", 28)
+    return one_line(f"{extents} {options.replace(':', ' ')}", 28)

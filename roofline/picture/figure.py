@@ -1,0 +1,459 @@
+"""A roofline drawn by matplotlib: ceilings, ridge points and measured points on a log-log plane, as PNG, SVG or PDF.
+
+A decade is as long on both axes, so a memory bandwidth is a line of 45 degrees.
+
+Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for multicore
+architectures, CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from functools import partial
+from itertools import combinations, groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.record import Environment, Record
+from results.show.picture import (
+    AXIS_PT,
+    INK,
+    LABEL_PT,
+    LEGEND_PT,
+    MUTED,
+    POINT_PT,
+    check_picture,
+    frame,
+    new_figure,
+    own_style,
+    plain,
+    save_picture,
+    write_caption,
+    write_head,
+)
+from results.show.theme import tone
+from roofline.picture.scene import (
+    WIDEST_DECADES,
+    Point,
+    Roof,
+    Scene,
+    build_scene,
+    caption,
+    end_of,
+    group_label,
+    title_lines,
+    version_steps,
+)
+from roofline.picture.style import (
+    FILLINGS,
+    KIND_DASHES,
+    MARKERS,
+    machine_width,
+    rate_unit,
+    significant,
+    text_color,
+    tick,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+Line = tuple[tuple[float, float], tuple[float, float]]
+WIDTH, LEFT, RIGHT = 11.0, 0.95, 0.3
+"""Of the figure, and margins of its axes, inches."""
+TICKS, LEGEND_ROW, CAPTION_ROW = 0.72, 0.25, 0.17
+"""Heights of tick labels with the name of the axis, and of one row of legend and caption, inches."""
+TICK_WIDTH = 0.6
+"""Room for the longest label of a decade, inches."""
+LINE_PT = 15.0
+"""Height of a line of the label of a roof with the space around it, points."""
+LETTER_PT = 6.0
+"""Width of a letter of the label of a roof."""
+MARKER_PT, RING_PT, MIX_WIDTH = 7.5, 16, 0.8
+"""Diameters of the marker of a point and of the ring around one above its ceiling; line width of a thin mix."""
+SAME_SPOT = 0.12
+"""Ridge points closer than this share a label, inches."""
+TURN = 10.0
+"""Length of the dash of each of several roofs in one place, line widths."""
+LETTERS_PER_INCH = 15.5
+"""Of the text of legend and caption."""
+
+
+def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = None, theme: str = "light") -> Figure:
+    """Return the picture of a scene.
+
+    Args:
+        scene: of `build_scene`.
+        title: in place of the names of the machines.
+        axes: to draw in, without the caption; a figure of its own if there are none.
+        theme: one of `THEMES`.
+
+    Raises:
+        PlotError: the values are not those of a machine.
+    """
+    names, subtitle = title_lines(scene)
+    heading = names if title is None else title
+    with own_style(theme):
+        handles = legend_handles(scene)
+        if axes is None:
+            axes = _new_axes(scene, plain(heading, 200), plain(subtitle, 200), handles)
+            unlabeled = _draw(scene, axes)
+            write_caption(axes.figure.figure, caption(scene, unlabeled), _caption_height(scene))
+        else:
+            axes.set_title(plain(heading, 200), fontsize=AXIS_PT, color=tone(INK), loc="left")
+            axes.set_facecolor(tone("white"))
+            if handles:
+                axes.legend(handles=handles, fontsize=LEGEND_PT, frameon=False, loc="upper center",
+                            bbox_to_anchor=(0.5, -0.12), ncols=min(4, len(handles)))  # fmt: skip
+            _draw(scene, axes)
+        return axes.figure.figure
+
+
+def plot_run(environment: Environment, records: Sequence[Record], path: Path, theme: str = "light") -> None:
+    """Draw the records of one run under the ceilings of its machine, with the dtypes of the records, into a file.
+
+    Args:
+        environment: of the run; its `hardware` holds the ceilings.
+        records: of the run; those that cannot be drawn are counted in the caption.
+        path: the picture to write; its suffix names the format.
+        theme: one of `THEMES`.
+
+    Raises:
+        NoCeilingError: no ceiling is known.
+        StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
+        CeilingError: the ceilings in the environment are not valid.
+    """
+    check_picture(path)
+    dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
+    save_picture(draw_roofline(build_scene([(environment, records)], dtypes=dtypes), theme=theme), path)
+
+
+def _caption_height(scene: Scene) -> float:
+    letters = len(caption(scene, len(scene.points)))
+    return 0.12 + CAPTION_ROW * math.ceil(1.08 * letters / (WIDTH * LETTERS_PER_INCH))
+
+
+def _new_axes(scene: Scene, title: str, subtitle: str, handles: Sequence[Line2D]) -> Axes:
+    """Return axes in a figure with room for title, legend and caption."""
+    wide = WIDTH - LEFT - RIGHT
+    tall = wide * scene.view.ratio
+    columns = max(1, min(len(handles), int(wide * LETTERS_PER_INCH / (max(map(_letters, handles), default=0) + 6))))
+    rows = math.ceil(len(handles) / columns)
+    floor = _caption_height(scene) + TICKS
+    figure = new_figure(WIDTH, 1.0)
+    write_head(figure, title, subtitle, floor + tall + LEGEND_ROW * rows + 0.1)
+    height = figure.get_figheight()
+    axes = figure.add_axes((LEFT / WIDTH, floor / height, wide / WIDTH, tall / height))
+    axes.set_aspect("equal")
+    if handles:
+        axes.legend(handles=handles, fontsize=LEGEND_PT, frameon=False, ncols=columns, loc="lower left",
+                    bbox_to_anchor=(-0.09, 1.0), borderpad=0, handletextpad=0.4, columnspacing=1.4)  # fmt: skip
+    return axes
+
+
+def _letters(handle: Line2D) -> int:
+    return len(str(handle.get_label()))
+
+
+def legend_handles(scene: Scene) -> list[Line2D]:
+    """Return the entries of the legend: what the labels in the picture do not say."""
+    from matplotlib.lines import Line2D
+
+    handles = []
+    if len(scene.kinds) > 1:
+        handles += [Line2D([], [], label=kind, **_roof_style(INK, kind)) for kind in scene.kinds]
+    if len(scene.machines) > 1:
+        for index, known in enumerate(scene.machines):
+            color = next((roof.color for roof in scene.roofs if roof.machine == index), INK)
+            handles.append(Line2D([], [], label=plain(known.slug), **_roof_style(color, "measured", index)))
+    parts = {scene.shaped_by, scene.colored_by} - {"machine", "dtype"}  # the labels of roofs name these
+    for part in sorted(part for part in parts if len(scene.names(part)) > 1 and not scene.is_profile):
+        is_colored = part == scene.colored_by
+        for name in scene.names(part):
+            point = next(point for point in scene.points if getattr(point.record, part) == name)
+            shape = point.shape if part == scene.shaped_by else 0
+            style = marker(point.color if is_colored else MUTED, shape, 0)
+            handles.append(Line2D([], [], label=plain(end_of(name)), **style))
+    fillings = {scene.filling_of(point): point for point in reversed(scene.points)}
+    for name, point in sorted(fillings.items(), key=lambda entry: entry[1].filling):
+        if name and len(fillings) > 1:
+            style = marker(point.color if scene.colored_by in scene.filled_by else MUTED, 0, point.filling)
+            handles.append(Line2D([], [], label=plain(name, 60), **style))
+    return handles
+
+
+def marker(color: str, shape: int, filling: int) -> dict[str, Any]:
+    """Return the style of the marker of a point."""
+    face = FILLINGS[filling % len(FILLINGS)]
+    color = tone(color)
+    style = {"color": color, "linestyle": "none", "marker": MARKERS[shape % len(MARKERS)], "markersize": MARKER_PT}
+    style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": tone("white")}
+    return style | ({"markerfacecolor": tone("white")} if face == "none" else {"fillstyle": face})
+
+
+def _roof_style(color: str, kind: str, machine: int = 0, turn: int = 0, turns: int = 1) -> dict[str, Any]:
+    """Return the style of a roof; several in one place take turns, so each color stays visible."""
+    dashes = KIND_DASHES[kind]
+    pattern: Any = (0, dashes) if dashes else "solid"
+    if turns > 1:
+        pattern = (TURN * turn, (TURN, TURN * (turns - 1)))
+    style = {"color": tone(color), "linewidth": machine_width(machine), "dash_capstyle": "butt"}
+    return style | {"linestyle": pattern}
+
+
+def _draw(scene: Scene, axes: Axes) -> int:
+    """Draw a scene in axes; return the number of points without a label."""
+    _span(axes, scene)
+    slopes = [roof for roof in scene.roofs if not roof.is_flat]
+    for roof in slopes:
+        style = _roof_style(roof.color, roof.ceiling.kind, roof.machine)
+        if roof.is_mix:
+            style = {"color": tone(MUTED), "linewidth": MIX_WIDTH}
+        _draw_roof(axes, scene, roof, style, 2.5 if roof.is_mix else 3)
+    for group in scene.flats:
+        colors = list(dict.fromkeys(roof.color for roof in group))
+        for turn, color in enumerate(colors):
+            roof = min((roof for roof in group if roof.color == color), key=lambda roof: roof.ridge or 0)
+            style = _roof_style(color, roof.ceiling.kind, roof.machine, turn, len(colors))
+            _draw_roof(axes, scene, roof, style, 3)
+    for roof in scene.roofs:
+        if roof.corner:
+            style = {"marker": "o", "markersize": 6, "markeredgewidth": 1.6, "markeredgecolor": tone(roof.color)}
+            axes.plot(*zip(roof.corner), markerfacecolor=tone("white"), zorder=5, **style)
+    if scene.is_profile:
+        for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
+            axes.plot([point.x], [point.y], "o", ms=point.diameter_pt, color=tone(point.color), alpha=0.75,
+                      mec=tone("white"), mew=0.6, zorder=7)  # fmt: skip
+    else:
+        ordered = sorted(scene.points, key=lambda point: (*map(str, point.series), point.x, point.record.flops))
+        for _, series in groupby(ordered, key=lambda point: point.series):
+            _draw_series(list(series), axes)
+        _draw_arrows(scene, axes)
+    return _write_labels(scene, axes, slopes)
+
+
+def _span(axes: Axes, scene: Scene) -> None:
+    """Give axes the limits, ticks and names of a scene."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    view = scene.view
+    axes.set(xscale="log", yscale="log", autoscale_on=False)
+    axes.set(xlim=(10**view.left, 10**view.right), ylim=(10**view.bottom, 10**view.top))
+    wide = axes.get_window_extent().width / axes.figure.dpi
+    step = math.ceil(TICK_WIDTH * (view.right - view.left) / wide)  # decades from number to number
+    unit, name = rate_unit(10**view.top)
+    for axis, factor in ((axes.xaxis, 1.0), (axes.yaxis, unit)):
+        axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(partial(_tick_label, factor=factor, step=step)))
+    frame(axes)
+    axes.set_xlabel("Arithmetic intensity (FLOP/byte)", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
+    axes.set_ylabel(f"Performance ({name})", fontsize=AXIS_PT, color=tone(INK), labelpad=5)
+
+
+def _tick_label(value: float, _: int, factor: float, step: int) -> str:
+    return tick(value / factor) if round(math.log10(value / factor)) % step == 0 else ""
+
+
+def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: dict[str, Any], layer: float) -> None:
+    (x0, y0), (x1, y1) = roof.ends(scene.view)
+    axes.plot([x0, x1], [y0, y1], zorder=layer, **style)
+    if roof.ceiling.band and not roof.is_mix:
+        low, high = (bound / roof.ceiling.value for bound in roof.ceiling.band)
+        axes.fill_between((x0, x1), (y0 * low, y1 * low), (y0 * high, y1 * high), color=tone(roof.color), alpha=0.2,
+                          linewidth=0, zorder=2)  # fmt: skip
+
+
+def _draw_series(points: Sequence[Point], axes: Axes) -> None:
+    """Draw the points of one op, dtype and provider, joined by a thin line that shows what belongs together."""
+    color = tone(points[0].color)
+    xs, ys = [point.x for point in points], [point.y for point in points]
+    axes.plot(xs, ys, color=color, linewidth=1.0, alpha=0.45, zorder=4)
+    for point in points:
+        axes.plot([point.x] * 2, [point.low, point.high], color=color, lw=1.2, marker="_", ms=5, mew=1.2, zorder=6)
+        if point.cap:
+            axes.plot([point.x] * 2, [point.y, point.cap], color=color, lw=0.8, ls=(0, (1, 2)), zorder=4.4)
+            axes.plot([point.x], [point.cap], color=color, marker="_", ms=13, mew=1.8, zorder=4.6)
+        axes.plot([point.x], [point.y], zorder=7, **marker(point.color, point.shape, point.filling))
+        if point.doubts:
+            axes.plot([point.x], [point.y], "x", ms=11, mew=1.3, mec=tone(INK), zorder=7.5)
+        if point.excess:
+            axes.plot([point.x], [point.y], "o", ms=RING_PT, mfc="none", mec=tone(INK), mew=1.2, zorder=8)
+
+
+def _draw_arrows(scene: Scene, axes: Axes) -> None:
+    """Draw an arrow from each version or run to the next one."""
+    style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 5, "shrinkB": 5, "linewidth": 1.0}
+    for one, two in version_steps(scene):
+        axes.annotate("", (two.x, two.y), (one.x, one.y), arrowprops=style | {"color": tone(MUTED)}, zorder=5.5)
+
+
+def _write_labels(scene: Scene, axes: Axes, slopes: Sequence[Roof]) -> int:
+    """Write the labels of roofs on their lines, then those of ridges and points where there is room.
+
+    Returns:
+        The number of points without a label.
+    """
+    import textalloc
+
+    taken = _label_flats(scene, axes) + _label_slopes(scene, slopes, axes) + _name_regimes(scene, axes)
+    texts, xs, ys, colors = [], [], [], []
+    for roofs in _ridges(scene, axes):
+        texts.append("ridge " + ", ".join(dict.fromkeys(significant(roof.ridge or 0) for roof in roofs)))
+        x, y = roofs[0].corner or (0.0, 0.0)
+        xs.append(x)
+        ys.append(y)
+        colors.append(text_color(roofs[0].color) if len({roof.color for roof in roofs}) == 1 else tone(INK))
+    ridges = len(texts)
+    labeled = [point for point in scene.points if point.label]
+    for point in labeled:
+        texts.append(plain(point.label or "", 80))
+        xs.append(point.x)
+        ys.append(point.y)
+        colors.append(text_color(point.color))
+    if not texts:
+        return 0
+    lines = [roof.ends(scene.view) for roof in scene.roofs] + [((p.x, p.low), (p.x, p.high)) for p in scene.points]
+    lines += [((one.x, one.y), (two.x, two.y)) for one, two in pairwise(scene.points) if one.series == two.series]
+    lines += taken
+    spots = [(point.x, point.y) for point in scene.points] + [roof.corner for roof in scene.roofs if roof.corner]
+    if scene.is_profile:
+        lines += [side for point in scene.points for side in _circle(point, axes)]
+    with redirect_stdout(io.StringIO()):  # textalloc prints if a label has no room in its first direction
+        found = textalloc.allocate(
+            axes, xs, ys, texts,
+            x_scatter=[x for x, _ in spots], y_scatter=[y for _, y in spots],
+            x_lines=[[a[0], b[0]] for a, b in lines], y_lines=[[a[1], b[1]] for a, b in lines],
+            textsize=POINT_PT, textcolor=colors, linecolor=tone(MUTED), linewidth=0.7, draw_all=False,
+            direction=["northwest"] * ridges + ["southeast"] * len(labeled),
+            min_distance=0.012, max_distance=0.25, nbr_candidates=300, margin=0.006, avoid_label_lines_overlap=True,
+            avoid_crossing_label_lines=True, zorder=9,
+        )  # fmt: skip
+    missing = sum(text is None for text in found[2][ridges:]) if len(found) > 2 else 0
+    return len(scene.points) - len(labeled) + missing
+
+
+def _ridges(scene: Scene, axes: Axes) -> list[list[Roof]]:
+    """Return the roofs with ridge points, those whose ridge points are in nearly the same place together."""
+    groups: list[list[Roof]] = []
+    spots: list[Any] = []
+    for roof in sorted(scene.roofs, key=lambda roof: roof.corner or (0.0, 0.0)):
+        if roof.corner:
+            spot = axes.transData.transform(roof.corner)
+            if groups and math.dist(spot, spots[-1]) < SAME_SPOT * axes.figure.dpi:
+                groups[-1].append(roof)
+            else:
+                groups.append([roof])
+                spots.append(spot)
+    return groups
+
+
+def _circle(point: Point, axes: Axes) -> list[Line]:
+    """Return the octagon around a point of a profile, as lines in the plane."""
+    center = axes.transData.transform((point.x, point.y))
+    radius = point.diameter_pt / 2 / 72 * axes.figure.dpi
+    turns = [math.pi / 4 * corner for corner in range(9)]
+    corners = [(center[0] + radius * math.cos(turn), center[1] + radius * math.sin(turn)) for turn in turns]
+    places = [(float(x), float(y)) for x, y in axes.transData.inverted().transform(corners)]
+    return list(pairwise(places))
+
+
+def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
+    """Write the label of each flat roof at its right end, of close ones in a stack; return what the labels cover."""
+    taken = []
+    x = 10**scene.view.right
+    for stack in scene.flat_stacks(LINE_PT / _decade_pt(axes)):
+        for place, group in enumerate(stack):
+            # The lowest of a stack stands below its line, the others above the highest one.
+            is_below = place == 0 and len(stack) > 1
+            anchor = stack[0 if is_below else -1][0].ceiling.value
+            rise = -3.0 if is_below else 3.0 + LINE_PT * (place - bool(len(stack) > 1))
+            color = text_color(group[0].color) if len({roof.color for roof in group}) == 1 else tone(INK)
+            taken += _write(axes, (x, anchor), (-4.0, rise), group_label(group, scene), color,
+                            ha="right", va="top" if is_below else "bottom")  # fmt: skip
+    return taken
+
+
+def _decade_pt(axes: Axes) -> float:
+    """Return the length of a decade of the y axis in points."""
+    one, ten = axes.transData.transform([(1.0, 1.0), (1.0, 10.0)])
+    return 72 * float(ten[1] - one[1]) / axes.figure.dpi
+
+
+def _label_slopes(scene: Scene, slopes: Sequence[Roof], axes: Axes) -> list[Line]:
+    """Write the labels of bandwidths along their lines, close ones as one text, thin mixes below the lowest."""
+    one, ten = axes.transData.transform([(1.0, 1.0), (10.0, 10.0)])
+    angle = math.degrees(math.atan2(*reversed(ten - one)))
+    mixes = sorted((roof for roof in slopes if roof.is_mix), key=lambda roof: -roof.ceiling.value)
+    taken = []
+    for group in scene.slope_groups(1.5 * LINE_PT / _decade_pt(axes)):
+        text = ", ".join(roof.label for roof in reversed(group))
+        color = text_color(group[0].color) if len({roof.color for roof in group}) == 1 else tone(INK)
+        taken += _write(
+            axes, _along(group[-1], scene, text, axes), (-3.0, 3.0), text, color, angle, ha="center", va="bottom"
+        )
+    if mixes:
+        text = ", ".join(roof.label.removesuffix(" measured") for roof in mixes)
+        style = {"ha": "center", "va": "top"}
+        taken += _write(
+            axes, _along(mixes[-1], scene, text, axes), (4.0, -4.0), text, tone(MUTED), angle, POINT_PT, **style
+        )
+    return taken
+
+
+def _name_regimes(scene: Scene, axes: Axes) -> list[Line]:
+    """Name the two sides of the ridge point at the foot of the axes, if there is only one."""
+    corners = {roof.corner for roof in scene.roofs if roof.corner}
+    if len(corners) != 1 or any(roof.is_flat and not roof.corner for roof in scene.roofs):
+        return []
+    ((x, y),) = corners
+    foot = (x, 10**scene.view.bottom)
+    axes.plot([x, x], [foot[1], y], color=tone(MUTED), linewidth=0.9, linestyle=(0, (1, 2.5)), zorder=1.5)
+    left = _write(axes, foot, (-8.0, 4.0), "memory-bound", tone(MUTED), size=POINT_PT, ha="right", va="bottom")
+    return left + _write(axes, foot, (8.0, 4.0), "compute-bound", tone(MUTED), size=POINT_PT, ha="left", va="bottom")
+
+
+def _along(roof: Roof, scene: Scene, text: str, axes: Axes) -> tuple[float, float]:
+    """Return the place of the label of a slope: near its middle, below the lowest peak if there is room."""
+    (x0, _), (x1, _) = roof.ends(scene.view)
+    corners = [other.corner[0] for other in scene.roofs if other.corner and other.machine == roof.machine]
+    half = (len(text) * LETTER_PT / math.sqrt(2) / 2 + LINE_PT) / _decade_pt(axes)  # decades
+    end = min([*corners, x1])
+    x = x0**0.55 * (end if end > x0 * 10 ** (2 * half) else x1) ** 0.45
+    x = max(x, x0 * 10**half)
+    return x, x * roof.ceiling.value
+
+
+def _write(
+    axes: Axes,
+    spot: tuple[float, float],
+    offset_pt: tuple[float, float],
+    text: str,
+    color: str,
+    angle: float = 0.0,
+    size: float = LABEL_PT,
+    **style: Any,
+) -> list[Line]:
+    """Write the label of a roof; return the sides and diagonals of its box, as lines in the plane."""
+    from matplotlib.patheffects import withStroke
+
+    label = axes.annotate(
+        plain(text, 120), spot, offset_pt, textcoords="offset points", fontsize=size, color=color, rotation=angle,
+        rotation_mode="anchor", zorder=9, path_effects=[withStroke(linewidth=2.5, foreground=tone("white"))], **style,
+    )  # fmt: skip
+    label.set_rotation(0)
+    box = label.get_window_extent()
+    label.set_rotation(angle)
+    scale = axes.figure.dpi / 72
+    anchor = axes.transData.transform(spot)
+    anchor += offset_pt[0] * scale, offset_pt[1] * scale
+    turn = math.radians(angle)
+    spun = [[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]
+    corners = [(x, y) - anchor for x in (box.x0, box.x1) for y in (box.y0, box.y1)]
+    places = axes.transData.inverted().transform([corner @ spun + anchor for corner in corners])
+    return list(combinations([(float(x), float(y)) for x, y in places], 2))

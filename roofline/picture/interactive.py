@@ -1,0 +1,195 @@
+"""A roofline drawn by Plotly, for pages: the same scene as in a file, to zoom, with what is known of each point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from results.record import Record
+from results.show.picture import INK, MUTED
+from results.show.table import format_percent, format_rate, format_time
+from results.show.terminal import one_line
+from roofline.picture.scene import Point, Roof, Scene, View, end_of, group_label
+from roofline.picture.style import KIND_DASHES, machine_width, significant
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left",
+           "triangle-right", "pentagon", "hexagon", "diamond-tall")  # fmt: skip
+"""Markers of `style.MARKERS`, by Plotly's names."""
+FILLINGS = ("", "-open", "-dot", "-open-dot")
+BEYOND = 4.0
+"""Decades by which a roof goes on past the view, for those who zoom out."""
+MOST_BARS, MOST_LABELS = 500, 24
+"""With more points there are no error bars and crosses; labels of points at most."""
+LABEL_SHARE, LABEL_PX = 0.04, 17
+"""Height of the label of a roof, as a share of the axes and in pixels."""
+OUTSIDE = "outside of any module"
+
+
+def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> Figure:
+    """Return the interactive picture of a scene; `customdata` of a point is its index in the scene.
+
+    Args:
+        scene: of `build_scene`.
+        estimates: rows with `name`, `intensity` and `flops_per_s`, drawn as stars.
+    """
+    from plotly.graph_objects import Figure, Scatter
+
+    view = scene.view
+    wide = View(view.left - BEYOND, view.right + BEYOND, view.bottom - 2 * BEYOND, view.top + BEYOND)
+    figure = Figure()
+    for roof in scene.roofs:
+        figure.add_trace(Scatter(_roof_trace(roof, wide)))
+    for name, points in _series(scene).items():
+        figure.add_trace(Scatter(_points_trace(name, points, scene)))
+    if len(scene.points) <= MOST_BARS:
+        doubtful = [point for point in scene.points if point.doubts]
+        above = [point for point in scene.points if point.excess]
+        for marked, symbol, size in ((doubtful, "x-thin-open", 13), (above, "circle-open", 20)):
+            style = {"symbol": symbol, "size": size, "color": INK, "line": {"width": 1.4}}
+            figure.add_scatter(x=[p.x for p in marked], y=[p.y for p in marked], mode="markers", marker=style,
+                               hoverinfo="skip", showlegend=False)  # fmt: skip
+    if estimates:
+        hover = [f"{one_line(row['name'], 80)}<br>{format_rate(row['flops_per_s'], 'FLOP/s')}" for row in estimates]
+        figure.add_scatter(x=[row["intensity"] for row in estimates], y=[row["flops_per_s"] for row in estimates],
+                           mode="markers", name="estimate", text=list(map(_escaped, hover)), hoverinfo="text",
+                           marker={"symbol": "star", "size": 15, "color": INK})  # fmt: skip
+    _annotate(figure, scene)
+    spots = [(math.log10(row["intensity"]), math.log10(row["flops_per_s"])) for row in estimates]
+    x_range = [min([view.left, *(x - 0.3 for x, _ in spots)]), max([view.right, *(x + 0.3 for x, _ in spots)])]
+    y_range = [min([view.bottom, *(y - 0.3 for _, y in spots)]), max([view.top, *(y + 0.3 for _, y in spots)])]
+    axis = {"type": "log", "dtick": 1, "gridcolor": "#E2E2E2", "zeroline": False}
+    figure.update_layout(
+        xaxis=axis | {"range": x_range, "title": "Arithmetic intensity (FLOP/byte)", "tickformat": ","},
+        yaxis=axis | {"range": y_range, "title": "Performance (FLOP/s)", "tickformat": "~s"},
+        height=600, margin={"l": 70, "r": 20, "t": 10, "b": 50}, hovermode="closest", font={"color": INK},
+        paper_bgcolor="#ffffff", plot_bgcolor="#ffffff",
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.01, "groupclick": "toggleitem"},
+    )  # fmt: skip
+    return figure
+
+
+def modules_figure(records: Sequence[Record]) -> Figure | None:
+    """Return the module tree of a profile as an icicle of times; None if no record is a row of a profile."""
+    from plotly.graph_objects import Figure, Icicle
+
+    times: dict[tuple[str, ...], float] = {}
+    for record in records:
+        time_s = record.extra.get("time_s")
+        if "module" not in record.extra or not isinstance(time_s, int | float) or not time_s > 0:
+            continue
+        path = ("step", *_module_path(record), record.op)
+        for depth in range(1, len(path) + 1):
+            times[path[:depth]] = times.get(path[:depth], 0.0) + time_s
+    if not times:
+        return None
+    ids = {path: "/".join(path) for path in times}
+    names = [_escaped(one_line(path[-1])) for path in times]
+    shares = [f"{format_time(time_s)}, {format_percent(100 * time_s / times['step',])}" for time_s in times.values()]
+    tree = Icicle(ids=list(ids.values()), parents=[ids.get(path[:-1], "") for path in times], labels=names,
+                  values=list(times.values()), branchvalues="total", text=shares, hoverinfo="label+text",
+                  textinfo="label+text")  # fmt: skip
+    return Figure(tree).update_layout(height=420, margin={"l": 5, "r": 5, "t": 5, "b": 5}, paper_bgcolor="#ffffff")
+
+
+def _module_path(record: Record) -> tuple[str, ...]:
+    """Return the modules around an operation, from the outside in; `layers.*` is one of them, the sum of its layers."""
+    text = str(record.extra["module"] or "").replace(".*", "\0")
+    return tuple(part.replace("\0", ".*") for part in text.split(".") if part) or (OUTSIDE,)
+
+
+def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
+    ceiling = roof.ceiling
+    (x0, y0), (x1, _) = roof.ends(view)
+    middle = [x0 ** (1 - share) * x1**share for share in (0.25, 0.5, 0.75)]  # places to point at
+    xs = [x0, *middle, x1]
+    ys = [y0 if roof.is_flat else x * ceiling.value for x in xs]
+    facts = [roof.label, f"ridge {significant(roof.ridge)} FLOP/byte" if roof.ridge and roof.is_flat else ""]
+    facts += [ceiling.source, ceiling.config or "", ceiling.disturbed or ""]
+    dashes = ",".join(f"{machine_width(roof.machine) * length:.3g}px" for length in KIND_DASHES[ceiling.kind])
+    line: dict[str, Any] = {"color": MUTED if roof.is_mix else roof.color, "dash": dashes or "solid"}
+    line["width"] = 0.8 if roof.is_mix else machine_width(roof.machine)
+    return {
+        "x": xs, "y": ys, "mode": "lines", "line": line, "showlegend": False, "hoverinfo": "text",
+        "text": _escaped("<br>".join(one_line(fact, 120) for fact in facts if fact)), "name": _escaped(roof.label),
+    }  # fmt: skip
+
+
+def _series(scene: Scene) -> dict[str, list[Point]]:
+    """Return the points by what the legend names: what tells them from the others."""
+    found: dict[str, list[Point]] = {}
+    parts = [part for part in ("op", "dtype", "provider") if len(scene.names(part)) > 1]
+    for point in scene.points:
+        words = [scene.machines[point.machine].slug] if len(scene.machines) > 1 else []
+        words += [end_of(str(getattr(point.record, part))) for part in parts]
+        words += [scene.run_name(point.run)] if len(scene.runs) > 1 else []
+        words += ["from cache"] if "cache" in scene.filled_by and point.is_from_cache else []
+        found.setdefault(" ".join(words) or point.record.op, []).append(point)
+    return found
+
+
+def _points_trace(name: str, points: Sequence[Point], scene: Scene) -> dict[str, Any]:
+    index = {id(point): number for number, point in enumerate(scene.points)}
+    first = points[0]
+    symbol = SYMBOLS[first.shape % len(SYMBOLS)] + FILLINGS[first.filling % len(FILLINGS)]
+    marker = {"color": first.color, "symbol": symbol, "size": 10, "line": {"width": 1.5, "color": first.color}}
+    if scene.is_profile:
+        marker |= {"size": [point.diameter_pt for point in points], "opacity": 0.6}
+    trace = {
+        "x": [point.x for point in points], "y": [point.y for point in points], "mode": "markers", "marker": marker,
+        "name": _escaped(name), "text": [_hover(point) for point in points], "hoverinfo": "text",
+        "customdata": [index[id(point)] for point in points],
+    }  # fmt: skip
+    if len(scene.points) <= MOST_BARS and not scene.is_profile:
+        up, down = [p.high - p.y for p in points], [p.y - p.low for p in points]
+        trace["error_y"] = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.2, "width": 4}
+    return trace
+
+
+def _hover(point: Point) -> str:
+    record = point.record
+    facts = [
+        f"{record.op} {record.case} {record.dtype} {record.provider}",
+        f"{format_time(record.median_s)}, {format_rate(point.y, 'FLOP/s')}, {significant(point.x)} FLOP/byte",
+        f"{format_percent(point.roofline_pct)} of its roof" if point.roofline_pct is not None else "",
+        f"{format_percent(100 * point.share)} of the step, {record.extra.get('module')}" if point.share else "",
+        point.excess or "",
+        ", ".join(record.flags),
+    ]
+    return _escaped("<br>".join(one_line(fact, 120) for fact in facts if fact))
+
+
+def _annotate(figure: Figure, scene: Scene) -> None:
+    """Write the labels of roofs at their lines, and those of the points that the static picture names."""
+    view = scene.view
+    style: dict[str, Any] = {"showarrow": False, "font": {"size": 12}}
+    least = LABEL_SHARE * (view.top - view.bottom)
+    for stack in scene.flat_stacks(least):
+        for place, group in enumerate(stack):
+            is_below = place == 0 and len(stack) > 1
+            rise = LABEL_PX * max(0, place - 1)
+            color = group[0].color if len({roof.color for roof in group}) == 1 else INK
+            anchor = stack[0 if is_below else -1][0].ceiling.value
+            figure.add_annotation(text=_escaped(group_label(group, scene)), x=view.right, y=math.log10(anchor),
+                                  xanchor="right", yanchor="top" if is_below else "bottom", yshift=rise,
+                                  **(style | {"font": {"color": color}}))  # fmt: skip
+    for group in scene.slope_groups(2 * least):
+        (x0, y0), (x1, y1) = group[-1].ends(view)
+        text = "<br>".join(roof.label for roof in reversed(group))
+        figure.add_annotation(text=_escaped(text), x=0.6 * math.log10(x0) + 0.4 * math.log10(x1), align="right",
+                              y=0.6 * math.log10(y0) + 0.4 * math.log10(y1), xanchor="right", yanchor="bottom",
+                              **(style | {"font": {"color": group[0].color}}))  # fmt: skip
+    if scene.is_profile or len(scene.points) <= MOST_LABELS:
+        for point in (point for point in scene.points if point.label):
+            beside = point.diameter_pt / 2 if scene.is_profile else 6
+            figure.add_annotation(text=_escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
+                                  xanchor="left", yanchor="top", xshift=beside, **style)  # fmt: skip
+
+
+def _escaped(text: str) -> str:
+    """Return text that Plotly shows as it is: names are a user's own, and only line breaks are markup."""
+    shown = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return shown.replace("&lt;br&gt;", "<br>")

@@ -1,0 +1,158 @@
+"""A page: the roofline of runs to zoom, their rows to filter and to sort, their verdicts, and what each word means."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from results.record import Environment, Record
+from results.show.table import describe, table_rows
+from results.show.terminal import one_line
+from results.show.theme import on_dark
+from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
+from roofline.picture.interactive import modules_figure, roofline_figure
+from roofline.picture.scene import Scene, caption, title_lines
+from roofline.picture.style import DTYPE_COLORS, FOREIGN_COLOR
+
+TEMPLATES = Path(__file__).parent / "templates"
+NEEDED = ("plotly", "jinja2")
+EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
+"""Columns whose meaning stands on the page."""
+FACTS = ("device", "host", "versions", "git", "settings", "preflight")
+"""What the page shows of the environment of a run."""
+
+
+class MissingExtraError(RuntimeError):
+    """What a page is made with is not installed; the message is one line."""
+
+
+def check_extra() -> None:
+    """Say what is missing before any work is done.
+
+    Raises:
+        MissingExtraError: Plotly or Jinja is not installed.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(f"a page needs {' and '.join(missing)}: python -m pip install -e '.[page]'")
+
+
+def page_html(
+    scene: Scene,
+    runs: Sequence[tuple[Environment, Sequence[Record]]] = (),
+    title: str | None = None,
+    verdicts: Sequence[Mapping[str, Any]] = (),
+    estimates: Sequence[dict[str, Any]] = (),
+) -> str:
+    """Return the page of a scene as one HTML file that loads nothing and sends nothing.
+
+    Args:
+        scene: of `build_scene`.
+        runs: those of the scene, in its order.
+        title: in place of the names of the machines.
+        verdicts: as `verdicts_of` returns them.
+        estimates: as `estimates_of` returns them.
+
+    Raises:
+        MissingExtraError: Plotly or Jinja is not installed.
+    """
+    check_extra()
+    from jinja2 import Environment as Templates
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    templates = Templates(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    scripts = [get_plotlyjs(), (TEMPLATES / "page.js").read_text(encoding="utf-8")]
+    names, subtitle = title_lines(scene)
+    records = [record for _, own in runs for record in own]
+    figures = {"plot": roofline_figure(scene, estimates), "modules": modules_figure(records)}
+    table = _table(scene, runs)
+    drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure}
+    return templates.get_template("page.html").render(
+        title=one_line(title, 200) if title is not None else names,
+        subtitle=subtitle,
+        summary=summary(records),
+        caption=caption(scene),
+        figures=list(drawn),
+        has_rows=bool(records),
+        verdicts=verdicts,
+        estimates=estimates,
+        machines=scene.machines,
+        roofs=scene.roofs,
+        runs=[(scene.run_name(index), environment) for index, (environment, _) in enumerate(runs)],
+        facts=FACTS,
+        words=_words(records),
+        policy=policy(scripts),
+        style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        data=Markup(embedded({"figures": drawn, "dark": _dark(drawn), "table": table})),
+        scripts=[Markup(script) for script in scripts],
+    )
+
+
+def summary(records: Sequence[Record]) -> str:
+    """Return in one sentence how many rows there are, and how many have flags."""
+    if not records:
+        return "No row was measured: the ceilings alone."
+    status = Counter(record.status for record in records)
+    parts = [f"{status.pop('ok', 0):,} rows measured"]
+    flagged = sum(bool(record.flags) for record in records)
+    parts += [f"{flagged:,} with flags"] if flagged else []
+    return "; ".join(parts + [f"{count:,} {word}" for word, count in status.items()]) + "."
+
+
+def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -> dict[str, Any]:
+    """Return the table of rows: the texts of the terminal's table, with details and the index of the point."""
+    points = {id(point.record): index for index, point in enumerate(scene.points)}
+    rows: list[dict[str, Any]] = []
+    for number, (environment, records) in enumerate(runs):
+        for record, texts in zip(records, table_rows(environment, records), strict=True):
+            own = {"run": scene.run_name(number)} if len(runs) > 1 else {}
+            known = {"point": points.get(id(record)), "median_s": record.median_s}
+            rows.append(known | {"cells": own | texts, "details": "\n".join(describe(record))})
+    titles = [title for title in (rows[0]["cells"] if rows else ()) if any(row["cells"][title] for row in rows)]
+    return {"titles": titles, "rows": [row | {"cells": [row["cells"][title] for title in titles]} for row in rows]}
+
+
+def _dark(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return for each color of the figures the one that replaces it on a dark background."""
+    colors = dict.fromkeys(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(figures)))
+    return {color: on_dark(color) for color in (*colors, *DTYPE_COLORS.values(), FOREIGN_COLOR)}
+
+
+def embedded(content: Mapping[str, Any]) -> str:
+    """Return JSON for a script element: what HTML would read as markup stands as its escape."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """Return the policy of the page: these scripts run and no other, nothing is loaded, nothing is sent.
+
+    Plotly writes styles as it draws, so styles are allowed; its pictures are data.
+
+    Source: W3C, Content Security Policy Level 3.
+    """
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _words(records: Sequence[Record]) -> list[tuple[str, Word]]:
+    """Return what each flag of the rows, each bound and each column means."""
+    unknown = Word("flag", "A flag that this version does not know; its reason stands beside the row.")
+    flags = dict.fromkeys(flag for record in records for flag in record.flags)
+    entries = [(flag, FLAGS.get(flag, unknown)) for flag in flags]
+    return [*entries, *BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]

@@ -1,0 +1,684 @@
+"""What a roofline picture shows, before it is drawn: roofs, points, their labels and colors, and the words around them.
+
+Both renderers draw a `Scene` as it is. Colors are those of the light theme. What cannot be drawn is counted, and the
+caption says so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeVar
+
+from results.compare.flags import DISTURBED, ONE_SIDED
+from results.record import Environment, Record
+from results.show.picture import INK, SERIES_COLORS
+from results.show.terminal import one_line
+from roofline.ceilings import KINDS, Ceiling, Ceilings
+from roofline.model import judge, limits_s, peak_of, rate, ridge_intensity
+from roofline.picture.style import FILLINGS, dtype_color, short_case, si, significant
+from roofline.work import DTYPES
+
+LONGEST_NAME = 24
+"""Letters of a provider, machine or module in a label."""
+FEW_POINTS = 12
+"""With more points only the fastest of each series has a label."""
+CROWD = 20
+"""With more points there are no arrows, and only the fastest of each op and dtype has a label."""
+DOUBTFUL = DISTURBED | {"not-converged"}
+"""Flags of a time that may be wrong."""
+VERSION = re.compile(r"(.*?)[-_ ]?v(\d+)")
+"""Name and version of a provider such as `triton-v2`."""
+NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
+"""Of a profile: the share of the step from which a point has a label, how many labels there are at most, and the share
+from which a point is drawn."""
+WHOLE_STEP_PT, SMALLEST_PT = 70.0, 3.0
+"""Of a profile: diameters of a point with all the time of the step, and of the smallest points."""
+SAME_CEILING = 1.004
+"""Flat roofs closer than this factor are one line in print, and share a label."""
+WIDEST_DECADES = 30
+"""Ceilings and points further apart than this are a mistake in the file."""
+RATIOS = (0.55, 0.85)
+"""Least and largest height of the axes over their width."""
+
+T = TypeVar("T")
+Measured = tuple[Environment, Sequence[Record]]
+"""A run: its environment, with the ceilings of its machine, and its records."""
+
+
+class PlotError(ValueError):
+    """A picture cannot be drawn or written; the message is one line."""
+
+
+class NoCeilingError(PlotError):
+    """No ceiling is known, so there is nothing to draw."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The part of the plane that is drawn, in decimal logarithms."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    @property
+    def ratio(self) -> float:
+        """Height over width of the axes: a decade is equally long on both."""
+        return (self.top - self.bottom) / (self.right - self.left)
+
+
+@dataclass(frozen=True)
+class Roof:
+    """One ceiling in the plane: a memory bandwidth, which rises, or the peak of one dtype, which is flat."""
+
+    machine: int
+    ceiling: Ceiling
+    ridge: float | None
+    """FLOP/byte where a peak meets its bandwidth; of a bandwidth the last such point. None if there is none."""
+    color: str
+    label: str
+    is_mix: bool = False
+    """Whether it is another mix of reads and writes than the fastest, drawn as a thin line."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it is a peak."""
+        return self.ceiling.quantity != "bandwidth"
+
+    @property
+    def corner(self) -> tuple[float, float] | None:
+        """The ridge point of a peak, as (FLOP/byte, FLOP/s)."""
+        return (self.ridge, self.ceiling.value) if self.is_flat and self.ridge else None
+
+    def ends(self, view: View) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return both ends within the view as (FLOP/byte, FLOP/s)."""
+        value = self.ceiling.value
+        if self.is_flat:
+            return (self.ridge or 10**view.left, value), (10**view.right, value)
+        first = max(10**view.left, 10**view.bottom / value)
+        last = self.ridge or min(10**view.right, 10**view.top / value)
+        return (first, first * value), (last, last * value)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One record in the plane, with how it looks."""
+
+    machine: int
+    run: int
+    """Index of its run in the scene."""
+    record: Record
+    x: float
+    """FLOP per compulsory byte."""
+    y: float
+    """FLOP/s."""
+    low: float
+    high: float
+    """Ends of the 95 % confidence interval of the median, FLOP/s."""
+    roofline_pct: float | None
+    excess: str | None
+    """The likely cause, if the point is above a ceiling."""
+    cap: float | None
+    """FLOPs over the launch floor, FLOP/s, if that is below the roofs: no launch of this size is faster."""
+    detail: str = ""
+    """Options that tell it from other points of its case, such as the recipe of a training step."""
+    color: str = ""
+    shape: int = 0
+    filling: int = 0
+    label: str | None = None
+
+    @property
+    def is_from_cache(self) -> bool:
+        """Whether its inputs were in a cache, or seem to have been."""
+        return self.record.cache == "warm" or not ONE_SIDED.isdisjoint(self.record.flags)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the step's time that a row of a profile takes; None for other records."""
+        value = self.record.extra.get("share")
+        return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
+
+    @property
+    def diameter_pt(self) -> float:
+        """Diameter of the circle of a row of a profile in points; its area is the share."""
+        return max(SMALLEST_PT, WHOLE_STEP_PT * math.sqrt(self.share or 0))
+
+    @property
+    def doubts(self) -> list[str]:
+        """Flags that say that its place may be wrong."""
+        unfinished = ["not-converged"] if self.record.converged is False else []
+        return list(dict.fromkeys([flag for flag in self.record.flags if flag in DOUBTFUL] + unfinished))
+
+    @property
+    def series(self) -> tuple[object, ...]:
+        """What the points of one sweep over sizes share."""
+        return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run, self.detail)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that one picture shows."""
+
+    machines: tuple[Ceilings, ...]
+    runs: tuple[Environment, ...]
+    roofs: tuple[Roof, ...]
+    points: tuple[Point, ...]
+    left_out: Counter[str]
+    """Reason -> number of records that are not drawn for it."""
+    colored_by: str = "dtype"
+    """`machine`, `provider` or `dtype`."""
+    shaped_by: str = "op"
+    """`op` or `provider`."""
+    filled_by: tuple[str, ...] = ()
+    """What the filling of a marker shows, of cache, provider, dtype and run."""
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """Kinds of the ceilings, in the order of `KINDS`."""
+        drawn = {roof.ceiling.kind for roof in self.roofs}
+        return [kind for kind in KINDS if kind in drawn]
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether each point is a part of one step: its area is its share of the time."""
+        return bool(self.points) and all(point.share is not None for point in self.points)
+
+    @cached_property
+    def flats(self) -> list[list[Roof]]:
+        """The flat roofs, from the top down, those in the same place together."""
+        groups: list[list[Roof]] = []
+        for roof in sorted((roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value):
+            if groups and groups[-1][0].ceiling.value <= roof.ceiling.value * SAME_CEILING:
+                groups[-1].append(roof)
+            else:
+                groups.append([roof])
+        return groups
+
+    def flat_stacks(self, least_decades: float) -> list[list[list[Roof]]]:
+        """Return the flat roofs from the bottom up, those whose labels would overlap as one stack.
+
+        Args:
+            least_decades: distance from which on labels do not overlap.
+        """
+        return _close(self.flats[::-1], lambda group: math.log10(group[0].ceiling.value), least_decades)
+
+    def slope_groups(self, least_decades: float) -> list[list[Roof]]:
+        """Return the bandwidths from the bottom up, those whose labels would overlap as one group."""
+        slopes = [roof for roof in self.roofs if not roof.is_flat and not roof.is_mix]
+        slopes.sort(key=lambda roof: roof.ceiling.value)
+        return _close(slopes, lambda roof: math.log10(roof.ceiling.value), least_decades)
+
+    def names(self, part: str) -> list[str]:
+        """Return the ops, providers or dtypes of the points, in order of appearance."""
+        return list(dict.fromkeys(str(getattr(point.record, part)) for point in self.points))
+
+    @cached_property
+    def shared(self) -> str:
+        """Options in the case of every point, which need be said only once."""
+        options = {point.record.case.partition(":")[2] for point in self.points}
+        return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
+
+    def filling_of(self, point: Point) -> str:
+        """Return in words what the filling of a point shows."""
+        return " ".join(filter(None, (self._filling_word(point, part) for part in self.filled_by)))
+
+    def _filling_word(self, point: Point, part: str) -> str:
+        if part == "cache":
+            return "from cache" if point.is_from_cache else "from memory"
+        return self.run_name(point.run) if part == "run" else str(getattr(point.record, part))
+
+    def run_name(self, index: int) -> str:
+        """Return the name of a run: its start, and its id too if another run started in the same second."""
+        own = self.runs[index]
+        start = own.started_at[:19].replace("T", " ")
+        return start if sum(run.started_at[:19] == own.started_at[:19] for run in self.runs) == 1 else own.run_id
+
+    @cached_property
+    def view(self) -> View:
+        """The view that holds all ridge points and points, with room for labels.
+
+        Raises:
+            PlotError: the values are too far apart to be those of a machine.
+        """
+        flats = [math.log10(roof.ceiling.value) for roof in self.roofs if roof.is_flat]
+        slopes = [math.log10(roof.ceiling.value) for roof in self.roofs if not roof.is_flat and not roof.is_mix]
+        xs = [math.log10(point.x) for point in self.points]
+        corners = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
+        before, after = (0.7, 1.1) if xs else (1.2, 1.5)
+        past = 0.5 if len(flats) <= 2 else 0.9  # the labels of several ceilings stand past the points
+        around = 0.6 if self.is_profile else 0.35  # its circles are large
+        left = min([min(corners) - before, *(x - around for x in xs)])
+        right = max([max(corners) + after, *(x + past for x in xs)])
+        reached = flats or [slope + (left + right) / 2 for slope in slopes]
+        lows = [math.log10(min(point.low, point.y)) - around for point in self.points]
+        highs = [math.log10(max(point.high, point.y)) for point in self.points]
+        top = max([*reached, *highs]) + (right - left) * (0.06 + 0.02 * len(self.kinds))
+        bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *lows])
+        if max(right - left, top - bottom) > WIDEST_DECADES:
+            raise PlotError(f"ceilings and points span more than {WIDEST_DECADES} decades: the values cannot be right")
+        return _fitted(View(left, right, bottom, top))
+
+
+def _close(items: Sequence[T], place: Callable[[T], float], least: float) -> list[list[T]]:
+    """Return items in order of their places, those nearer than `least` to the one before in one group."""
+    groups: list[list[T]] = []
+    for item in items:
+        if groups and place(item) - place(groups[-1][-1]) < least:
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+def _fitted(view: View) -> View:
+    """Return the view, enlarged so that its shape is within `RATIOS`."""
+    least, largest = RATIOS
+    tall, wide = view.top - view.bottom, view.right - view.left
+    if view.ratio > largest:
+        more = tall / largest - wide
+        return replace(view, left=view.left - 0.4 * more, right=view.right + 0.6 * more)
+    return replace(view, bottom=view.top - least * wide) if view.ratio < least else view
+
+
+def build_scene(runs: Sequence[Measured], gpus: Sequence[Ceilings] = (), dtypes: Sequence[str] | None = None) -> Scene:
+    """Return what a picture of runs and of GPUs of the table shows; runs of one machine share its ceilings.
+
+    Args:
+        runs: any number; the ceilings of a machine are those of its newest run.
+        gpus: ceilings without points; those of a run's own machine are added to it.
+        dtypes: whose peaks and points are drawn; None for all.
+
+    Raises:
+        NoCeilingError: no ceiling is known.
+        CeilingError: the ceilings in an environment are not valid.
+        PlotError: the values are not those of a machine.
+    """
+    machines = machines_of([environment for environment, _ in runs], gpus)
+    slugs = list(machines)
+    points: list[Point] = []
+    left_out: Counter[str] = Counter()
+    for run, (environment, records) in enumerate(runs):
+        machine = slugs.index(machine_of(environment).slug)
+        for record in records:
+            try:
+                point = _point(machine, run, record, machines[slugs[machine]], dtypes)
+            except ArithmeticError:
+                point = "with impossible values"
+            if isinstance(point, str):
+                left_out[point] += 1
+            else:
+                points.append(point)
+    scene = Scene(
+        tuple(machines.values()), tuple(environment for environment, _ in runs), (), _with_details(points), left_out
+    )
+    scene = _styled(scene)
+    roofs = [roof for index in range(len(slugs)) for roof in _roofs(index, scene, dtypes)]
+    if not roofs:
+        names = ", ".join(map(one_line, slugs)) or "no machine"
+        raise NoCeilingError(
+            f"no ceiling is known for {names}, so there is nothing to draw; "
+            "calibrate the machine, or give a known one with --gpu"
+        )
+    return _labeled(replace(scene, roofs=tuple(roofs)))
+
+
+def machines_of(environments: Iterable[Environment], gpus: Iterable[Ceilings] = ()) -> dict[str, Ceilings]:
+    """Return the ceilings of each machine by slug: of several runs those of the newest, completed by the others.
+
+    Raises:
+        CeilingError: the ceilings in an environment are not valid.
+    """
+    dated = [(environment.started_at, machine_of(environment)) for environment in environments]
+    slugs = dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus))
+    machines = {}
+    for slug in slugs:
+        own = [gpu for gpu in gpus if gpu.slug == slug]
+        own += [known for _, known in sorted(dated, key=lambda entry: entry[0]) if known.slug == slug]
+        newest = own[-1]
+        machines[slug] = replace(own[0].with_entries(e for known in own for e in known.entries), note=newest.note)
+    return machines
+
+
+def machine_of(environment: Environment) -> Ceilings:
+    """Return the ceilings in the environment of a run.
+
+    Raises:
+        CeilingError: they are not valid.
+    """
+    ceilings = Ceilings.from_dict(environment.hardware)
+    if ceilings.name == "unknown":
+        return replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])
+    return ceilings
+
+
+def _point(machine: int, run: int, record: Record, ceilings: Ceilings, dtypes: Sequence[str] | None) -> Point | str:
+    """Return the point of a record, or why there is none."""
+    if record.status != "ok":
+        return record.status
+    if dtypes is not None and record.dtype not in dtypes:
+        return "of other dtypes"
+    share = record.extra.get("share")
+    if isinstance(share, int | float) and share < DRAWN_SHARE:
+        return f"below {100 * DRAWN_SHARE:g} % of the time"
+    judged = judge(record, ceilings)
+    if not record.flops or judged.intensity is None or judged.flops_per_s is None:
+        return "without FLOPs or bytes"
+    fast, slow = (None if share is not None else record.ci95_s) or (record.median_s, record.median_s)
+    low, high = rate(record.flops, slow or math.nan), rate(record.flops, fast or math.nan)
+    if not all(math.isfinite(value) and value > 0 for value in (judged.intensity, judged.flops_per_s, low, high)):
+        return "with impossible values"
+    least = limits_s(record, ceilings)
+    cap = record.flops / least[2] if least and least[2] > max(least[:2]) else None
+    where = (judged.intensity, judged.flops_per_s, low, high)
+    return Point(machine, run, record, *where, judged.roofline_pct, judged.excess, cap)
+
+
+def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the points with the options that tell each from others of the same case."""
+    alike: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for point in points:
+        alike.setdefault((*point.series, point.record.case), []).append(dict(point.record.options))
+    varying = {
+        name
+        for group in alike.values()
+        for options in group
+        for name in options
+        if len({str(other.get(name)) for other in group}) > 1
+    }
+    return tuple(
+        replace(
+            point,
+            detail=" ".join(_option(name, value) for name, value in point.record.options.items() if name in varying),
+        )
+        for point in points
+    )
+
+
+def _option(name: str, value: object) -> str:
+    """Return an option in words: a text without its name, unless it only says yes, no or how many."""
+    is_clear = isinstance(value, str) and value not in ("none", "full", "on", "off", "all") and not value.isdigit()
+    return one_line(str(value) if is_clear else f"{name} {value}", LONGEST_NAME)
+
+
+def _styled(scene: Scene) -> Scene:
+    """Return the scene with what color, shape and filling show, and the points with theirs."""
+    ops, providers, dtypes = (scene.names(part) for part in ("op", "provider", "dtype"))
+    colored_by = "provider" if len(dtypes) == 1 and len(providers) > 1 else "dtype"
+    colored_by = "machine" if len(scene.machines) > 1 else colored_by
+    shaped_by = "op" if len(ops) > 1 and not scene.is_profile else "provider"
+    told = {shaped_by, "provider" if colored_by == "provider" else ""}  # dtypes differ without color too
+    rest = [part for part in ("cache", "provider", "dtype", "run") if part not in told]
+    scene = replace(scene, colored_by=colored_by, shaped_by=shaped_by)
+    while True:
+        scene = replace(scene, filled_by=tuple(part for part in rest if _varies(scene, part)))
+        fillings = list(dict.fromkeys(map(scene.filling_of, sorted(scene.points, key=lambda p: p.is_from_cache))))
+        if len(fillings) <= len(FILLINGS) or not rest:
+            break
+        rest = rest[:-1]
+    points = [
+        replace(
+            point,
+            color=_color(scene, point.machine, point.record.dtype, point.record.provider),
+            shape=(ops if shaped_by == "op" else providers).index(str(getattr(point.record, shaped_by))),
+            filling=fillings.index(scene.filling_of(point)),
+        )
+        for point in scene.points
+    ]
+    return replace(scene, points=tuple(points))
+
+
+def _varies(scene: Scene, part: str) -> bool:
+    alone = replace(scene, filled_by=(part,))
+    return len({alone.filling_of(point) for point in scene.points}) > 1
+
+
+def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) -> str:
+    """Return the color of a point, or of a roof if no provider is given."""
+    if scene.colored_by == "machine":
+        return SERIES_COLORS[machine % len(SERIES_COLORS)]
+    if scene.colored_by == "provider":
+        return SERIES_COLORS[scene.names("provider").index(provider) % len(SERIES_COLORS)] if provider else INK
+    return dtype_color(dtype) if dtype else INK
+
+
+def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roof]:
+    """Return the roofs of a machine: bandwidths, peaks, and those of the vector units that judge its points."""
+    known = scene.machines[machine]
+    slopes = fastest(known, "bandwidth")
+    peaks = [peak for dtype in known_dtypes(known) if not dtypes or dtype in dtypes for peak in _peaks(known, dtype)]
+    for point in scene.points:
+        peak, units = peak_of(point.record, known) if point.machine == machine else (None, "")
+        if peak and units == "vector":
+            drawn = {(other.name, other.kind, other.value) for other in peaks}
+            vector = known.vector_peaks(peak.name)
+            peaks += [other for other in vector if (other.name, other.kind, other.value) not in drawn]
+    by_kind = {slope.kind: slope for slope in slopes}
+    meets = {id(peak): by_kind.get(peak.kind, known.bandwidth()) for peak in peaks}
+    roofs = []
+    for slope in slopes:
+        ridges = [peak.value / slope.value for peak in peaks if meets[id(peak)] == slope]
+        roofs.append(Roof(machine, slope, max(ridges, default=None), _color(scene, machine, ""), ""))
+    for peak in peaks:
+        met = meets[id(peak)]
+        ridge = ridge_intensity(peak.value, met.value) if met else None
+        roofs.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name), ""))
+    if len(scene.machines) == 1:
+        ends = [peak.value for peak in peaks if peak.kind == "measured"]
+        others = [mix for mix in known.mixes() if mix not in slopes]
+        roofs += [Roof(machine, m, max(ends, default=0) / m.value or None, INK, "", is_mix=True) for m in others]
+    return roofs
+
+
+def fastest(ceilings: Ceilings, quantity: str, name: str | None = None) -> list[Ceiling]:
+    """Return the highest ceiling of a quantity for each kind: of several mixes the roof is the envelope."""
+    best: dict[str, Ceiling] = {}
+    for entry in ceilings.entries:
+        if entry.quantity == quantity and name in (None, entry.name):
+            best[entry.kind] = max(best.get(entry.kind, entry), entry, key=lambda e: e.value)
+    return list(best.values())
+
+
+def _peaks(ceilings: Ceilings, dtype: str) -> list[Ceiling]:
+    return fastest(ceilings, "flops", dtype)
+
+
+def known_dtypes(ceilings: Ceilings) -> list[str]:
+    """Return the dtypes whose peak is known, in the order of `DTYPES`."""
+    return ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
+
+
+def ordered_dtypes(dtypes: Iterable[str]) -> list[str]:
+    """Return each dtype once, in the order of `DTYPES`; unknown ones last, by name."""
+    rank = {dtype: index for index, dtype in enumerate(DTYPES)}
+    return sorted(set(dtypes), key=lambda dtype: (rank.get(dtype, len(rank)), dtype))
+
+
+def _labeled(scene: Scene) -> Scene:
+    """Return the scene with the labels of its roofs and of the points that get one."""
+    roofs = [replace(roof, label=_roof_label([roof], scene)) for roof in scene.roofs]
+    named: set[object] = set()
+    labels = {}
+    for point in chosen_for_labels(scene):
+        labels[id(point)] = _point_label(point, scene, is_first=point.series not in named)
+        named.add(point.series)
+    points = [replace(point, label=labels.get(id(point))) for point in scene.points]
+    return replace(scene, roofs=tuple(roofs), points=tuple(points))
+
+
+def group_label(roofs: Sequence[Roof], scene: Scene) -> str:
+    """Return the one label of flat roofs in the same place."""
+    return roofs[0].label if len(roofs) == 1 else _roof_label(roofs, scene)
+
+
+def _roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
+    owners = [scene.machines[roof.machine].slug for roof in roofs] if len(scene.machines) > 1 else []
+    names = ordered_dtypes(roof.ceiling.name for roof in roofs) if roofs[0].is_flat else [roofs[0].ceiling.name]
+    vector = "vector " if all(roof.ceiling.quantity == "fma" for roof in roofs) else ""
+    unit = ("OP/s" if names == ["int8"] else "FLOP/s") if roofs[0].is_flat else "B/s"
+    kinds = ", ".join(dict.fromkeys(roof.ceiling.kind for roof in roofs)) if len(scene.kinds) > 1 else ""
+    what = vector + ", ".join(one_line(name, 12) for name in names if name != "memory")
+    machines = ", ".join(one_line(owner, LONGEST_NAME) for owner in dict.fromkeys(owners))
+    return " ".join(filter(None, (machines, what, si(max(roof.ceiling.value for roof in roofs), unit), kinds)))
+
+
+def chosen_for_labels(scene: Scene) -> list[Point]:
+    """Return the points that get a label, the most important first.
+
+    Points above their ceiling come first, then the fastest of each series (of each op and dtype in a crowd), then the
+    rest if there are few.
+    """
+    points = scene.points
+    if scene.is_profile:
+        by_share = sorted(points, key=lambda point: -(point.share or 0))
+        return [point for point in by_share if (point.share or 0) >= NAMED_SHARE][:MOST_NAMED]
+    by_speed = sorted(points, key=lambda point: -point.y)
+    best: dict[tuple[object, ...], Point] = {}
+    for point in by_speed:
+        best.setdefault(point.series[:3] if len(points) > CROWD else point.series, point)
+    first = [point for point in by_speed if point.excess]
+    fastest_points = [point for point in best.values() if point not in first]
+    rest = [point for point in by_speed if point not in first and point not in fastest_points]
+    return first + fastest_points + (rest if len(points) <= FEW_POINTS else [])
+
+
+def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
+    """Return what tells a point from the others, and its share of the roofline.
+
+    Args:
+        point: one of the scene.
+        scene: with all other points.
+        is_first: whether this is the first label of its series, which names machine, op, dtype and provider.
+    """
+    record = point.record
+    if scene.is_profile:
+        module = ".".join([part for part in str(record.extra.get("module")).split(".")[-2:] if part != "*"])
+        words = [one_line(record.op.rpartition(".")[2], LONGEST_NAME), one_line(module, LONGEST_NAME)]
+        return " ".join([*words, f"{100 * (point.share or 0):.2g} %"])
+    words = []
+    if is_first:
+        if len(scene.machines) > 1:
+            words.append(one_line(scene.machines[point.machine].slug, LONGEST_NAME))
+        varying = [part for part in ("op", "dtype", "provider") if len(scene.names(part)) > 1]
+        words += [end_of(str(getattr(record, part))) for part in varying]
+    if len(scene.points) == 1 or len(scene.names("case")) > 1:
+        words.append(short_case(record.case.removesuffix(f":{scene.shared}")))
+    words.append(point.detail)
+    if point.roofline_pct is not None:
+        words.append(f"{significant(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
+    if point.doubts and len(scene.points) <= FEW_POINTS:
+        words.append(f"({one_line(point.doubts[0], 16)})")
+    return " ".join(filter(None, words))
+
+
+def end_of(name: str) -> str:
+    """Return a name with its end, where that of a function stands, if it is long."""
+    shown = one_line(name, 400)
+    return shown if len(shown) <= LONGEST_NAME else "…" + shown[1 - LONGEST_NAME :]
+
+
+def version_steps(scene: Scene) -> list[tuple[Point, Point]]:
+    """Return the pairs of points that an arrow connects: a version of a provider, or a run, and the next one.
+
+    Neither a profile nor a crowd has any.
+    """
+    if len(scene.points) > CROWD or scene.is_profile:
+        return []
+    groups: dict[tuple[object, ...], list[tuple[str | int, Point]]] = {}
+    for point in scene.points:
+        record = point.record
+        case = (point.machine, record.op, record.dtype, record.case, point.detail, record.cache)
+        if found := VERSION.fullmatch(record.provider):
+            groups.setdefault((*case, point.run, found[1], "version"), []).append((int(found[2]), point))
+        start = scene.runs[point.run].started_at
+        groups.setdefault((*case, record.provider, "run"), []).append((start, point))
+    steps = []
+    for group in groups.values():
+        ordered = sorted(group, key=lambda entry: entry[0])
+        steps += [(one, two) for (before, one), (after, two) in pairwise(ordered) if before != after]
+    return steps
+
+
+def title_lines(scene: Scene) -> tuple[str, str]:
+    """Return the title, which names the machines, and the subtitle: what was measured, and kinds of ceilings."""
+    is_overlay = len(scene.machines) > 1
+    names = ", ".join(one_line(known.slug if is_overlay else known.name, 60) for known in scene.machines)
+    kinds = " and ".join(filter(None, (", ".join(scene.kinds[:-1]), scene.kinds[-1])))
+    if not scene.points:
+        return names, f"Roofline: {kinds} ceilings"
+    ops, cases, dtypes, providers = (scene.names(part) for part in ("op", "case", "dtype", "provider"))
+    words = [one_line(ops[0]) if len(ops) == 1 else f"{len(ops)} operations"]
+    if len(cases) == 1 and len(scene.points) > 1:
+        words.append(short_case(cases[0]))
+    elif scene.shared:
+        words.append(one_line(scene.shared.replace(":", " "), 40))
+    words += [one_line(dtypes[0], 12)] if len(dtypes) == 1 else []
+    words += [f"by {one_line(providers[0], 48)}"] if len(providers) == 1 else []
+    return names, f"Roofline: {' '.join(words)}, under {kinds} ceilings"
+
+
+def caption(scene: Scene, unlabeled: int = 0) -> str:
+    """Return the sentences under the picture: what was measured, with what, and what is not drawn.
+
+    Args:
+        scene: what is drawn.
+        unlabeled: points without a label.
+    """
+    parts = []
+    if scene.points:
+        parts += [*_provenance(scene), *_how_points_are_drawn(scene)]
+        doubts = Counter(flag for point in scene.points for flag in point.doubts)
+        if doubts:
+            parts.append("Crossed out: " + ", ".join(f"{count} {one_line(flag, 24)}" for flag, count in doubts.items()))
+    elif "datasheet" in scene.kinds:
+        parts.append("Dense peaks, without structured sparsity")
+    if above := [point.excess for point in scene.points if point.excess]:
+        causes = one_line("; ".join(dict.fromkeys(above)), 240)
+        parts.append(f"{'Above a ceiling' if scene.is_profile else 'Ringed'}: {len(above)} {causes}")
+    if unlabeled:
+        parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
+    if scene.left_out:
+        parts.append("Not drawn: " + ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()))
+    notes = [one_line(known.note, 240) for known in scene.machines if known.note]
+    parts += [note[:1].upper() + note[1:] for note in notes]
+    return " ".join(part if part.endswith("…") else f"{part.rstrip('.')}." for part in parts)
+
+
+def _how_points_are_drawn(scene: Scene) -> list[str]:
+    if scene.is_profile:
+        drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
+        return ["Labels: operation, module, share of the step", f"Area: that share, {drawn_pct:.0f} % in all points"]
+    share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
+    if share and any(len(known.mixes()) > 1 for known in scene.machines):
+        share += " at its own mix of reads and writes"
+    parts = [f"Labels: shape{share}", "Bars: 95 % CI of the median"]
+    if version_steps(scene):
+        parts.append("Arrows: from version to version, or from run to run")
+    if any(point.cap for point in scene.points):
+        parts.append("Caps: FLOPs over the launch floor, where that is below the roof")
+    if any(roof.ceiling.band for roof in scene.roofs if not roof.is_mix):
+        parts.append("Bands: p5 to p95 of the samples behind a measured roof, or the 95 % CI of their median")
+    return parts
+
+
+def _provenance(scene: Scene) -> list[str]:
+    """Return versions, days, fillings and cache states of the points."""
+    versions = [
+        f"{name} {one_line(str(run.versions[name]), 24)}"
+        for run in scene.runs
+        for name in ("torch", "triton", "cuda", "driver")
+        if run.versions.get(name)
+    ]
+    threads = [f"{run.device['threads']} threads" for run in scene.runs if run.device.get("threads")]
+    caches = sorted({f"{point.record.cache} cache" for point in scene.points if point.record.cache})
+    fills = sorted({f"{one_line(point.record.fill, 12)} data" for point in scene.points if point.record.fill})
+    days = sorted({one_line(run.started_at[:10], 10) for run in scene.runs})
+    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    facts = ", ".join(filter(None, [*dict.fromkeys(versions), *dict.fromkeys(threads), *caches, *fills, when]))
+    return [facts] if facts else []

@@ -1,0 +1,85 @@
+"use strict";
+const byId = (id) => document.getElementById(id);
+const { figures, dark, table } = JSON.parse(byId("content").textContent);
+const isDark = matchMedia("(prefers-color-scheme: dark)");
+const mostRows = 250; // in the table at once; a browser takes seconds for thousands
+let sorted = { column: null, isUp: true };
+let chosen = null;
+
+// The figures are written in the colors of the light theme.
+function draw() {
+  for (const [name, figure] of Object.entries(figures)) {
+    const text = JSON.stringify(figure);
+    const { data, layout } = JSON.parse(isDark.matches ? text.replace(/#[0-9A-Fa-f]{6}\b/g, (color) => dark[color] ?? color) : text);
+    if (byId(name).clientWidth < 600 && layout.legend) { // labels have no room on a telephone
+      layout.annotations = [];
+      layout.legend.font = { size: 10 };
+      layout.margin.l = 45;
+    }
+    Plotly.react(name, data, layout, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+  }
+}
+
+function element(tag, text, parent, attributes = {}) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  parent.append(made);
+  return made;
+}
+
+const isNumber = (text) => /^±?[\d.]+(e[+-]\d+)?(%| [a-z]+)?$/.test(text);
+
+function value(row, column) {
+  const text = row.cells[column];
+  if (table.titles[column] === "median") return row.median_s;
+  return isNumber(text) ? parseFloat(text.replace("±", "")) : text;
+}
+
+function shownRows() {
+  const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const shown = table.rows.filter((row) => words.every((word) => row.cells.join(" ").toLowerCase().includes(word)));
+  const { column, isUp } = sorted;
+  if (column === null) return shown;
+  const compare = (one, two) => (typeof one === "number" && typeof two === "number" ? one - two : String(one).localeCompare(String(two), undefined, { numeric: true }));
+  return shown.sort((one, two) => (isUp ? 1 : -1) * compare(value(one, column), value(two, column)));
+}
+
+function showTable() {
+  const shown = shownRows(), body = byId("rows").tBodies[0];
+  body.replaceChildren();
+  for (const row of shown.slice(0, mostRows)) {
+    const line = element("tr", "", body, row === chosen ? { "aria-current": "true" } : {});
+    line.addEventListener("click", () => choose(row));
+    row.cells.forEach((text) => element("td", text, line, isNumber(text) ? { class: "number" } : {}));
+  }
+  const more = shown.length > mostRows ? `, the first ${mostRows} here` : "";
+  byId("status").textContent = `${shown.length} of ${table.rows.length} rows${more}`;
+}
+
+function choose(row) {
+  chosen = row;
+  byId("details").textContent = row.details;
+  showTable();
+}
+
+draw();
+isDark.addEventListener("change", draw);
+if (table.rows.length) {
+  const heads = element("tr", "", byId("rows").tHead);
+  table.titles.forEach((title, column) => {
+    const head = element("th", "", heads, { scope: "col" });
+    element("button", title, head, { type: "button" }).addEventListener("click", () => {
+      sorted = { column, isUp: sorted.column !== column || !sorted.isUp };
+      for (const other of heads.children) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", sorted.isUp ? "ascending" : "descending");
+      showTable();
+    });
+  });
+  byId("search").addEventListener("input", showTable);
+  byId("plot").on("plotly_click", ({ points }) => {
+    const row = table.rows.find((one) => one.point === points[0].customdata);
+    if (row) choose(row);
+  });
+  showTable();
+}

@@ -1,1 +1,0 @@
-"""The roofline figure: its scene, its drawing, its labels and its sheet."""
