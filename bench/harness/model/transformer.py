@@ -46,8 +46,9 @@ class Attention(nn.Module):
         self.key = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.value = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.output = nn.Linear(queries, config.width, bias=config.has_output_bias)
-        self.query_norm = HeadNorm(config.head_dim, eps=RMSNORM_EPSILON) if config.has_qk_norm else nn.Identity()
-        self.key_norm = HeadNorm(config.head_dim, eps=RMSNORM_EPSILON) if config.has_qk_norm else nn.Identity()
+        self.query_norm, self.key_norm = (
+            HeadNorm(config.head_dim, eps=RMSNORM_EPSILON) if config.has_qk_norm else nn.Identity() for _ in range(2)
+        )
 
     def forward(self, x: Tensor, rotation: Tensor | None) -> Tensor:
         """Return (b, s, h); `rotation` (2, s, d) holds cosines and sines, None for learned positions."""
@@ -58,21 +59,14 @@ class Attention(nn.Module):
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)
         is_grouped = self.queries_per_key > 1
-        if is_grouped and _lacks_grouped_kernel(query):
+        if is_grouped and query.is_cuda and query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda"):
+            # Of the fused kernels flash attention alone takes groups, in 16 bits; separate matmuls keep all scores.
+            # Source: torch.nn.functional.scaled_dot_product_attention on `enable_gqa`; transformers repeats them too.
             key, value = (x.repeat_interleave(self.queries_per_key, dim=1) for x in (key, value))
             is_grouped = False
         attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
         result: Tensor = self.output(attended.transpose(1, 2).reshape(*x.shape[:2], -1))
         return result
-
-
-def _lacks_grouped_kernel(query: Tensor) -> bool:
-    """Return whether fused attention takes no grouped heads: on a GPU in fp32, where all scores would be kept.
-
-    Source: torch.nn.functional.scaled_dot_product_attention: `enable_gqa` works for flash attention, which takes 16
-        bits alone, and for separate matmuls. transformers repeats keys and values there, too.
-    """
-    return query.is_cuda and query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda")
 
 
 class Mlp(nn.Module):
@@ -125,18 +119,13 @@ class Head(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The whole model, from token ids to the loss."""
+    """The whole model, from token ids to the loss, with initial weights, on the default device.
+
+    Checkpointing is `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input is kept.
+    `bench.harness.model.layers.unsupported` says which models cannot be built.
+    """
 
     def __init__(self, config: ModelConfig, checkpointing: str = "none") -> None:
-        """Build it with initial weights, on the default device.
-
-        Args:
-            config: the model; `bench.harness.model.layers.unsupported` says which cannot be built.
-            checkpointing: `none`, `full`, `every-K` or `sqrt`: groups of layers of which only the input is kept.
-
-        Raises:
-            ConfigError: an unknown way of checkpointing.
-        """
         super().__init__()
         self.embedding = nn.Embedding(config.vocabulary, config.width)
         self.positions = nn.Embedding(config.position_embeddings, config.width) if config.position_embeddings else None
@@ -176,24 +165,16 @@ class Transformer(nn.Module):
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + self.positions.weight[: ids.shape[1]]
-        for blocks in self._groups():
+        blocks, size = list(self.blocks), self.group or len(self.blocks)
+        # A smaller group is the first: memory is largest in the last group, while the inputs of all are still kept.
+        for end in range(len(blocks) % size or size, len(blocks) + 1, size):
+            group = blocks[max(0, end - size) : end]
             if self.group:
-                x = checkpoint(self._run, blocks, x, use_reentrant=True, preserve_rng_state=False)
+                x = checkpoint(self._run, group, x, use_reentrant=True, preserve_rng_state=False)
             else:
-                x = self._run(blocks, x)
+                x = self._run(group, x)
         loss: Tensor = self.head(x, targets)
         return loss
-
-    def _groups(self) -> list[list[nn.Module]]:
-        """Return the blocks in groups that are checkpointed together; if one is smaller, it is the first.
-
-        The backward pass begins with the last group, while the inputs of all are still kept: that is the peak, whatever
-        the size of the first.
-        """
-        blocks = list(self.blocks)
-        size = self.group or len(blocks)
-        first = len(blocks) % size or size
-        return [blocks[:first], *(blocks[at : at + size] for at in range(first, len(blocks), size))]
 
     def _run(self, blocks: list[nn.Module], x: Tensor) -> Tensor:
         for block in blocks:
