@@ -85,11 +85,9 @@ def test_all_that_a_step_holds_is_predicted_to_the_byte(model, recipe):
     assert differences(report_of(plan(MODELS[model], recipe))) == {}
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(("batch", "sequence"), [(1, 128), (2, 96), (3, 50), (6, 17), (8, 64)])
-@pytest.mark.parametrize("model", ["gpt", "llama"])
-def test_other_shapes_are_predicted_to_the_byte(model, batch, sequence):
-    assert differences(report_of(plan(MODELS[model], batch=batch, sequence=sequence))) == {}
+@pytest.mark.parametrize(("batch", "sequence"), [(1, 128), (3, 50)])
+def test_other_shapes_are_predicted_to_the_byte(batch, sequence):
+    assert differences(report_of(plan(MODELS["llama"], batch=batch, sequence=sequence))) == {}
 
 
 @pytest.mark.sampled(4)

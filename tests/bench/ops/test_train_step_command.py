@@ -67,7 +67,12 @@ def test_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert record["hfu"] / record["mfu"] == pytest.approx(record["hardware_flops"] / record["flops"])
     assert record["hfu"] > record["mfu"]
 
+    assert record["flops_convention"] == "gemm-causal-exact"
+    assert record["flops"] == train_flops(load_config(Path("small.json")), 32, 2, "gemm-causal-exact").model_flops
     memory = record["memory_bytes"]
+    state = memory["estimated"]["parameters"] + memory["estimated"]["optimizer_state"]
+    assert record["bytes_written"] == state
+    assert record["bytes_read"] == state + memory["estimated"]["inputs"]
     kinds = ("parameters", "gradients", "optimizer_state", "inputs", "activations", "logits_loss", "temporary", "total")
     assert {*kinds, "kept_by_layers", "cast_copies"} <= memory["estimated"].keys() & memory["measured"].keys()
     assert memory["error_pct"]["total"] == 0
@@ -76,16 +81,6 @@ def test_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert any("not counted as FLOPs: norms" in note for note in record["notes"])
     assert record["verified"]["before"]["max_error_of_bound"] < 1
     assert len(commands.lines_of(commands.run_files(runs)[0])) == 2
-
-
-def test_flops_are_those_of_the_convention_that_is_named(capsys):
-    (record,) = records_of(capsys, "--recipe", "bf16")
-    assert record["flops_convention"] == "gemm-causal-exact"
-    config = load_config(Path("small.json"))
-    assert record["flops"] == train_flops(config, 32, 2, "gemm-causal-exact").model_flops
-    state = record["memory_bytes"]["estimated"]
-    assert record["bytes_written"] == state["parameters"] + state["optimizer_state"]
-    assert record["bytes_read"] - record["bytes_written"] == state["inputs"]
 
 
 def test_the_table_shows_steps_memory_and_flops(capsys):
