@@ -10,11 +10,9 @@ from importlib import import_module
 from bench.harness.cli.arguments import add
 from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
-from bench.harness.compare import command
 from bench.harness.op import Op
 from bench.harness.op_file import Catalog, module_of, options_of, own_file, read_catalog
 from results.show import removed
-from results.show.export import Table
 from results.show.grid import Column, print_grid
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import Parser, print_out, say
@@ -40,12 +38,20 @@ Each family is a command of its own, with its own --help; `python -m bench matmu
 
 def families() -> dict[str, tuple[Op, ...]]:
     """Return the ops of every family that can be used."""
-    return dict(read_catalog(command.reserved_names()).families)
+    return dict(catalog_of([]).families)
+
+
+def catalog_of(words: Sequence[str]) -> Catalog:
+    """Return the ops and commands, those of the users' files among the `words` of a command line too."""
+    from bench.harness.compare.command import reserved_names
+
+    return read_catalog(reserved_names(), op_words(words))
 
 
 def print_list(found: Catalog, output_format: str) -> int:
     """Print every op and every other command with its command, formula and dtypes."""
     from bench.harness.providers.registry import provider_names
+    from results.show.export import Table
 
     rows = []
     for family, ops in found.families.items():
@@ -121,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = words[0] if words else ""
     asks_for_help = chosen in COMMANDS and chosen != "compare" and not {"-h", "--help"}.isdisjoint(words)
     needs_no_op = chosen.startswith("-") or asks_for_help
-    found = Catalog({}, {}, ()) if needs_no_op else read_catalog(command.reserved_names(), op_words(words))
+    found = Catalog({}, {}, ()) if needs_no_op else catalog_of(words)
     add_commands(parser, chosen, found)
     if not words:
         parser.error(f"name a command ({', '.join(COMMANDS)}) or an operation (matmul, gelu, ...)")
@@ -152,7 +158,9 @@ def add_commands(parser: Parser, chosen: str, found: Catalog) -> None:
             listing.set_defaults(run=lambda args, families, argv: print_list(found, args.format))
             add(listing, "--format")
         elif name == "compare":
-            command.add_parser(commands, found.families)
+            from bench.harness.compare.command import add_parser
+
+            add_parser(commands, found.families)
         else:
             import_module(f"bench.harness.commands.{MODULES.get(name, name)}").add_parser(commands)
     for subcommand in commands.choices.values():

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError, output
-from results.show.export import TABLE_FORMATS
-from results.show.terminal import OutputError, Parser, fail, print_out, say
+from results.show.terminal import TABLE_FORMATS, OutputError, Parser, fail, print_out, say
 
 INTERRUPTED = 130
 

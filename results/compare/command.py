@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from results.compare.selection import EVERYTHING, NAMED, Wanted, add_records, add_runs, load, wanted_of
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import turns_of
-from results.show.export import TABLE_FORMATS
+from results.show.terminal import TABLE_FORMATS
 from results.show.theme import add_theme
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import MEASURING, StoreError

@@ -19,7 +19,7 @@ from results.record import Environment, Record
 from results.show.judge import Report
 from results.show.rows import COLUMNS, document, flat_rows, to_frame
 from results.show.table import TABLE_COLUMNS, header_lines, table_rows
-from results.show.terminal import drawn, printable
+from results.show.terminal import TABLE_FORMATS, drawn, printable
 from results.store.runfile import Run, StoreError, reason_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def _markdown(table: Table) -> str:
 WRITERS: dict[str, Callable[[Table], str]] = {"table": _terminal, "json": _json, "csv": _csv, "md": _markdown}
 """What writes a table in each format: a new one is a function here, and every command that prints a table offers it."""
 
-TABLE_FORMATS = tuple(WRITERS)
 FORMATS = (*sorted(set(WRITERS) - {"table"}), "parquet")
 """Those that are written to a file."""
 

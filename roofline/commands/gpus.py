@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from results.show.export import TABLE_FORMATS, Table
+from results.show.export import Table
 from results.show.grid import Column, print_grid, width_of
-from results.show.terminal import WIDE, OutputError, fail, print_out
+from results.show.terminal import TABLE_FORMATS, WIDE, OutputError, fail, print_out
 from roofline.hardware.gpu import (
     Gpu,
     UnknownGpuError,

@@ -7,20 +7,17 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bench.harness.data.inputs import FILLS
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op_file import OpFileError, command_of, own_families, own_file
-from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provider_names
-from results.record import CACHE_STATES
 from results.show import removed
-from results.show.export import TABLE_FORMATS
 from results.show.spelling import did_you_mean, known_as
-from results.show.terminal import Parser
+from results.show.terminal import TABLE_FORMATS, Parser
 from roofline.work import DTYPE_BITS, dtype_named
 
 DEFAULT_DTYPE = "bf16"
@@ -140,7 +137,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "of the inputs (default: 0)",
     },
     "--fill": {"choices": FILLS, "default": "uniform", "help": "inputs (default: uniform in [-1, 1])"},
-    "--cache": {"choices": CACHE_STATES[:2], "default": "cold", "help": "state of the caches (default: cold)"},
+    "--cache": {"choices": ("cold", "warm"), "default": "cold", "help": "state of the caches (default: cold)"},
     "--timeout": {
         "metavar": "SECONDS",
         "type": number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
@@ -268,6 +265,8 @@ def build_parser(
 
 def provider_help(family: str) -> str:
     """Return the help of --provider, which names the versions of the family's kernels."""
+    from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provider_names
+
     usual = "torch, newest triton" if kernel_versions(family) else "torch"
     names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
     return f"who computes: {names} (default: {usual})"
@@ -281,41 +280,45 @@ def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
 
-@dataclass(frozen=True)
-class CaseWords:
-    """The words of the options that name cases; None where an option is not given."""
-
-    dtypes: Sequence[str] | None = None
-    shapes: Sequence[str] | None = None
-    sizes: Sequence[str] | None = None
-    options: Mapping[str, Sequence[str] | None] = field(default_factory=dict)
-    """By `Option.dest`."""
-
-    @classmethod
-    def of(cls, args: argparse.Namespace, options: Sequence[Option]) -> CaseWords:
-        """Read the options of a command line; a family whose ops take no bytes has no `--size`."""
-        own = {option.dest: getattr(args, option.dest, None) for option in options}
-        return cls(args.dtype, args.shape, getattr(args, "size", None), own)
-
-
 def make_cases(
-    ops: Sequence[Op], options: Sequence[Option], asked: CaseWords, device_type: str
-) -> list[tuple[Op, Case]]:
-    """Return the cases that are asked for, op by op, dtype by dtype.
+    op: Op,
+    options: Sequence[Option],
+    device_type: str,
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[str] | None = None,
+    sizes: Sequence[str] | None = None,
+    values: Mapping[str, Sequence[str] | None] = MappingProxyType({}),
+) -> list[Case]:
+    """Return the cases of an op that words ask for, dtype by dtype; None stands for an option that is not given.
+
+    Args:
+        op: the op.
+        options: those that only its family has.
+        device_type: for the default shapes.
+        dtypes: of `--dtype`.
+        shapes: of `--shape`.
+        sizes: of `--size`.
+        values: of the family's options, by `Option.dest`.
 
     Raises:
         UsageError: a dtype, a shape, a size or an option's value that does not exist.
     """
-    cases: list[tuple[Op, Case]] = []
+    if shapes is not None and sizes is not None:
+        raise UsageError("--shape and --size exclude each other; give one of them")
+    cases: list[Case] = []
     try:
-        for op in ops:
-            for dtype in chosen_dtypes(asked.dtypes, op):
-                shapes = _shapes(asked, op, dtype, device_type)
-                values = [_values(asked.options.get(option.dest), option, dtype) for option in options]
-                for shape, one in itertools.product(shapes, itertools.product(*values)):
-                    cases.append((op, Case.of(op.name, dtype, shape, options, dict(one))))
-                    if len(cases) > MAX_CASES:
-                        raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
+        for dtype in chosen_dtypes(dtypes, op):
+            usual = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
+            extents = parse_shapes(usual if sizes is None else [_elements(text, dtype) for text in sizes], op)
+            asked = [
+                dict.fromkeys(option.parse(word) for word in values.get(option.dest) or ()) or [option.default(dtype)]
+                for option in options
+            ]
+            for shape, picked in itertools.product(extents, itertools.product(*asked)):
+                named = {option.name: value for option, value in zip(options, picked, strict=True)}
+                cases.append(Case.of(op.name, dtype, shape, options, named))
+                if len(cases) > MAX_CASES:
+                    raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
     except ValueError as error:
         raise UsageError(str(error)) from None
     return cases
@@ -358,20 +361,6 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
             raise UsageError(f"{op.name} has no dtype '{name}'; {op.name} has: {', '.join(op.dtypes)}")
         one_of("dtype", name, op.dtypes)
     return list(dict.fromkeys(given or [DEFAULT_DTYPE]))
-
-
-def _values(given: Sequence[str] | None, option: Option, dtype: str) -> list[tuple[str, Any]]:
-    values = dict.fromkeys(option.parse(word) for word in given or ()) or [option.default(dtype)]
-    return [(option.name, value) for value in values]
-
-
-def _shapes(asked: CaseWords, op: Op, dtype: str, device_type: str) -> list[dict[str, int]]:
-    if asked.sizes is None:
-        default = op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
-        return parse_shapes(asked.shapes or default, op)
-    if asked.shapes is not None:
-        raise UsageError("--shape and --size exclude each other; give one of them")
-    return parse_shapes([_elements(text, dtype) for text in asked.sizes], op)
 
 
 def _elements(text: str, dtype: str) -> str:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bench import SIGNALS, leave, leave_when_interrupted
-from bench.harness.cli.arguments import CaseWords, UsageError, build_parser, chosen_ops, make_cases
+from bench.harness.cli.arguments import UsageError, build_parser, chosen_ops, make_cases
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
@@ -128,7 +128,7 @@ def planned(
     for place, op, case in make_all_cases(args, chosen, device.type, own):
         usual = {} if names[place] else registry.default_providers(place, device, case.dtype)
         rows += planning.plan([(op, case)], names[place] or list(usual), device, settings, usual, place)
-    refuse_if_none_can_run(rows)
+    refuse_all([row.refused_because for row in rows])
     command = family if is_own(family) else f"bench.{family}"
     return Run(args, command, Path(family).stem, device, settings.to_dict(), argv), rows
 
@@ -151,8 +151,10 @@ def make_all_cases(
         options = own_options[family] if family in own_options else options_of(family)
         if getattr(args, "size", None) is not None and not op.is_sized:
             raise UsageError(f"{op.name} is not asked for by --size; use --shape")
-        found = make_cases([op], options, CaseWords.of(args, options), device_type)
-        cases += [(family, op, case) for op, case in found]
+        own = {option.dest: getattr(args, option.dest, None) for option in options}
+        size = getattr(args, "size", None)  # which a family whose ops take no bytes lacks
+        found = make_cases(op, options, device_type, args.dtype, args.shape, size, own)
+        cases += [(family, op, case) for case in found]
     return cases
 
 
@@ -252,15 +254,11 @@ def check_folder(folder: Path, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another place") from None
 
 
-def refuse_if_none_can_run(rows: Sequence[Row]) -> None:
-    refuse_all([f"{r.op.name} {r.case.dtype} {r.case.name}: {r.refused.reason}" for r in rows if r.refused], len(rows))
-
-
-def refuse_all(reasons: Sequence[str], rows: int) -> None:
+def refuse_all(reasons: Sequence[str | None]) -> None:
     """Refuse a run whose rows all have a reason not to be measured, with the first one and the count of the others."""
-    if len(reasons) == rows:
-        others = len(dict.fromkeys(reasons)) - 1
-        raise UsageError(reasons[0] + (f" (and {others} more)" if others else ""))
+    if reasons and None not in reasons:
+        others = len(set(reasons)) - 1
+        raise UsageError(f"{reasons[0]}" + (f" (and {others} more)" if others else ""))
 
 
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:

@@ -45,7 +45,7 @@ def measure_once(
     Raises:
         UsageError: no row can be measured.
     """
-    refuse_all([f"{label_of(blank)}: {blank.reason}" for blank, _ in rows if blank.reason], len(rows))
+    refuse_all([f"{label_of(blank)}: {blank.reason}" if blank.reason else None for blank, _ in rows])
     command = f"bench.{name.replace('-', '_')}"
     sha256 = modules_sha256((command, *defined_in))
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import CaseWords, UsageError, add, make_cases, number, path
+from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
 from bench.harness.cli.terminal import Progress
 from bench.harness.commands.calibrate import value_text
 from bench.harness.data.inputs import Filler, make_sets
@@ -370,8 +370,8 @@ def large_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield the rates of a large matmul and a large copy, with cold caches."""
     for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
         op = next(op for op in checkup.families[family] if op.name == name)
-        cases = make_cases([op], options_of(family), CaseWords([dtype], [shape]), checkup.device.type)
-        yield from rows_of(checkup, family, *cases[0], is_large=True)
+        (case,) = make_cases(op, options_of(family), checkup.device.type, [dtype], [shape])
+        yield from rows_of(checkup, family, op, case, is_large=True)
 
 
 def family_check(checkup: Checkup) -> Iterator[Finding]:
@@ -379,8 +379,8 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
     for family, ops in checkup.families.items():
         op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
         if op is not None:
-            cases = make_cases([op], options_of(family), CaseWords(["bf16"]), checkup.device.type)
-            yield from rows_of(checkup, family, *min(cases, key=lambda pair: pair[0].work(pair[1]).bytes))
+            cases = make_cases(op, options_of(family), checkup.device.type, ["bf16"])
+            yield from rows_of(checkup, family, op, min(cases, key=lambda case: op.work(case).bytes))
 
 
 def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.harness.cli.arguments import COLUMNS, INPUTS, MACHINE, OUTPUT, CaseWords, add, chosen, make_cases
+from bench.harness.cli.arguments import COLUMNS, INPUTS, MACHINE, OUTPUT, add, chosen, make_cases
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         names = [name for name in named if name in registry.provider_names(family)]
         usual = {} if named else registry.default_providers(family, under_test, case.dtype)
         rows += planning.plan([(op, case)], names if named else list(usual), under_test, settings, usual, family)
-    main.refuse_if_none_can_run(rows)
+    main.refuse_all([row.refused_because for row in rows])
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)
     return run.conclude(table_of(row.op for row in rows), draws=True)
@@ -76,8 +76,8 @@ def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], devic
     for family, ops in families.items():
         for op in filter(lambda op: op.is_in_suite, ops):
             names = [dtype for dtype in dtypes if dtype in op.dtypes]
-            found = make_cases([op], options_of(family), CaseWords(names), device_type) if names else []
-            cases += [(family, op, case) for op, case in found]
+            found = make_cases(op, options_of(family), device_type, names) if names else []
+            cases += [(family, op, case) for case in found]
     return cases
 
 

@@ -131,7 +131,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
     planned = main.make_all_cases(args, ops, device.type)
     cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
-    main.refuse_if_none_can_run([rows[0] for rows in cases])
+    main.refuse_all([rows[0].refused_because for rows in cases])
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
     saved = settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
     with Run(args, "bench", "compare", device, saved, argv) as run:

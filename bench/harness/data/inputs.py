@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.harness.device.device import MIB
 from bench.harness.op import Case, Op
 from roofline.work import bytes_of
 
@@ -35,7 +34,7 @@ NVIDIA's CUTLASS guide to measuring GEMM performance requires 2 and assumes that
 MAX_COPIES = 2000
 """Most copies: more of a tiny case take longer to make than they improve the measurement."""
 
-CPU_COPIES_BYTES = 1024 * MIB
+CPU_COPIES_BYTES = 2**30
 """Most memory that copies take on a CPU, beside the limit of a quarter of what is free."""
 
 POOL_ELEMENTS, POOL_OFFSETS = 2**24, 4096

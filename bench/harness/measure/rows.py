@@ -71,6 +71,12 @@ class Row:
         op = next(op for op in module_of(state["family"]).OPS if op.name == name)
         self.__dict__.update(state, op=replace(op, tolerance=tolerance))
 
+    @property
+    def refused_because(self) -> str | None:
+        """The refusal in a line that names the case."""
+        case = self.case
+        return f"{case.op} {case.dtype} {case.name}: {self.refused.reason}" if self.refused else None
+
     def blank(self) -> Record:
         """Return a record that says what the row is, with its work and nothing measured.
 

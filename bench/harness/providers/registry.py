@@ -29,7 +29,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.data.checks import current_settings, restore_settings
 from bench.harness.op import Op
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
@@ -248,6 +247,8 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
     if is_user_kernel(name):  # imported here: in a worker, where nothing else can come to harm
+        from bench.harness.data.checks import current_settings, restore_settings
+
         before = current_settings()
         function, takes_out = load_user_kernel(name, op)
         return Provider(name, function, takes_out, find(name).sha256(), restored=restore_settings(before))

@@ -8,7 +8,7 @@ import torch
 
 import kernels.launch
 from bench.__main__ import families
-from bench.harness.cli.arguments import CaseWords, make_cases
+from bench.harness.cli.arguments import make_cases
 from bench.harness.commands import suite
 from bench.harness.device.device import Device
 from bench.harness.measure import compile as beforehand
@@ -28,7 +28,7 @@ def rows(monkeypatch):
     found = []
     for family, dtypes in (("softmax", ["bf16"]), ("matmul", ["tf32", "fp32"])):
         (op,) = families()[family]
-        cases = make_cases([op], options_of(family), CaseWords(dtypes, ["64"]), "cuda")
+        cases = [(op, case) for case in make_cases(op, options_of(family), "cuda", dtypes, ["64"])]
         names = [*default_providers(family, H100), "triton-v5-autotune"]
         found += plan(cases, names, H100, Settings(), family=family)
     return found
