@@ -63,22 +63,8 @@ def checkup(ceilings=None, **options):
     return Checkup(args, cpu_device(), ceilings, {"matmul": (None,)}, {}, Progress(quiet=True))
 
 
-def test_a_quiet_host_is_all_right():
-    assert set(statuses(host_findings(HOST, cpu_device())).values()) == {OK}
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"load_average": 3.0}, "load"),
-        ({"cgroup_quota_cores": 1.5}, "cpu quota"),
-        ({"governor": "powersave"}, "governor"),
-    ],
-)
-def test_what_disturbs_a_host_is_noted_with_advice(change, name):
-    [found] = [one for one in host_findings(HOST | change, cpu_device()) if one.name == name]
-    assert found.status == NOTE
-    assert found.advice
+def test_a_quiet_host_and_a_free_gpu_are_all_right():
+    assert set(statuses([*host_findings(HOST, cpu_device()), *gpu_findings(GPU)]).values()) == {OK}
 
 
 def test_unknown_facts_are_left_out():
@@ -87,14 +73,19 @@ def test_unknown_facts_are_left_out():
     assert list(gpu_findings(dict.fromkeys(GPU) | {"errors": {}})) == []
 
 
-def test_a_free_gpu_is_all_right():
-    assert set(statuses(gpu_findings(GPU)).values()) == {OK}
+def shared(*pids, own=True):
+    return {"other_processes": [{"pid": pid} for pid in pids], "own_process_seen": own}
 
 
 @pytest.mark.parametrize(
     ("change", "name", "status"),
     [
-        ({"other_processes": [{"pid": 7}]}, "other processes", BAD),
+        ({"load_average": 3.0}, "load", NOTE),
+        ({"cgroup_quota_cores": 1.5}, "cpu quota", NOTE),
+        ({"governor": "powersave"}, "governor", NOTE),
+        (shared(7), "other processes", BAD),
+        (shared(7, own=False), "other processes", NOTE),  # it may be this one under another id
+        (shared(7, 8, own=False), "other processes", BAD),
         ({"remapped_rows": {"failed": True}}, "memory", BAD),
         ({"remapped_rows": {"pending": True}}, "memory", BAD),
         ({"power_limit_w": 350.0}, "power limit", NOTE),
@@ -102,19 +93,11 @@ def test_a_free_gpu_is_all_right():
         ({"errors": {"nvml": "LibraryNotFound"}}, "nvml", NOTE),
     ],
 )
-def test_what_speaks_against_a_gpu_is_found_with_advice(change, name, status):
-    [found] = [one for one in gpu_findings(GPU | change) if one.name == name]
+def test_what_speaks_against_a_machine_is_found_with_advice(change, name, status):
+    findings = [*host_findings(HOST | change, cpu_device()), *gpu_findings(GPU | change)]
+    [found] = [finding for finding in findings if finding.name == name]
     assert found.status == status
     assert found.advice
-
-
-@pytest.mark.parametrize(
-    ("pids", "own_is_seen", "status"), [([7], True, BAD), ([7], False, NOTE), ([7, 8], False, BAD), ([], False, OK)]
-)
-def test_a_process_that_may_be_this_one_under_another_id_makes_no_gpu_unfit(pids, own_is_seen, status):
-    others = [{"pid": pid} for pid in pids]
-    found = gpu_findings(GPU | {"other_processes": others, "own_process_seen": own_is_seen})
-    assert statuses(found)["other processes"] == status
 
 
 @pytest.mark.parametrize(("tick_s", "status"), [(5e-8, OK), (1e-3, NOTE)])
