@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.show.grid import Column, print_grid
-from results.show.terminal import OutputError, drawn, fail, print_out
+from results.show.terminal import OutputError, fail, print_out
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 FORMATS = ("text", "md", "json")
 FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
-KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark")
+KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,15 +29,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; return the exit code, 2 where it cannot be printed."""
+    from results.show.export import Table
+
     document = load_notes()
+    claims = document["claims"]
+    table = Table(
+        rows=lambda: claims,
+        shown=lambda: [{key: claim[key] for key in KEYS[1:]} for claim in claims],
+        document=lambda: {"notes": document["notes"], "claims": claims},
+        draw=lambda console: _print_tables(console, document),
+    )
     try:
-        if args.format == "json":
-            text = json.dumps({"notes": document["notes"], "claims": document["claims"]}, indent=2) + "\n"
-        elif args.format == "md":
-            text = _markdown(document["claims"])
-        else:
-            text = drawn(lambda console: _print_tables(console, document))
-        print_out(text)
+        print_out(table.render("table" if args.format == "text" else args.format))
     except OutputError as error:
         return fail("python -m roofline notes", error)
     return 0
@@ -49,19 +49,15 @@ def run(args: argparse.Namespace) -> int:
 def load_notes() -> dict[str, Any]:
     """Return `course`, its address; `notes`, the title of each by its key; and `claims`, each with `KEYS` as text."""
     document = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    document["claims"] = [{"remark": ""} | claim for claim in document["claims"]]
-    document["claims"] = [{key: claim[key] for key in KEYS} for claim in document["claims"]]
+    for claim in document["claims"]:
+        claim["command"] = "; ".join(f"python -m roofline {command}" for command in claim["commands"])
+    document["claims"] = [{key: claim.get(key, "") for key in KEYS} for claim in document["claims"]]
     return document
 
 
-def _markdown(claims: Sequence[dict[str, str]]) -> str:
-    lines = ["| " + " | ".join(KEYS[1:]) + " |", "|" + " --- |" * len(KEYS[1:])]
-    for claim in claims:
-        lines.append("| " + " | ".join(claim[key].replace("|", "\\|") for key in KEYS[1:]) + " |")
-    return "".join(f"{line}\n" for line in lines)
-
-
 def _print_tables(console: Console, document: dict[str, Any]) -> None:
+    from results.show.grid import Column, print_grid
+
     def line(text: str = "") -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -69,14 +65,13 @@ def _print_tables(console: Console, document: dict[str, Any]) -> None:
     for key, text in document["notes"].items():
         line(f"{key}  {text}")
     line(f"the course, CS336, Language Modeling from Scratch, is at {document['course']}")
+    leaving = {"notes": 4, "claim": 0, "theirs": 2, "ours": 3, "formula": 1, "verdict": 0}
     for subject in dict.fromkeys(claim["subject"] for claim in claims):
         line()
         rows = [claim for claim in claims if claim["subject"] == subject]
-        titles = {"notes": ("notes", 4), "claim": (subject, 0), "theirs": ("theirs", 2), "ours": ("ours", 3)}
-        titles |= {"formula": ("formula", 1), "verdict": ("verdict", 0)}
         columns = [
-            Column(title, [row[key] for row in rows], goes_below=goes_below)
-            for key, (title, goes_below) in titles.items()
+            Column(subject if key == "claim" else key, [row[key] for row in rows], goes_below=turn)
+            for key, turn in leaving.items()
         ]
         print_grid(console, columns, [row["remark"] for row in rows], "remark")
     verdicts = [claim["verdict"].split()[0] for claim in claims]
