@@ -119,13 +119,10 @@ def timed(
         if is_compiled:
             step, breakdown = compiled(step, breakdown)
         breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
-        steps = steps_worth(median(breakdown.samples_s), len(breakdown.operations))
+        most = MAX_OPERATIONS // len(breakdown.operations), int(RECORDING_S / median(breakdown.samples_s))
+        steps = max(1, min(MAX_STEPS, *most))
         divide(breakdown, recorded(step, steps, trace))
     return breakdown
-
-
-def steps_worth(step_s: float, operations: int) -> int:
-    return max(1, min(MAX_STEPS, MAX_OPERATIONS // max(1, operations), int(RECORDING_S / step_s)))
 
 
 def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
@@ -326,19 +323,17 @@ def replay(step: ProfiledStep, breakdown: Breakdown, device: Device) -> None:
 
 def worth_replaying(operations: Sequence[Operation]) -> list[int]:
     """Return the index of one operation of each signature, those that take `REPLAYED` of the time, longest first."""
-    times_ns: dict[Any, int] = {}
-    first: dict[Any, int] = {}
+    alike: dict[Any, list[int]] = {}
     for index, operation in enumerate(operations):
         if operation.time_ns and operation.bytes_moved:
-            key = operation.signature
-            times_ns[key] = times_ns.get(key, 0) + operation.time_ns
-            first.setdefault(key, index)
-    left_ns, indices = REPLAYED * sum(times_ns.values()), []
-    for key in sorted(times_ns, key=lambda key: -times_ns[key]):
+            alike.setdefault(operation.signature, []).append(index)
+    times_ns = {indices[0]: sum(operations[index].time_ns for index in indices) for indices in alike.values()}
+    left_ns, worth = REPLAYED * sum(times_ns.values()), []
+    for index in sorted(times_ns, key=lambda index: -times_ns[index]):
         if left_ns > 0:
-            left_ns -= times_ns[key]
-            indices.append(first[key])
-    return indices
+            left_ns -= times_ns[index]
+            worth.append(index)
+    return worth
 
 
 def _measured(call: tuple[Any, Any, Any], device: Device) -> tuple[float | None, float]:

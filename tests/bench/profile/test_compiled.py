@@ -59,7 +59,6 @@ def test_a_region_is_a_row_with_the_bytes_of_its_own_inputs_and_outputs():
     assert forward.bytes_written == 2 * made  # the result, and what the backward pass needs
     assert backward.bytes_written == weight + bias
     assert breakdown.eager_bytes > sum(operation.bytes_moved for operation in breakdown.operations)
-    assert step.target.function(*step.target.args).shape == (8, 32)
 
 
 @pytest.mark.exhaustive
