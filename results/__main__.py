@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from results.compare import command as compare_command
 from results.compare.selection import NAMED, Selection, add_records, add_runs
 from results.history import command as history_command
-from results.show.export import FORMATS, Table, parquet_bytes, table_of_run, write_output
+from results.show.export import FORMATS, Table, parquet_bytes, table_of_run
 from results.show.table import describe, render_runs, render_table
 from results.show.terminal import (
     TABLE_FORMATS,
@@ -27,7 +27,7 @@ from results.show.terminal import (
     say,
     stdout,
 )
-from results.store.runfile import Run, StoreError, reason_of
+from results.store.runfile import Run, StoreError, reason_of, write_output
 from results.store.runs import list_runs, runs_directory
 
 INTERRUPTED = 130

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
@@ -20,7 +14,7 @@ from results.show.judge import Report
 from results.show.rows import COLUMNS, document, flat_rows, to_frame
 from results.show.table import TABLE_COLUMNS, header_lines, table_rows
 from results.show.terminal import TABLE_FORMATS, drawn, printable
-from results.store.runfile import Run, StoreError, reason_of
+from results.store.runfile import Run, StoreError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,44 +144,6 @@ def parquet_bytes(run: Run, report: Report | None = None) -> bytes:
         raise StoreError("parquet needs pyarrow, which is not installed: pip install pyarrow") from None
     written: bytes = to_frame(run, report).to_parquet(engine="pyarrow", index=False)
     return written
-
-
-def write_output(path: Path, data: bytes) -> None:
-    """Write a file so that it is either the old one or the whole new one, at any moment.
-
-    Folders are made where they are missing.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if path.exists() and not path.is_file():
-            path.write_bytes(data)  # a device or a pipe: nothing to replace
-            return
-        target = path.resolve()  # the file behind a link is replaced, not the link
-        unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _write_synced(unfinished, data)
-            if target.exists():
-                shutil.copymode(target, unfinished)
-            unfinished.replace(target)
-        finally:
-            with suppress(OSError):
-                unfinished.unlink()
-    except (FileExistsError, NotADirectoryError):
-        raise StoreError(f"cannot write {path}: a part of its folder is a file; choose another place") from None
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another place") from None
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _cell(value: Any) -> str:

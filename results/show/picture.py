@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.show.terminal import one_line
 from results.show.theme import in_theme, tone
-from results.store.runfile import StoreError
+from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,8 +167,6 @@ def save_picture(figure: Figure, path: Path) -> None:
     Raises:
         StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
     """
-    from results.show.export import write_output  # with all tables, while every --help comes by this module
-
     check_picture(path)
     form = path.suffix.lower()
     undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})

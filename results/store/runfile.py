@@ -6,10 +6,13 @@ number; none is dropped in silence.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -168,3 +171,35 @@ def _object(raw: bytes, kind: str) -> dict[str, Any]:
 
 def _refuse_constant(literal: str) -> NoReturn:
     raise ValueError(f"{literal} is not a number of JSON")
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file so that it is either the old file or the whole new one at any moment; missing folders are made.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)  # a device or a pipe: nothing to replace
+            return
+        target = path.resolve()  # the file behind a link is replaced, not the link
+        unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with unfinished.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if target.exists():
+                shutil.copymode(target, unfinished)
+            unfinished.replace(target)
+        finally:
+            with suppress(OSError):
+                unfinished.unlink()
+    except (FileExistsError, NotADirectoryError):
+        raise StoreError(f"cannot write {path}: a part of its folder is a file; choose another place") from None
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another place") from None

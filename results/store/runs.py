@@ -29,6 +29,7 @@ from results.store.runfile import (
     load_run,
     read_head,
     reason_of,
+    write_output,
 )
 
 __all__ = [
@@ -142,15 +143,7 @@ class RunWriter:
         if self.path.is_symlink() or not self.path.is_file():
             return
         first_line = self._first_line if environment is None else encode_line(environment)
-        new = self.path.with_name(f"{self.path.name}.new")
-        try:
-            with new.open("wb") as file:
-                file.writelines([first_line, *map(encode_line, records)])
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-        except OSError as error:
-            raise _write_error(new, error) from None
+        write_output(self.path, b"".join([first_line, *map(encode_line, records)]))
 
     def close(self) -> None:
         if self._descriptor >= 0:

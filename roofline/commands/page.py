@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from results.compare.selection import add_latest, latest_of
-from results.show.export import write_output
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
+from results.store.runfile import write_output
 from results.store.runs import StoreError
 from roofline.ceilings import CeilingError
 from roofline.commands.plot import UsageError, add_sources, default_dtypes, known_words, load_sources, words_of

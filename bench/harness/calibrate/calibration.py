@@ -31,8 +31,7 @@ from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import DEVICE_LOST, one_line
-from results.show.export import write_output
-from results.store.runfile import StoreError
+from results.store.runfile import StoreError, write_output
 from results.store.runs import lock_file
 from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import (

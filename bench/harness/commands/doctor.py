@@ -22,13 +22,13 @@ from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers, load, numerics
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Settling, limits_of, no_garbage_collection, settle
-from results.show.export import json_text, write_output
+from results.show.export import json_text
 from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.stats.comparison import SAME
 from results.stats.samples import median
 from results.stats.verdict import compare_pairs, smallest_detectable_change
-from results.store.runfile import StoreError
+from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
     from results.record import Record
