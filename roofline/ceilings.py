@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
@@ -191,19 +190,11 @@ class Ceilings:
         from fractions import Fraction
 
         share = Fraction(bytes_read, moved)
-
-        def distance(entry: Ceiling) -> Fraction:
-            read, written = MIX_RATIOS[entry.name]
-            return abs(share - Fraction(read, read + written))
-
-        return min(measured, key=lambda entry: (distance(entry), -entry.value))
+        distances = {name: abs(share - Fraction(read, read + written)) for name, (read, written) in MIX_RATIOS.items()}
+        return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
 
     def mixes(self) -> list[Ceiling]:
         """Return the measured bandwidths of mixes, the fastest first, one for each mix."""
-        return list(self._mixes)
-
-    @cached_property
-    def _mixes(self) -> list[Ceiling]:
         best: dict[str, Ceiling] = {}
         for entry in self.entries:
             if entry.quantity == "bandwidth" and entry.kind == "measured" and entry.name in MIX_RATIOS:
@@ -219,18 +210,11 @@ class Ceilings:
         return self._first("launch", ["launch"], ("measured",))
 
     def _first(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
+        known = [e for e in self.entries if e.quantity == quantity and (names is None or e.name in names)]
         for kind in kinds:
-            known = self._judging.get((quantity, kind), ())
-            if matching := [entry for entry in known if names is None or entry.name in names]:
+            if matching := [entry for entry in known if entry.kind == kind]:
                 return max(matching, key=lambda entry: entry.value)
         return None
-
-    @cached_property
-    def _judging(self) -> dict[tuple[str, str], list[Ceiling]]:
-        found: dict[tuple[str, str], list[Ceiling]] = {}
-        for entry in self.entries:
-            found.setdefault((entry.quantity, entry.kind), []).append(entry)
-        return found
 
     def with_entries(self, entries: Iterable[Ceiling]) -> Ceilings:
         """Return the same machine with `entries` added; an entry of the same quantity, name and kind is replaced."""

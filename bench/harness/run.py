@@ -249,7 +249,13 @@ def stamp(
 ) -> Environment:
     """Return the environment of this run; `argv` None stands for the arguments of the process."""
     as_module = () if command.endswith(".py") else ("-m",)  # the former is an op file of a user's own
-    costs = preflight(device, ceilings)  # before the modes: an idle GPU does not report how its clocks are set
+    floor = ceilings.launch_floor()
+    costs = {  # measured before the modes are read: an idle GPU does not report how its clocks are set
+        "tick_s": samplers.tick_s(device),
+        "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
+        "host_launch_s": samplers.empty_launch_s(device),
+        "launch_floor_s": floor.value if floor else None,
+    }
     return Environment(
         run_id=new_run_id(),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -268,14 +274,3 @@ def stamp(
         settings=dict(settings),
         preflight=costs,
     )
-
-
-def preflight(device: Device, ceilings: Ceilings) -> dict[str, float | None]:
-    """Return what the clock itself costs on this machine: its tick, an empty pair of events, a launch; seconds."""
-    floor = ceilings.launch_floor()
-    return {
-        "tick_s": samplers.tick_s(device),
-        "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
-        "host_launch_s": samplers.empty_launch_s(device),
-        "launch_floor_s": floor.value if floor else None,
-    }
