@@ -82,16 +82,16 @@ class Contender(ABC):
 
     def attempt(self, step: Callable[[], T]) -> T | None:
         """Return what a step returns; an error, SystemExit too, ends only this contender's part."""
+        made = None
         worker.announce(self.index)
         try:
-            return step()
-        except KeyboardInterrupt:
+            made = step()
+        except KeyboardInterrupt:  # ends the process while this contender is announced, so that it is blamed
             raise
         except BaseException as error:
             self.record = self.failed(error)
-            return None
-        finally:
-            worker.rest()
+        worker.rest()
+        return made
 
     def begin(self, first: int, poller: Poller) -> None:
         """Make the sampler, whose launches begin with the copy `first`, and take a sample."""
