@@ -117,6 +117,10 @@ def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
     return sum(state_bytes(dense_model(1), recipe, optimizer).values())
 
 
+SHARED = ("optimizer_states", "master_weights", "gradients", "weights")
+"""What ZeRO shares: stage 1 the first two, 2 the gradients, too, 3 all."""
+
+
 @dataclass(frozen=True)
 class Sharding:
     """How many devices share the state, and how."""
@@ -222,8 +226,9 @@ def state_bytes(
     for are_experts, devices in ((False, sharding.data_parallel), (True, sharding.replicas_of_experts())):
         kept, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (found, trained))
         own = _parts(kept, updated, recipe, optimizer, lora_rank is not None)
-        for name, size in zero_bytes(own, sharding.zero, devices).items():
-            parts[name] = parts.get(name, 0) + size
+        for name, size in own.items():
+            share = -(-size // devices) if name in SHARED[: sharding.zero + 1 if sharding.zero else 0] else size
+            parts[name] = parts.get(name, 0) + share
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
         parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, sharding.stage(config).layers)
     return {name: size for name, size in parts.items() if size}
@@ -247,25 +252,6 @@ def _parts(
         "master_weights": recipe.master_bytes * updated,
         "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in trained),
     }
-
-
-def zero_bytes(parts: dict[str, int], stage: int, devices: int) -> dict[str, int]:
-    """Return what each device keeps of a state: at stage 1 its share of the optimizer's, 2 gradients, 3 weights.
-
-    Args:
-        parts: bytes by component: `weights`, `gradients`, `master_weights`, `optimizer_states`.
-        stage: 0 to 3.
-        devices: that share it.
-
-    Raises:
-        ConfigError: another stage, or no device.
-
-    Source: Rajbhandari et al., ZeRO (2020): 7.5B parameters on 64 devices keep 120, 31.4, 16.6 and 1.9 GB.
-    """
-    if stage not in range(4) or devices < 1:
-        raise ConfigError(f"ZeRO has stages 0 to 3 on 1 device or more, found stage {stage} on {devices}")
-    sharded = ("optimizer_states", "master_weights", "gradients", "weights")[: {0: 0, 1: 2, 2: 3, 3: 4}[stage]]
-    return {name: -(-size // devices) if name in sharded else size for name, size in parts.items()}
 
 
 def _largest_layer(found: Iterable[Weight], layers: int) -> int:

@@ -20,7 +20,6 @@ from roofline.accounting.state import (
     cast_bytes,
     shard,
     state_bytes,
-    zero_bytes,
 )
 
 BYTES_OF_ADAMW = {
@@ -92,27 +91,6 @@ def test_optimizers_that_look_at_shapes():
     assert eight_bit == (2 + 8 / 256) * (matrices + vocabulary * h) + 8 * norms
 
 
-def test_zero_of_its_paper():
-    """Rajbhandari et al. 2020, figure 1: 7.5B on 64 devices keep 120, 31.4, 16.6 and 1.9 GB."""
-    params = 7_500_000_000
-    parts = {"weights": 2 * params, "gradients": 2 * params, "master_weights": 4 * params}
-    parts["optimizer_states"] = 8 * params
-    kept = [sum(zero_bytes(parts, stage, 64).values()) / 1e9 for stage in range(4)]
-    assert [round(size, 3) for size in kept] == [120, 31.406, 16.641, 1.875]
-    with pytest.raises(ConfigError, match="stages 0 to 3"):
-        zero_bytes(parts, 4, 8)
-
-
-def test_megatron_distributed_optimizer():
-    """Megatron-LM: 6 + 12 / n bytes with fp32 gradients."""
-    params = 1_000_000
-    recipe = RECIPES["bf16-master-fp32-grad"]
-    parts = {"weights": 2 * params, "gradients": 4 * params, "master_weights": 4 * params}
-    parts["optimizer_states"] = 8 * params
-    assert bytes_per_param(recipe, "adamw") == 18
-    assert sum(zero_bytes(parts, 1, 8).values()) == (6 + 12 / 8) * params
-
-
 def test_zero_3_gathers_a_layer():
     parts = state_bytes(load_preset("llama-3-70b"), RECIPES["bf16-master"], "adamw", Sharding(zero=3, data_parallel=64))
     assert parts["gathered_layer"] == 2 * 128256 * 8192  # the embedding is larger than a layer
@@ -129,22 +107,6 @@ def test_tensor_parallelism_divides_matrices_and_keeps_norms():
     assert shard(whole["key"], config, 16).shape == (4096, 128)  # 8 heads: two devices have the same one
     with pytest.raises(ConfigError, match="cannot share 32 heads"):
         shard(whole["query"], config, 5)
-
-
-def test_gpt_block_of_korthikanti():
-    """Korthikanti et al. 2022, table 2: s b h (34 + 5as/h), tensor parallel 10 + 24/t + 5as/(ht)."""
-    config, s, b = load_preset("gpt-3"), 2048, 2
-    sbh = s * b * 12288
-    unfused = Kernels(is_flash=False, has_dropout=True)
-
-    def coefficient(**options):
-        parts = layer_activations(config, s, b, **options)
-        parts.pop("norm_statistics")
-        return total(parts) / sbh
-
-    assert coefficient(kernels=unfused) == 34 + 80
-    assert coefficient(kernels=unfused, tensor_parallel=8) == 10 + 24 / 8 + 80 / 8
-    assert coefficient(kernels=unfused, tensor_parallel=8, is_sequence_parallel=True) == (34 + 80) / 8
 
 
 def test_blocks_that_were_measured_with_torch():
