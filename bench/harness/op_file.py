@@ -147,7 +147,7 @@ def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = ()) -> Cat
         try:
             ops, names = load_ops(path.stem, families), [option.dest for option in options_of(path.stem)]
             if taken := next((name for name in names if name in reserved or names.count(name) > 1), None):
-                raise OpFileError(f"another option is called --{taken} too; give it another name")
+                raise OpFileError(f"another option is called --{taken.replace('_', '-')} too; give it another name")
         except OpFileError as error:
             problems.append(f"bench/{path.name} is left out: {error}")
         else:
