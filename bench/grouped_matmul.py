@@ -25,7 +25,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, known_word, whole_number
 from roofline.work import DTYPE_BITS, Work, grouped_matmul_work
 
 if TYPE_CHECKING:
@@ -37,36 +37,17 @@ EXAMPLES = (
     ("--shape 512x1024x1024 --load even,skewed", "what an unbalanced router costs"),
 )
 
-LOADS = ("even", "skewed")
 ALIGNED_BYTES = 16
 """Rows of x and of W begin at multiples of it. Source: torch 2.11, `_grouped_mm_validate_inputs`."""
 
-
-def parse_experts(word: str) -> int:
-    """Return how many experts there are.
-
-    Raises:
-        ValueError: it is no whole number above 0.
-    """
-    if not (word.isascii() and word.isdigit() and len(word) < 5 and int(word) > 0):
-        raise ValueError(f"experts '{word}' must be a whole number from 1 to 9999")
-    return int(word)
-
-
-def parse_load(word: str) -> str:
-    """Return how the tokens are shared.
-
-    Raises:
-        ValueError: it is none of `LOADS`.
-    """
-    if word not in LOADS:
-        raise ValueError(f"unknown load '{word}'; there are: {', '.join(LOADS)}")
-    return word
-
-
 OPTIONS = (
-    Option("experts", "matrices", parse_experts, lambda dtype: 8),
-    Option("load", "tokens of an expert: even, skewed", parse_load, lambda dtype: "even"),
+    Option("experts", "matrices", lambda word: whole_number(word, 9999, "experts "), lambda dtype: 8),
+    Option(
+        "load",
+        "tokens of an expert: even, skewed",
+        lambda word: known_word(word, ("even", "skewed"), "load"),
+        lambda dtype: "even",
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, known_word, whole_number
 from roofline.work import Work, matmul_work
 
 if TYPE_CHECKING:
@@ -29,41 +29,22 @@ EXAMPLES = (
     ("--shape 4096x11008x4096 --layout nt --plot roofline.png", "one linear layer, with its roofline"),
 )
 
-LAYOUTS = ("nn", "nt", "tn")
-
-
-def parse_layout(word: str) -> str:
-    """Return a layout.
-
-    Raises:
-        ValueError: it is none of `LAYOUTS`.
-    """
-    if word not in LAYOUTS:
-        raise ValueError(f"unknown layout '{word}'; there are: {', '.join(LAYOUTS)}")
-    return word
-
-
-def parse_batch(word: str) -> int:
-    """Return how many products one launch computes.
-
-    Raises:
-        ValueError: it is no whole number above 0.
-    """
-    if not (word.isascii() and word.isdigit() and len(word) < 10 and int(word) > 0):
-        raise ValueError(f"batch '{word}' must be a whole number from 1 to 999999999")
-    return int(word)
-
-
 OPTIONS = (
     Option(
         "layout",
         "how A and B are stored: nn, nt, tn",
-        parse_layout,
+        lambda word: known_word(word, ("nn", "nt", "tn"), "layout"),
         lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",  # int8: in which libraries are fast
         label=lambda layout: "" if layout == "nn" else layout,
         place=1,
     ),
-    Option("batch", "products in one launch", parse_batch, lambda dtype: 1, lambda batch: f"b{batch}" * (batch > 1)),
+    Option(
+        "batch",
+        "products in one launch",
+        lambda word: whole_number(word, 10**9 - 1, "batch "),
+        lambda dtype: 1,
+        label=lambda batch: f"b{batch}" * (batch > 1),
+    ),
 )
 
 

@@ -64,15 +64,26 @@ def sequences_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tupl
     return (1, *extents) if len(extents) == 1 else extents
 
 
-def whole_number(word: str, most: int) -> int:
+def whole_number(word: str, most: int, what: str = "") -> int:
     """Return a number from 1 to `most`.
 
     Raises:
-        ValueError: the word is something else.
+        ValueError: the word is something else; `what` begins the message.
     """
     if not (word.isascii() and word.isdigit() and len(word) <= len(str(most)) and 0 < int(word) <= most):
-        raise ValueError(f"'{word}' must be a whole number from 1 to {most}")
+        raise ValueError(f"{what}'{word}' must be a whole number from 1 to {most}")
     return int(word)
+
+
+def known_word(word: str, known: Sequence[str], what: str) -> str:
+    """Return a word that is one of some.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if word not in known:
+        raise ValueError(f"unknown {what} '{word}'; there are: {', '.join(known)}")
+    return word
 
 
 class UnsupportedCaseError(ValueError):
