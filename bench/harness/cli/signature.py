@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,55 +53,44 @@ def print_signatures(
         UsageError: a dtype that an op does not have.
     """
     chosen = [(op, chosen_dtypes(dtypes, op)[0]) for op in ops]
-    name, function = chosen[0][0].name, function_name(chosen[0][0])
+    name = chosen[0][0].name
     place = {"command": command_of(family), "module": Path(family).stem if is_own(family) else f"bench.{family}"}
-    head = HEAD.format(**place, name=name, dtype=chosen[0][1], file="mine.py", function=function)
+    head = HEAD.format(**place, name=name, dtype=chosen[0][1], file="mine.py", function=name.replace("-", "_"))
     if is_only_op:
         head = head.replace(f" --op {name}", "")
     print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
     return 0
 
 
-def function_name(op: Op) -> str:
-    """Return the name of a function for an op."""
-    return op.name.replace("-", "_")
-
-
 def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     """Return the function of one op: its parameters, what each of them is, and torch in its body."""
+    import torch
+
     from bench.harness.data.inputs import torch_dtype
     from bench.harness.providers.user_kernel import input_names
 
     axes = dict(zip(op.axes, EXTENTS, strict=False))
     case = Case.of(op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options})
-    tensors = op.make_inputs(case, lambda *shape, dtype=None: _described(*shape, dtype=dtype or case.dtype))
-    names = dict(zip(_enough(input_names(op), len(tensors)), tensors, strict=True))
-    described = {name: (_shape(x.shape, axes), f"{x.dtype}{_order(x)}") for name, x in names.items()}
-    out_dtype = torch_dtype(op.output_dtype(dtype))
-    described["out"] = (_shape(op.output_shape(case), axes), str(out_dtype))
-    widths = max(map(len, described)), max(len(shape) for shape, _ in described.values())
-    operands = "\n".join(
-        f"    {name:<{widths[0]}}  {shape:<{widths[1]}}  {kind}" for name, (shape, kind) in described.items()
-    )
+
+    def without_memory(*shape: int, dtype: str | None = None) -> Tensor:
+        return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
+
+    tensors = op.make_inputs(case, without_memory)
+    names = input_names(op)
+    if len(names) < len(tensors):  # the last one stands for several
+        more = len(tensors) - len(names) + 1
+        names = [*names[:-1], *(f"{names[-1]}_{number}" for number in range(1, more + 1))]
+    operands = {
+        name: (_shape(x.shape, axes), f"{x.dtype}{'' if x.is_contiguous() else ', column by column'}")
+        for name, x in zip(names, tensors, strict=False)
+    }
+    inputs = ", ".join(operands)
+    operands["out"] = _shape(op.output_shape(case), axes), str(torch_dtype(op.output_dtype(dtype)))
+    widths = max(map(len, operands)), max(len(shape) for shape, _ in operands.values())
+    lines = [f"    {name:<{widths[0]}}  {shape:<{widths[1]}}  {kind}" for name, (shape, kind) in operands.items()]
+    function = op.name.replace("-", "_")
     return FUNCTION.format(
-        function=function_name(op), inputs=", ".join(names), formula=op.formula, operands=operands, name=op.name
-    )
-
-
-def _described(*shape: int, dtype: str) -> Tensor:
-    """Return a tensor without memory."""
-    import torch
-
-    from bench.harness.data.inputs import torch_dtype
-
-    return torch.empty(shape, dtype=torch_dtype(dtype), device="meta")
-
-
-def _enough(names: list[str], wanted: int) -> list[str]:
-    """Return so many names of parameters; the last one may stand for several."""
-    more = (f"{names[-1]}_{number}" for number in count(1))
-    return (
-        names[:wanted] if len(names) >= wanted else [*names[:-1], *(next(more) for _ in range(wanted - len(names) + 1))]
+        function=function, inputs=inputs, formula=op.formula, operands="\n".join(lines), name=op.name
     )
 
 
@@ -110,8 +98,3 @@ def _shape(extents: Sequence[int], axes: dict[str, int]) -> str:
     """Return a shape by the names of its axes: `(m, n)`."""
     names = {extent: name for name, extent in axes.items()}
     return f"({', '.join(names.get(extent, str(extent)) for extent in extents)})"
-
-
-def _order(x: Tensor) -> str:
-    """Return how a tensor that is not contiguous lies in memory."""
-    return "" if x.is_contiguous() else ", column by column"
