@@ -173,32 +173,12 @@ def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype:
 
 
 def prefill_bytes(config: ModelConfig, sequence: int, batch: int, weight_bytes: float, kv_bytes: int) -> int:
-    """Return the bytes that reading prompts moves: the weights that so many tokens need, and the cache that they fill.
-
-    Args:
-        config: the model.
-        sequence: tokens of each prompt.
-        batch: prompts.
-        weight_bytes: of one parameter.
-        kv_bytes: of one element of the cache.
-
-    Source: as of `weight_bytes_read` and `kv_cache_bytes`.
-    """
+    """Return the bytes that reading prompts moves: the weights that the tokens need, and the cache that they fill."""
     return weight_bytes_read(config, batch * sequence, weight_bytes) + kv_cache_bytes(config, sequence, batch, kv_bytes)
 
 
 def decode_bytes(config: ModelConfig, sequence: int, batch: int, weight_bytes: float, kv_bytes: int) -> int:
-    """Return the bytes that one step reads: the weights that its tokens need, and the cache of all sequences.
-
-    Args:
-        config: the model.
-        sequence: positions that each token sees; 0 leaves the cache out.
-        batch: sequences.
-        weight_bytes: of one parameter.
-        kv_bytes: of one element of the cache.
-
-    Source: as of `weight_bytes_read` and `kv_cache_bytes`.
-    """
+    """Return the bytes that one step reads: the weights that its tokens need, and the cache of all sequences."""
     return weight_bytes_read(config, batch, weight_bytes) + kv_cache_bytes(config, sequence, batch, kv_bytes)
 
 

@@ -74,6 +74,11 @@ class Form:
                 options |= self._field(self._known[name.replace("-", "_")], value)
         return options
 
+    def values(self, options: Options) -> dict[str, Any]:
+        """Return options by their names in Python; the model of a file that was sent is that model itself."""
+        sent = {} if self.config is None else {"model": self.config, "config": None}
+        return {name.replace("-", "_"): value for name, value in options.items()} | sent
+
     def _field(self, parameter: Parameter, first: Any) -> Options:
         name, read = parameter.name, parameter.read
         if read is bool:

@@ -15,7 +15,7 @@ from results.show.spelling import words_of
 from results.show.terminal import OutputError
 from results.store.runs import StoreError
 from roofline import estimate
-from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config.config import ConfigError
 from roofline.ceilings import CeilingError
 from roofline.estimate.answer import Answer, in_words
 from roofline.estimate.question import parameters
@@ -53,26 +53,17 @@ def command_line(words: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "roofline", "estimate", *words])
 
 
-def ask(question: str, options: Options, config: ModelConfig | None = None) -> Asked:
-    """Return the answer of an estimate to some options.
-
-    Args:
-        question: the estimate, such as `train`.
-        options: those that are typed.
-        config: the model of a file that is not on this machine's disk, in place of the one that `config` names.
+def ask(form: Form, options: Options) -> Asked:
+    """Return the answer of a form's estimate to what is typed.
 
     Raises:
         ConfigError: a value is none that the option takes, or the question has no answer.
         CeilingError, OverflowError, StoreError, UnknownGpuError: as of the command.
     """
-    function: Callable[..., Answer] = getattr(estimate, question)
-    values: dict[str, Any] = {name.replace("-", "_"): value for name, value in options.items()}
-    if config is not None:
-        values |= {"model": config, "config": None}
-    answer = function(**values)
-    known = parameters(function)
+    function: Callable[..., Answer] = getattr(estimate, form.question)
+    answer, known = function(**form.values(options)), parameters(function)
     kept: Options = {name: value for name, value in options.items() if value and not _is_default(known, name, value)}
-    return Asked(answer, question, kept)
+    return Asked(answer, form.question, kept)
 
 
 def _is_default(known: Mapping[str, Any], name: str, value: str | bool) -> bool:
@@ -94,7 +85,7 @@ def draw(page: str) -> None:
             if "one_of" in about:
                 options |= form.fields(about["one_of"][form.choice("way", *_ways(about["one_of"]), "by")])
             plans = parallel.plans(form, options) if page == "parallel" else []
-        asked = ask(form.question, options | (plans[0]["options"] if plans else {}), form.config)
+        asked = ask(form, options | (plans[0]["options"] if plans else {}))
         with head:
             _say(asked, parallel.in_words(plans[0]) if plans else "")
         with right:
@@ -139,12 +130,9 @@ def _along(asked: Asked, form: Form, places: Mapping[str, str], panels: Mapping[
     option = form.choice("against", *_ways(places), "drawn against") if len(places) > 1 else next(iter(places))
     if option not in asked.options and option not in ("batch", "prompt"):
         return  # without tokens there are no days
-    given = {name: value for name, value in asked.options.items() if name != option}
-    values = {name.replace("-", "_"): value for name, value in given.items()}
-    if form.config is not None:
-        values |= {"model": form.config, "config": None}  # type: ignore[dict-item]
+    given: Options = {name: value for name, value in asked.options.items() if name != option}
     over = f"{option}={places[option]}"
-    rows = swept(asked.question, values, [Over.read(over)]).rows
+    rows = swept(asked.question, form.values(given), [Over.read(over)]).rows
     turn = asked.answer.rows[0].get("critical_batch")
     marks = memory_marks(rows, option)
     if option == "batch" and turn and turn <= max(row[option] for row in rows):

@@ -38,11 +38,8 @@ def plans(form: Form, options: Options) -> list[dict[str, Any]]:
         typed = {name: str(value) for name, value in plan.items() if value != (0 if name == "zero" else 1)}
         if pipeline > 1:
             typed["accumulate"] = str(max(1, sequences // (int(str(options["batch"])) * data)))
-        values: dict[str, Any] = {name.replace("-", "_"): value for name, value in (options | typed).items()}
-        if form.config is not None:
-            values |= {"model": form.config, "config": None}
         try:
-            row = estimate.memory(**values).rows[0]
+            row = estimate.memory(**form.values({**options, **typed})).rows[0]
         except ConfigError as refusal:
             refused = refusal
             continue

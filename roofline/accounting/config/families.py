@@ -57,6 +57,16 @@ def _head_dim(keys: ConfigKeys, width: int, heads: int) -> int:
     return width // heads
 
 
+def _attention_biases(keys: ConfigKeys, default: bool) -> dict[str, bool]:
+    return dict.fromkeys(("has_qkv_bias", "has_output_bias"), keys.flag("attention_bias", default))
+
+
+def _layer_norm(is_biased: bool) -> dict[str, Any]:
+    """Return the parts of GPT-2 and its like: LayerNorm, two MLP matrices, biases everywhere or nowhere."""
+    biases = dict.fromkeys(("has_qkv_bias", "has_output_bias", "has_mlp_bias"), is_biased)
+    return {"is_gated": False, "norm": "layer", "has_norm_bias": True, **biases}
+
+
 def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
     """GPT-2: LayerNorm with biases, learned positions, two MLP matrices of 4 h, tied."""
     width, heads = keys.whole("n_embd"), keys.whole("n_head")
@@ -76,12 +86,7 @@ def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
         "context": positions,
         "position_embeddings": positions,
         "is_tied": keys.flag("tie_word_embeddings", True),
-        "is_gated": False,
-        "has_qkv_bias": True,
-        "has_output_bias": True,
-        "has_mlp_bias": True,
-        "norm": "layer",
-        "has_norm_bias": True,
+        **_layer_norm(True),
     }
 
 
@@ -98,16 +103,8 @@ def _nanogpt(keys: ConfigKeys) -> dict[str, Any]:
 def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
     """GPT-NeoX and Pythia: LayerNorm and biases everywhere, rotary positions, two MLP matrices."""
     values = _shape(keys, kv_heads=keys.whole("num_attention_heads"))
-    is_biased = keys.flag("attention_bias", True)
-    return values | {
-        "is_tied": keys.flag("tie_word_embeddings", False),
-        "is_gated": False,
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
-        "has_mlp_bias": True,
-        "norm": "layer",
-        "has_norm_bias": True,
-    }
+    biases = _attention_biases(keys, True)
+    return values | _layer_norm(True) | biases | {"is_tied": keys.flag("tie_word_embeddings", False)}
 
 
 def _shape(keys: ConfigKeys, kv_heads: int | None = None) -> dict[str, Any]:
@@ -128,11 +125,9 @@ def _shape(keys: ConfigKeys, kv_heads: int | None = None) -> dict[str, Any]:
 def _llama(keys: ConfigKeys) -> dict[str, Any]:
     """Llama: RMSNorm, gated MLP; files of Llama 1 have no `num_key_value_heads`, because every head has its own."""
     heads = keys.whole("num_attention_heads")
-    is_biased = keys.flag("attention_bias", False)
     return _shape(keys, kv_heads=keys.whole("num_key_value_heads", default=heads)) | {
         "is_tied": keys.flag("tie_word_embeddings", False),
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
+        **_attention_biases(keys, False),
         "has_mlp_bias": keys.flag("mlp_bias", False),
     }
 
@@ -190,12 +185,10 @@ def _qwen_window(keys: ConfigKeys, layers: int) -> dict[str, Any]:
 
 def _qwen3(keys: ConfigKeys) -> dict[str, Any]:
     """Qwen3: query and key are normalized per head, no biases, the width of a head stands in the file."""
-    is_biased = keys.flag("attention_bias", False)
     values = _shape(keys) | {
         "head_dim": keys.whole("head_dim"),
         "has_qk_norm": True,
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
+        **_attention_biases(keys, False),
         "is_tied": keys.flag("tie_word_embeddings", False),
     }
     return values | _qwen_window(keys, values["layers"])
@@ -235,12 +228,10 @@ def _qwen3_moe(keys: ConfigKeys) -> dict[str, Any]:
 
 def _gemma(keys: ConfigKeys) -> dict[str, Any]:
     """Gemma: tied, and heads whose width is not h / a, so that it must stand in the file."""
-    is_biased = keys.flag("attention_bias", False)
     return _shape(keys) | {
         "head_dim": keys.whole("head_dim"),
         "is_tied": keys.flag("tie_word_embeddings", True),
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
+        **_attention_biases(keys, False),
     }
 
 
@@ -311,11 +302,9 @@ def _olmo2(keys: ConfigKeys) -> dict[str, Any]:
 def _cohere(keys: ConfigKeys) -> dict[str, Any]:
     """Command-R: attention and MLP side by side behind one LayerNorm without biases, tied."""
     heads = keys.whole("num_attention_heads")
-    is_biased = keys.flag("attention_bias", False)
     return _shape(keys, kv_heads=keys.whole("num_key_value_heads", default=heads)) | {
         "is_tied": keys.flag("tie_word_embeddings", True),
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
+        **_attention_biases(keys, False),
         "has_qk_norm": keys.flag("use_qk_norm", False),
         "is_qk_norm_per_head": True,
         "norm": "layer",
@@ -325,12 +314,10 @@ def _cohere(keys: ConfigKeys) -> dict[str, Any]:
 
 def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
     """GPT-OSS: experts with biases in every layer, sinks of attention, a window in every second layer."""
-    is_biased = keys.flag("attention_bias", True)
     values = _shape(keys) | {
         "head_dim": keys.whole("head_dim"),
         "is_tied": keys.flag("tie_word_embeddings", False),
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
+        **_attention_biases(keys, True),
         "has_mlp_bias": True,
         "has_sinks": True,
     }
@@ -393,12 +380,7 @@ def _falcon(keys: ConfigKeys) -> dict[str, Any]:
         "vocabulary": keys.whole("vocab_size"),
         "context": keys.whole("max_position_embeddings", default=2048),
         "is_tied": keys.flag("tie_word_embeddings", True),
-        "is_gated": False,
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
-        "has_mlp_bias": is_biased,
-        "norm": "layer",
-        "has_norm_bias": True,
+        **_layer_norm(is_biased),
         "norms_per_layer": 2 if not is_parallel or norms == 2 else 1,
     }
 
@@ -426,12 +408,7 @@ def _opt(keys: ConfigKeys) -> dict[str, Any]:
         "context": context,
         "position_embeddings": context + 2,
         "is_tied": keys.flag("tie_word_embeddings", True),
-        "is_gated": False,
-        "has_qkv_bias": is_biased,
-        "has_output_bias": is_biased,
-        "has_mlp_bias": is_biased,
-        "norm": "layer",
-        "has_norm_bias": True,
+        **_layer_norm(is_biased),
         "has_final_norm": is_before and not is_removed,
     }
 
