@@ -10,6 +10,7 @@ import streamlit as st
 
 from roofline import estimate
 from roofline.accounting.config.config import ConfigError
+from roofline.estimate.values import whole
 from roofline.explore.form import Form, Options
 
 TENSOR, PIPELINE, EXPERT, MOST_SHOWN = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 4, 8, 16, 64), 24
@@ -37,7 +38,7 @@ def plans(form: Form, options: Options) -> list[dict[str, Any]]:
         plan["expert-parallel"] = expert
         typed = {name: str(value) for name, value in plan.items() if value != (0 if name == "zero" else 1)}
         if pipeline > 1:
-            typed["accumulate"] = str(max(1, sequences // (int(str(options["batch"])) * data)))
+            typed["accumulate"] = str(max(1, sequences // (whole(options["batch"] or 1) * data)))
         try:
             row = estimate.memory(**form.values({**options, **typed})).rows[0]
         except ConfigError as refusal:

@@ -42,7 +42,7 @@ def parts(whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[st
     total = sum(amount for _, amount, _ in order) or 1
     names = [name for name, _, _ in order]
     rows = [
-        {"part": name, "amount": amount, "is": words, "share": f"{100 * amount / total:.1f} %", "place": place}
+        {"part": name, "amount": float(amount), "is": words, "share": f"{100 * amount / total:.1f} %", "place": place}
         for place, (name, amount, words) in enumerate(order)
     ]
     chart: Any = (
@@ -79,7 +79,9 @@ def bars(amounts: Sequence[tuple[str, float, str, str]], unit: str) -> None:
         amounts: name, amount, the amount in words, and the group of each, which has a color of its own.
         unit: of the amounts.
     """
-    rows = [{"name": name, "amount": amount, "is": words, "group": group} for name, amount, words, group in amounts]
+    rows = [
+        {"name": name, "amount": float(amount), "is": words, "group": group} for name, amount, words, group in amounts
+    ]
     values = [amount for _, amount, _, _ in amounts]
     is_far = _is_far(values)
     scale = alt.Scale(type="log", domain=[min(values) / 2, max(values) * 2]) if is_far else alt.Scale()
@@ -142,7 +144,7 @@ def lines(
 
 
 def _place(line: str, point: tuple[float, float]) -> dict[str, Any]:
-    return {"line": line, "x": point[0], "y": point[1]}
+    return {"line": line, "x": float(point[0]), "y": float(point[1])}
 
 
 def _scale(values: Sequence[float]) -> alt.Scale:
