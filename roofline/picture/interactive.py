@@ -55,7 +55,7 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
     if estimates:
         hover = [f"{one_line(row['name'], 80)}<br>{format_rate(row['flops_per_s'], 'FLOP/s')}" for row in estimates]
         figure.add_scatter(x=[row["intensity"] for row in estimates], y=[row["flops_per_s"] for row in estimates],
-                           mode="markers", name="estimate", text=list(map(_escaped, hover)), hoverinfo="text",
+                           mode="markers", name="estimate", text=list(map(escaped, hover)), hoverinfo="text",
                            marker={"symbol": "star", "size": 15, "color": INK})  # fmt: skip
     _annotate(figure, scene)
     spots = [(math.log10(row["intensity"]), math.log10(row["flops_per_s"])) for row in estimates]
@@ -87,7 +87,7 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
     if not times:
         return None
     ids = {path: "/".join(path) for path in times}
-    names = [_escaped(one_line(path[-1])) for path in times]
+    names = [escaped(one_line(path[-1])) for path in times]
     shares = [f"{format_time(time_s)}, {format_percent(100 * time_s / times['step',])}" for time_s in times.values()]
     tree = Icicle(ids=list(ids.values()), parents=[ids.get(path[:-1], "") for path in times], labels=names,
                   values=list(times.values()), branchvalues="total", text=shares, hoverinfo="label+text",
@@ -114,7 +114,7 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     line["width"] = 0.8 if roof.is_mix else machine_width(roof.machine)
     return {
         "x": xs, "y": ys, "mode": "lines", "line": line, "showlegend": False, "hoverinfo": "text",
-        "text": _escaped("<br>".join(one_line(fact, 120) for fact in facts if fact)), "name": _escaped(roof.label),
+        "text": escaped("<br>".join(one_line(fact, 120) for fact in facts if fact)), "name": escaped(roof.label),
     }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def _points_trace(name: str, points: Sequence[Point], scene: Scene) -> dict[str,
         marker |= {"size": [point.diameter_pt for point in points], "opacity": 0.6}
     trace = {
         "x": [point.x for point in points], "y": [point.y for point in points], "mode": "markers", "marker": marker,
-        "name": _escaped(name), "text": [_hover(point) for point in points], "hoverinfo": "text",
+        "name": escaped(name), "text": [_hover(point) for point in points], "hoverinfo": "text",
         "customdata": [index[id(point)] for point in points],
     }  # fmt: skip
     if len(scene.points) <= MOST_BARS and not scene.is_profile:
@@ -159,7 +159,7 @@ def _hover(point: Point) -> str:
         point.excess or "",
         ", ".join(record.flags),
     ]
-    return _escaped("<br>".join(one_line(fact, 120) for fact in facts if fact))
+    return escaped("<br>".join(one_line(fact, 120) for fact in facts if fact))
 
 
 def _annotate(figure: Figure, scene: Scene) -> None:
@@ -173,23 +173,23 @@ def _annotate(figure: Figure, scene: Scene) -> None:
             rise = LABEL_PX * max(0, place - 1)
             color = group[0].color if len({roof.color for roof in group}) == 1 else INK
             anchor = stack[0 if is_below else -1][0].ceiling.value
-            figure.add_annotation(text=_escaped(group_label(group, scene)), x=view.right, y=math.log10(anchor),
+            figure.add_annotation(text=escaped(group_label(group, scene)), x=view.right, y=math.log10(anchor),
                                   xanchor="right", yanchor="top" if is_below else "bottom", yshift=rise,
                                   **(style | {"font": {"color": color}}))  # fmt: skip
     for group in scene.slope_groups(2 * least):
         (x0, y0), (x1, y1) = group[-1].ends(view)
         text = "<br>".join(roof.label for roof in reversed(group))
-        figure.add_annotation(text=_escaped(text), x=0.6 * math.log10(x0) + 0.4 * math.log10(x1), align="right",
+        figure.add_annotation(text=escaped(text), x=0.6 * math.log10(x0) + 0.4 * math.log10(x1), align="right",
                               y=0.6 * math.log10(y0) + 0.4 * math.log10(y1), xanchor="right", yanchor="bottom",
                               **(style | {"font": {"color": group[0].color}}))  # fmt: skip
     if scene.is_profile or len(scene.points) <= MOST_LABELS:
         for point in (point for point in scene.points if point.label):
             beside = point.diameter_pt / 2 if scene.is_profile else 6
-            figure.add_annotation(text=_escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
+            figure.add_annotation(text=escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
                                   xanchor="left", yanchor="top", xshift=beside, **style)  # fmt: skip
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return text that Plotly shows as it is: names are a user's own, and only line breaks are markup."""
     shown = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return shown.replace("&lt;br&gt;", "<br>")
