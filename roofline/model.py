@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from results.record import Record
@@ -320,4 +320,4 @@ def judged_keys(record: Record, hardware: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CeilingError: `hardware` is not what `Ceilings.to_dict` writes.
     """
-    return asdict(judge(record, Ceilings.from_dict(hardware)))
+    return dict(vars(judge(record, Ceilings.from_dict(hardware))))

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -202,6 +203,7 @@ def _variance_of_sum(side: NDArray[float64], block: int) -> float:
     return float(np.var(sums)) * count / block * max(1, count - 1) / max(1, count - block)
 
 
+@cache
 def student_t(degrees: float, probability: float = 0.975) -> float:
     from scipy.special import stdtrit
 
