@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
-from plotly.graph_objects import Figure
 
 from results.show.picture import SERIES_COLORS
 from results.show.table import format_time
@@ -17,6 +16,9 @@ from roofline.estimate.show import folded
 from roofline.model import ridge_intensity
 from roofline.picture.charts import FAR, MOST_MARKED
 from roofline.picture.interactive import escaped
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 ROW, PANEL, LEGEND_ROW = 34, 320, 22
 """Heights of a bar, of a panel with lines and of a line of its legend, pixels."""
@@ -35,7 +37,7 @@ def parts(whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[st
     """
     order = sorted(amounts, key=lambda part: -part[1])
     total = sum(amount for _, amount, _ in order) or 1
-    figure = Figure()
+    figure = _new_figure()
     for name, amount, words in order:
         text = escaped(f"{name}: {words}, {100 * amount / total:.1f} %")
         figure.add_bar(x=[float(amount)], y=[""], orientation="h", name=escaped(name), hovertext=text, hoverinfo="text")
@@ -55,7 +57,7 @@ def bars(amounts: Sequence[tuple[str, float, str, str]], unit: str) -> None:
         amounts: name, amount, the amount in words, and the group of each, which has a color of its own.
         unit: of the amounts.
     """
-    figure = Figure()
+    figure = _new_figure()
     for group in dict.fromkeys(group for *_, group in amounts):
         own = [(name, float(amount), words) for name, amount, words, of in amounts if of == group]
         names = [escaped(name) for name, _, _ in own]
@@ -83,7 +85,7 @@ def lines(
         marks: by name, where along the option something turns.
         dots: by name, single points.
     """
-    figure = Figure()
+    figure = _new_figure()
     mode = "lines+markers" if max(map(len, points.values())) <= MOST_MARKED else "lines"
     for name, line in points.items():
         xs, ys = [float(one) for one, _ in line], [float(two) for _, two in line]
@@ -105,6 +107,12 @@ def _axis(name: str, values: Sequence[float]) -> dict[str, Any]:
     """Return the scale of an axis and how its numbers are written: 10B parameters, 10G FLOP/s."""
     kind = "log" if min(values) > 0 and max(values) >= FAR * min(values) else "linear"
     return {"type": kind, "exponentformat": "B" if COUNTS & set(name.split()) else "SI", "minor": {"showgrid": False}}
+
+
+def _new_figure() -> Figure:
+    from plotly.graph_objects import Figure
+
+    return Figure()
 
 
 def _show(figure: Figure, height: int) -> None:
