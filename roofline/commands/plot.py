@@ -20,7 +20,16 @@ from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import UnknownGpuError, find_gpu
 from roofline.model import judge
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import PlotError, Scene, build_scene, known_dtypes, machine_of, machines_of, ordered_dtypes
+from roofline.picture.scene import (
+    PlotError,
+    Scene,
+    build_scene,
+    judging,
+    known_dtypes,
+    machine_of,
+    machines_of,
+    ordered_dtypes,
+)
 from roofline.picture.style import MOST_MACHINES
 from roofline.work import DTYPES, dtype_named
 
@@ -268,9 +277,8 @@ def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str])
     """
     op, share = floor
     records = [record for _, own in sources.measured for record in own]
-    machines = machines_of([environment for environment, _ in sources.measured], sources.gpus)
     rows = [
-        (machines[machine_of(environment).slug], record)
+        (judging(environment, sources.gpus), record)
         for environment, own in sources.measured
         for record in own
         if record.op == op and record.status != "skipped" and (not dtypes or record.dtype in dtypes)
@@ -304,14 +312,18 @@ def words_of(values: Sequence[str] | None, option: str) -> list[str]:
 
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
-    """Note the machines whose runs differ in their ceilings."""
-    newest: dict[str, tuple[str, Ceilings]] = {}
-    for run in sorted(runs, key=lambda run: run.environment.started_at):
+    """Note the machines whose runs differ in their ceilings: those of the newest run are drawn."""
+    values: dict[str, dict[tuple[str, str, str], set[float]]] = {}
+    newest: dict[str, str] = {}
+    for run in runs:
         ceilings = machine_of(run.environment)
-        known = {(e.quantity, e.name, e.kind): e.value for e in newest.get(ceilings.slug, ("", ceilings))[1].entries}
-        if any(known.get((e.quantity, e.name, e.kind), e.value) != e.value for e in ceilings.entries):
-            _note(f"runs of {ceilings.slug} differ in their ceilings; those of {run.environment.started_at} are drawn")
-        newest[ceilings.slug] = (run.environment.started_at, ceilings)
+        newest[ceilings.slug] = max(run.environment.started_at, newest.get(ceilings.slug, ""))
+        for entry in ceilings.entries:
+            key = (entry.quantity, entry.name, entry.kind)
+            values.setdefault(ceilings.slug, {}).setdefault(key, set()).add(entry.value)
+    for slug, known in values.items():
+        if any(len(found) > 1 for found in known.values()):
+            _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:

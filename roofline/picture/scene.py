@@ -305,10 +305,11 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Ceilings] = (), dtypes:
     points: list[Point] = []
     left_out: Counter[str] = Counter()
     for run, (environment, records) in enumerate(runs):
-        machine = slugs.index(machine_of(environment).slug)
+        own = judging(environment, gpus)
+        machine = slugs.index(own.slug)
         for record in records:
             try:
-                point = _point(machine, run, record, machines[slugs[machine]], dtypes)
+                point = _point(machine, run, record, own, dtypes)
             except ArithmeticError:
                 point = "with impossible values"
             if isinstance(point, str):
@@ -344,6 +345,14 @@ def machines_of(environments: Iterable[Environment], gpus: Iterable[Ceilings] = 
         newest = own[-1]
         machines[slug] = replace(own[0].with_entries(e for known in own for e in known.entries), note=newest.note)
     return machines
+
+
+def judging(environment: Environment, gpus: Iterable[Ceilings] = ()) -> Ceilings:
+    """Return the ceilings that judge the records of a run: its own, with the datasheet of its GPU if that is given."""
+    own = machine_of(environment)
+    sheet = [entry for gpu in gpus if gpu.slug == own.slug for entry in gpu.entries]
+    known = {(entry.quantity, entry.name, entry.kind) for entry in own.entries}
+    return own.with_entries(entry for entry in sheet if (entry.quantity, entry.name, entry.kind) not in known)
 
 
 def machine_of(environment: Environment) -> Ceilings:
