@@ -297,9 +297,11 @@ def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
     if not learned:
         return []
     shares = sorted(100 * spread.share for spread in learned)
-    shown = f"{shares[0]:.2g} %" if len(shares) == 1 else f"{shares[0]:.2g} to {shares[-1]:.2g} %"
+    shown = "more than 10 times, too few or too noisy to tell"
+    if shares[-1] <= 1000:
+        shown = f"±{shares[0]:.2g} %" if len(shares) == 1 else f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
     sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
-    return [f"measurements of the same code differ by ±{shown} on this machine, learned from {sources}"]
+    return [f"measurements of the same code differ by {shown} on this machine, learned from {sources}"]
 
 
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:

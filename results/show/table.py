@@ -40,6 +40,8 @@ TABLE_COLUMNS = (
 )
 """What `table_rows` returns of ops; GFLOP/s is TFLOP/s where the fastest row reaches that."""
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+TOO_NOISY = 10
+"""Half width of an interval, as a share of its center, above which its number says nothing."""
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -80,7 +82,8 @@ def format_half_width(interval: tuple[float, float] | None, center: float | None
     """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one is None."""
     if interval is None or center is None:
         return ABSENT
-    return f"±{format_number(100 * half_width(interval, center), 2)}%"
+    share = half_width(interval, center)
+    return f"±{format_number(100 * share, 2)}%" if share <= TOO_NOISY else "too noisy"
 
 
 def render_table(

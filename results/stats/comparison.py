@@ -25,6 +25,8 @@ core; a GPU in hardware slowdown halves its clock.
 Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
 """
 
+TOO_NOISY = 100
+"""Ratio of times above which an end of an interval says nothing."""
 UNKNOWN = (0.0, math.inf)
 """The interval of a ratio if nothing is known of it."""
 
@@ -152,7 +154,8 @@ def _verdict_of(low: float, high: float, margin: float) -> str:
 
 def _reason(low: float, high: float, margin: float, remedy: str) -> str:
     verdict = _verdict_of(low, high, margin)
-    between = f"time {100 * (low - 1):+.2f} % to {100 * (high - 1):+.2f} %"
+    upper = f"{100 * (high - 1):+.2f} %" if high <= TOO_NOISY else f"more than {TOO_NOISY} times"
+    between = f"time {100 * (low - 1):+.2f} % to {upper}"
     allowed = f"the margin of {100 * margin:g} %"
     if verdict in (FASTER, SLOWER):
         return f"{between}: all of it beyond {allowed}"
