@@ -18,7 +18,7 @@ from roofline.accounting.config.config import MOST, ConfigError, ModelConfig
 from roofline.work import dtype_named
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
-NUMBER = re.compile(r"(\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)")
+NUMBER = re.compile(r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)")
 LARGEST = 10**30
 """As in run files: no count is larger."""
 
