@@ -80,7 +80,7 @@ SAME_SPOT = 0.12
 """Ridge points closer than this share a label, inches."""
 TURN = 10.0
 """Length of the dash of each of several roofs in one place, line widths."""
-LETTERS_PER_INCH = 15.5
+LETTERS_PER_INCH = 13.0
 """Of the text of legend and caption."""
 
 
@@ -364,19 +364,31 @@ def _circle(point: Point, axes: Axes) -> list[Line]:
 
 
 def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
-    """Write the label of each flat roof at its right end, of close ones in a stack; return what the labels cover."""
+    """Write the label of each flat roof near its right end, of close ones in a stack; return what the labels cover."""
     taken = []
-    x = 10**scene.view.right
     for stack in scene.flat_stacks(LINE_PT / _decade_pt(axes)):
         for place, group in enumerate(stack):
             # The lowest of a stack stands below its line, the others above the highest one.
             is_below = place == 0 and len(stack) > 1
             anchor = stack[0 if is_below else -1][0].ceiling.value
             rise = -3.0 if is_below else 3.0 + LINE_PT * (place - bool(len(stack) > 1))
+            text = group_label(group, scene)
+            low = math.log10(anchor) + (rise - (LINE_PT if is_below else 0)) / _decade_pt(axes)
+            x = 10 ** _free_end(scene, len(text) * LETTER_PT / _decade_pt(axes), low, LINE_PT / _decade_pt(axes))
             color = text_color(group[0].color) if len({roof.color for roof in group}) == 1 else tone(INK)
-            taken += _write(axes, (x, anchor), (-4.0, rise), group_label(group, scene), color,
+            taken += _write(axes, (x, anchor), (-4.0, rise), text, color,
                             ha="right", va="top" if is_below else "bottom")  # fmt: skip
     return taken
+
+
+def _free_end(scene: Scene, wide: float, low: float, tall: float) -> float:
+    """Return the right end, in decades, of a label that covers no point; that of the axes if there is no such place."""
+    right = scene.view.right
+    spots = [(math.log10(point.x), math.log10(point.y)) for point in scene.points]
+    near = [x for x, y in spots if low - 0.3 * tall < y < low + 1.3 * tall]
+    ends = [right - step * wide / 4 for step in range(9)]
+    free = [end for end in ends if not any(end - 1.1 * wide < x < end + 0.1 * wide for x in near)]
+    return free[0] if free else right
 
 
 def _decade_pt(axes: Axes) -> float:
@@ -398,7 +410,7 @@ def _label_slopes(scene: Scene, slopes: Sequence[Roof], axes: Axes) -> list[Line
             axes, _along(group[-1], scene, text, axes), (-3.0, 3.0), text, color, angle, ha="center", va="bottom"
         )
     if mixes:
-        text = ", ".join(roof.label.removesuffix(" measured") for roof in mixes)
+        text = "other mixes: " + ", ".join(roof.label.removesuffix(" measured") for roof in mixes)
         style = {"ha": "center", "va": "top"}
         taken += _write(
             axes, _along(mixes[-1], scene, text, axes), (4.0, -4.0), text, tone(MUTED), angle, POINT_PT, **style

@@ -10,7 +10,7 @@ from results.record import Record
 from results.show.picture import INK, MUTED
 from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import one_line
-from roofline.picture.scene import Point, Roof, Scene, View, end_of, group_label
+from roofline.picture.scene import Point, Roof, Scene, View, chosen_for_labels, end_of, group_label
 from roofline.picture.style import KIND_DASHES, machine_width, significant
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ BEYOND = 4.0
 """Decades by which a roof goes on past the view, for those who zoom out."""
 MOST_BARS, MOST_LABELS = 500, 24
 """With more points there are no error bars and crosses; labels of points at most."""
-LABEL_SHARE, LABEL_PX = 0.04, 17
-"""Height of the label of a roof, as a share of the axes and in pixels."""
+LABEL_SHARE, LABEL_PX, LETTER_PX, CHART_PX = 0.04, 17, 7, (1200, 500)
+"""Height of a label as a share of the axes and in pixels, width of a letter, and size of the axes, pixels."""
+ROOF = "roof"
+"""Name of the labels that stay on a telephone."""
 OUTSIDE = "outside of any module"
 
 
@@ -174,19 +176,35 @@ def _annotate(figure: Figure, scene: Scene) -> None:
             color = group[0].color if len({roof.color for roof in group}) == 1 else INK
             anchor = stack[0 if is_below else -1][0].ceiling.value
             figure.add_annotation(text=escaped(group_label(group, scene)), x=view.right, y=math.log10(anchor),
-                                  xanchor="right", yanchor="top" if is_below else "bottom", yshift=rise,
+                                  xanchor="right", yanchor="top" if is_below else "bottom", yshift=rise, name=ROOF,
                                   **(style | {"font": {"color": color}}))  # fmt: skip
     for group in scene.slope_groups(2 * least):
         (x0, y0), (x1, y1) = group[-1].ends(view)
         text = "<br>".join(roof.label for roof in reversed(group))
-        figure.add_annotation(text=escaped(text), x=0.6 * math.log10(x0) + 0.4 * math.log10(x1), align="right",
-                              y=0.6 * math.log10(y0) + 0.4 * math.log10(y1), xanchor="right", yanchor="bottom",
-                              **(style | {"font": {"color": group[0].color}}))  # fmt: skip
+        x, y = 0.6 * math.log10(x0) + 0.4 * math.log10(x1), 0.6 * math.log10(y0) + 0.4 * math.log10(y1)
+        figure.add_annotation(text=escaped(text), x=x, y=y, align="right", xanchor="right", yanchor="bottom",
+                              name=ROOF, **(style | {"font": {"color": group[0].color}}))  # fmt: skip
     if scene.is_profile or len(scene.points) <= MOST_LABELS:
-        for point in (point for point in scene.points if point.label):
+        for point in _apart(scene):
             beside = point.diameter_pt / 2 if scene.is_profile else 6
+            is_left = math.log10(point.x) > view.left + 0.85 * (view.right - view.left)
             figure.add_annotation(text=escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
-                                  xanchor="left", yanchor="top", xshift=beside, **style)  # fmt: skip
+                                  xanchor="right" if is_left else "left", yanchor="top",
+                                  xshift=-beside if is_left else beside, **style)  # fmt: skip
+
+
+def _apart(scene: Scene) -> list[Point]:
+    """Return the points whose labels have room in a picture of the usual size, the most important first."""
+    view, kept = scene.view, []
+    wide, tall = (view.right - view.left) / CHART_PX[0], (view.top - view.bottom) / CHART_PX[1]
+    boxes: list[tuple[float, float, float, float]] = []
+    for point in chosen_for_labels(scene):
+        x, y = math.log10(point.x), math.log10(point.y)
+        box = (x, x + LETTER_PX * len(point.label or "") * wide, y - LABEL_PX * tall, y)
+        if all(box[1] < b[0] or b[1] < box[0] or box[3] < b[2] or b[3] < box[2] for b in boxes):
+            boxes.append(box)
+            kept.append(point)
+    return kept
 
 
 def escaped(text: str) -> str:

@@ -12,7 +12,8 @@ function draw() {
     const text = JSON.stringify(figure);
     const { data, layout } = JSON.parse(isDark.matches ? text.replace(/#[0-9A-Fa-f]{6}\b/g, (color) => dark[color] ?? color) : text);
     if (byId(name).clientWidth < 600 && layout.legend) { // labels have no room on a telephone
-      layout.annotations = [];
+      layout.annotations = layout.annotations.filter((label) => label.name === "roof");
+      for (const label of layout.annotations) label.font.size = 9;
       layout.legend.font = { size: 10 };
       layout.margin.l = 45;
     }
