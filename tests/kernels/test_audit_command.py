@@ -153,7 +153,7 @@ MISTAKES = {
     "format": (["gelu", "--format", "xml"], "invalid choice: 'xml'"),
     "does not compile": (
         [f"{SAMPLES}:does_not_compile", "--signature", "*i32:16", "--constexpr", "BLOCK=128", "--arch", "sm_90"],
-        "does_not_compile does not compile for sm_90: Cannot make_shape_compatible: incompatible dimensions",
+        "Cannot make_shape_compatible: incompatible dimensions",  # Triton 3.6 writes more before it than 3.8 does
     ),
 }
 
