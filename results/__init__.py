@@ -1,4 +1,6 @@
-"""KEEP: the record of one measurement, the store, statistics, comparison. Ground floor: imports nothing of ours.
+"""KEEP: the record of one measurement, the store, statistics, comparison.
+
+Only `results.show` and `results.compare` import another package: the judge, `roofline.model`.
 
 From Python, `results.load` returns saved runs as a pandas frame, and `results.StoreError` is what it raises.
 """

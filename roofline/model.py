@@ -9,13 +9,13 @@ architectures, CACM 52(4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from results.record import Record
+from results.record import Environment, Record
 from results.stats.samples import median
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.ceilings import Ceiling, CeilingError, Ceilings
 from roofline.hardware.links import hidden_share, wait_share
 from roofline.work import VECTOR_OPS
 
@@ -185,6 +185,13 @@ class Judgment:
     """Where something is above 100 %: the likely cause."""
 
 
+JUDGED_KEYS = tuple(key.name for key in fields(Judgment))
+"""The keys that a record gets when it is read; none of them is stored."""
+
+JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | None")
+"""The judged keys whose values are texts; all others are numbers."""
+
+
 def peak_of(record: Record, ceilings: Ceilings) -> tuple[Ceiling | None, str]:
     """Return the peak that a record is held against, and the units whose it is, `matrix` or `vector`.
 
@@ -314,10 +321,20 @@ def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
     return None
 
 
-def judged_keys(record: Record, hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the judged keys of a record as a JSON object, from the `hardware` of its environment.
+def judged(
+    environment: Environment, records: Iterable[Record], report: Callable[[str], None] | None = None
+) -> list[dict[str, Any]]:
+    """Return the judged keys of each record, in order: those of `Judgment`, all None if no ceilings can be read.
 
-    Raises:
-        CeilingError: `hardware` is not what `Ceilings.to_dict` writes.
+    Args:
+        environment: of the run, with the ceilings of its machine.
+        records: what was measured there.
+        report: is called with one line if the ceilings are not valid.
     """
-    return dict(vars(judge(record, Ceilings.from_dict(hardware))))
+    try:
+        ceilings = Ceilings.from_dict(environment.hardware)
+    except CeilingError as error:
+        if report:
+            report(f"the ceilings of the run cannot be used, so nothing is judged by them: {error}")
+        return [dict.fromkeys(JUDGED_KEYS) for _ in records]
+    return [dict(vars(judge(record, ceilings))) for record in records]

@@ -29,7 +29,6 @@ from results.compare.sides import (
 )
 from results.compare.turns import Pair, compare_turns, cycles_ratio, side_by_side, turns_of, windows
 from results.record import Environment, Record
-from results.show.judge import judged
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -43,6 +42,7 @@ from results.stats.comparison import (
 from results.stats.spread import GIVEN, Spread, given_spread, widest
 from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
+from roofline.model import judged
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
-from results.show.judge import Report
-from results.show.rows import COLUMNS, document, flat_rows, to_frame
+from results.show.rows import COLUMNS, Report, document, flat_rows, to_frame
 from results.show.table import TABLE_COLUMNS, header_lines, table_rows
 from results.show.terminal import TABLE_FORMATS, drawn, printable
 from results.store.runfile import Run, StoreError

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
-from results.show.judge import JUDGED_KEYS, JUDGED_TEXTS, Report, judged
 from results.store.runfile import Run
+from roofline.model import JUDGED_KEYS, JUDGED_TEXTS, judged
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Report = Callable[[str], None]
+"""Is called with one line on what could not be judged."""
 
 RUN_COLUMNS = ("run_id", "started_at", "device_slug")
 WHOLE_COLUMNS = ("flops", "bytes_read", "bytes_written", "launches_per_sample", "samples", "copies", "outliers")

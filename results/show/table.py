@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
-from results.show.judge import Report, judged
+from results.show.rows import Report
 from results.show.terminal import one_line, printable
 from results.stats.samples import half_width, median
+from roofline.model import judged
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from compare_runs import compared, refused
 
 from results.__main__ import main
 from results.compare.comparison import Side
-from results.show.judge import judged
+from roofline.model import judged
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ import pytest
 from results.record import OPTIONAL_KEYS, Record
 from results.show import export
 from results.show.export import TABLE_FORMATS, markdown_text, parquet_bytes, table_of_run
-from results.show.judge import JUDGED_KEYS
 from results.show.rows import COLUMNS, TELEMETRY_NUMBERS, WHOLE_COLUMNS, document, flat_rows, to_frame
 from results.show.table import TABLE_COLUMNS
 from results.store.runfile import Run, StoreError, write_output
+from roofline.model import JUDGED_KEYS
 
 HOSTILE = "a|b\nc\x1b[31m\\|`<b>,\"'\u202e\ud800"
 

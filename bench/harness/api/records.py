@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.harness.cli.arguments import UsageError
 from bench.harness.cli.terminal import run_text
 from results.record import Environment, Record, RecordError
-from results.show.judge import JUDGED_KEYS
-from results.show.judge import judged as judged_keys
 from results.show.rows import to_frame
 from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import printable
 from results.store.runfile import Run
 from results.store.runs import RunWriter
+from roofline.model import JUDGED_KEYS
+from roofline.model import judged as judged_keys
 from roofline.picture.figure import plot_run
 
 if TYPE_CHECKING:

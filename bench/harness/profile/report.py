@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.profile.counts import Breakdown, Operation
 from results.record import DTYPES, MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid
-from results.show.judge import judged
 from results.show.rows import document
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
 from results.show.terminal import printable
 from results.stats.samples import median
 from roofline.ceilings import Ceilings
-from roofline.model import mbu, mfu, rate
+from roofline.model import judged, mbu, mfu, rate
 from roofline.work import dtype_named
 
 if TYPE_CHECKING:

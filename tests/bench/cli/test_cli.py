@@ -15,9 +15,9 @@ from bench import __main__ as bench
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
 from results.__main__ import main as results_main
-from results.show.judge import JUDGED_KEYS
 from results.show.table import format_time
 from results.store.runs import load_run
+from roofline.model import JUDGED_KEYS
 from tests.bench import commands
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
