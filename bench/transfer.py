@@ -47,6 +47,7 @@ KINDS = ("h2d", "d2h", "overlap", "load")
 MEMORY = ("pageable", "pinned")
 TRANSFER = ("blocking", "non-blocking")
 PREFETCH = ("0", "1")
+COPY_OPTIONS, LOAD_OPTIONS = ("size", "memory", "transfer"), ("shape", "prefetch", "tokens")
 SIZES = {"cpu": ("64KiB", "1MiB", "16MiB", "64MiB"), "cuda": ("64KiB", "1MiB", "16MiB", "256MiB")}
 SHAPES = ("8x512",)
 STEP_S = 20e-3
@@ -150,6 +151,10 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
         UsageError: a value is not allowed.
     """
     is_gpu, records = device is not None and device.is_gpu, []
+    ops = chosen("op", args.op, KINDS, KINDS)
+    unused = LOAD_OPTIONS if "load" not in ops else COPY_OPTIONS if ops == ["load"] else ()
+    if given := [name for name in unused if getattr(args, name) is not None]:
+        raise UsageError(f"--{given[0]} is not an option of --op {','.join(ops)}; leave it out")
     default = slice(None if is_gpu else 1)
     memory = chosen("memory", args.memory, MEMORY, MEMORY[default])
     transfer = chosen("transfer", args.transfer, TRANSFER, TRANSFER[default])
@@ -161,7 +166,7 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
         raise UsageError(str(error)) from None
     if wrong := [size for size in sizes if size % 4 or size > 2**50]:
         raise UsageError(f"size '{wrong[0]}' must be a multiple of 4 bytes, and 1 PiB at most")
-    for op in chosen("op", args.op, KINDS, KINDS):
+    for op in ops:
         if op == "load":
             for (b, s), ahead in itertools.product(batches, prefetch):
                 options = {"prefetch": int(ahead), "token_dtype": args.token_dtype}

@@ -348,6 +348,8 @@ def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(quick, capsys):
     ("arguments", "message"),
     [
         (("--op", "h2h"), "unknown op 'h2h'; did you mean h2d or d2h? there are: h2d, d2h, overlap, load"),
+        (("--op", "load", "--size", "4KiB"), "--size is not an option of --op load; leave it out"),
+        (("--op", "h2d,overlap", "--prefetch", "1"), "--prefetch is not an option of --op h2d,overlap; leave it out"),
         (("--size", "7"), "size '7' must be a multiple of 4 bytes"),
         (("--size", "0"), "size '0' must be a whole number of bytes"),
         (("--size", "many"), "size 'many' is not one"),
@@ -362,7 +364,8 @@ def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(quick, capsys):
     ],
 )
 def test_bad_input_takes_one_line(arguments, message, capsys):
-    op = () if arguments[0] == "--op" else ("--op", "load" if arguments[0] in ("--tokens", "--vocabulary") else "h2d")
+    op = "load" if arguments[0] in ("--shape", "--prefetch", "--tokens", "--vocabulary") else "h2d"
+    op = () if "--op" in arguments else ("--op", op)
     code, printed = command(*op, *arguments, capsys=capsys)
     assert code == 2
     assert message in printed.err
