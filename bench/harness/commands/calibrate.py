@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import OUTPUT, add, chosen
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.harness.calibrate.setup import Part, Setup
-    from results.record import Environment, Record
+    from bench.harness.run import Run
+    from results.record import Record
     from roofline.ceilings import Ceiling
 
 DESCRIPTION = """\
@@ -81,17 +81,18 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from results.store.runs import runs_directory
     from roofline.picture.figure import plot_run
 
-    args.gpu = None
-    chosen("dtype", args.dtype, families["matmul"][0].dtypes, ())
+    args.gpu, matmul = None, families["matmul"][0]
+    chosen("dtype", args.dtype, matmul.dtypes, ())
     main.check_places(args)
     device, effort = main.device_of(args), QUICK if args.quick else FULL
     run = Run(args, "bench", "calibrate", device, effort._asdict(), argv)
     progress, setup = run.progress, Setup(device, effort)
     saved = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
     found: list[Ceiling] = []
+    kept: list[str] = []
     with run:
         run.start(None)
-        parts = planned(args, setup, families["matmul"][0])
+        parts = planned(args, setup, matmul)
         progress.expect(len(parts))
         with saved.alone():
             run.ceilings = run.ceilings.with_entries(saved.load())
@@ -101,19 +102,27 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
                     run.ceilings = merged(run.ceilings, [ceiling])
                     saved.save(run.ceilings)
                     run.keep(record)
+                    value = value_text(ceiling.value, ceiling.unit)
+                    if ceiling not in run.ceilings.entries:
+                        kept.append(f"the {ceiling.title} of an earlier calibration is kept: {value} may be too low")
                     if args.verbose:
-                        value = value_text(ceiling.value, ceiling.unit)
                         progress.note(f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}")
                 progress.advance()
     assert run.environment is not None
-    environment = replace(run.environment, hardware=run.ceilings.to_dict())
-    sentences = peak_sentences(run.ceilings, dict.fromkeys(c.name for c in found if c.quantity in ("flops", "fma")))
-    table = table_of(environment, run.records, found, sentences, setup.missing, saved.path)
-    print_out(table.render(args.format), f"; the ceilings are in {saved.path}")
+    run.environment = replace(run.environment, hardware=run.ceilings.to_dict())
+    run.rewrite(run.environment)
+    dtypes = dict.fromkeys(ceiling.name for ceiling in found if ceiling.quantity in ("flops", "fma"))
+    notes = {
+        "decomposition": peak_sentences(run.ceilings, dtypes),
+        "not_measured": setup.missing,
+        "doubts": [*kept, *doubts(run.records)],
+    }
+    print_out(table_of(run, found, notes).render(args.format), f"; the ceilings are in {saved.path}")
+    print_path("ceilings", saved.path, args.format)
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
     if args.plot is not None:
-        plot_run(environment, [record for record in run.records if record.op == "calibrate-matmul"], args.plot)
+        plot_run(run.environment, [record for record in run.records if record.op == "calibrate-matmul"], args.plot)
         print_path("plot", args.plot, args.format)
     run.raise_if_unsaved()
     if run.is_interrupted:
@@ -137,28 +146,16 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
 # ---- what is printed ----------------------------------------------------------------------------------------------
 
 
-def table_of(
-    environment: Environment,
-    records: Sequence[Record],
-    found: Sequence[Ceiling],
-    sentences: Sequence[str],
-    missing: Sequence[str],
-    path: Path,
-) -> Table:
-    """Return the ceilings that were found; JSON holds the records too.
-
-    `sentences` say how the measured peaks of a GPU come about, `missing` why something was not measured; `path` is the
-    file with the ceilings.
-    """
+def table_of(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
+    """Return the ceilings that were found, with notes by their JSON keys; JSON holds the records too."""
     from results.show.rows import document
 
+    environment = run.environment
+    assert environment is not None
+
     def content() -> dict[str, Any]:
-        return document(environment, records) | {
-            "ceilings": [asdict(entry) | {"unit": entry.unit} for entry in found],
-            "decomposition": sentences,
-            "not_measured": missing,
-            "doubts": doubts(records),
-        }
+        ceilings = [asdict(entry) | {"unit": entry.unit} for entry in found]
+        return document(environment, run.records) | {"ceilings": ceilings, **notes}
 
     def draw(console: Console) -> None:
         def print_lines(*lines: str) -> None:
@@ -168,8 +165,8 @@ def table_of(
         print_lines(*header_lines(environment), "" if found else "\nno ceiling was measured")
         if found:
             print_grid(console, columns_of(found), [entry.config or "" for entry in found], "by")
-        print_lines("", *sentences, *(f"not measured: {reason}" for reason in missing))
-        print_lines(*doubts(records), f"ceilings: {path}")
+        missing = [f"not measured: {reason}" for reason in notes["not_measured"]]
+        print_lines("", *notes["decomposition"], *missing, *notes["doubts"])
 
     return Table(rows=lambda: list(map(row_of, found)), columns=COLUMNS, document=content, draw=draw)
 

@@ -19,6 +19,7 @@ from bench.harness.device.device import MIB
 from bench.harness.measure.rows import DEVICE_LOST
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, StoreError
+from roofline.__main__ import main as roofline
 from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
 from roofline.hardware.gpu import find_gpu
 
@@ -126,6 +127,17 @@ def test_a_measured_ceiling_takes_the_place_of_the_one_before_and_leaves_the_oth
     run(capsys, "--no-save")
     assert kept(runs) == {("bandwidth", "copy"): 5e10, ("bandwidth", "triad"): 1e10}
     assert list(runs.rglob("*.jsonl")) == []
+    given_parts(a_part(replace(a_ceiling(value=3e10), disturbed="heat")))
+    out = run(capsys, "--no-save")[1]
+    assert "the copy bandwidth of an earlier calibration is kept: 30.00 GB/s may be too low" in out
+    assert kept(runs)["bandwidth", "copy"] == 5e10
+
+
+def test_a_calibration_run_can_be_plotted_because_it_holds_its_own_ceilings(capsys, runs, tmp_path, given_parts):
+    given_parts(a_part(a_ceiling(), a_ceiling("flops", "fp32", 1e12)))
+    run(capsys, "--output", tmp_path / "run.jsonl")
+    assert roofline(["plot", str(tmp_path / "run.jsonl"), "-o", str(tmp_path / "a.png")]) == 0
+    assert (tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_json_holds_ceilings_records_and_what_is_missing(capsys, given_parts):
@@ -303,7 +315,7 @@ def test_a_sentence_says_how_the_measured_peak_comes_about(peak, title, steps):
 
 def test_a_tiny_real_calibration(capsys, runs, tiny_calibration):
     code, out, err = run(capsys, "--quick", "--dtype", "fp32", "--format", "json", "-q")
-    assert (code, err.replace("saved", "").strip().startswith(":")) == (0, True)
+    assert (code, [line.split(": ")[0] for line in err.splitlines()]) == (0, ["ceilings", "saved"])
     document = json.loads(out)
     found = {(c["quantity"], c["name"]): c for c in document["ceilings"]}
     mixes = {("bandwidth", mix) for mix in ("read", "write", "copy", "triad")}
