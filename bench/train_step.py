@@ -84,14 +84,10 @@ MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("
 FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
 
 FLOPS = {
-    "model": "flops",
-    "executed": "hardware_flops",
-    "counted": "counted_flops",
-    "predicted": "counted_flops_estimated",
+    **{"model": "flops", "executed": "hardware_flops"},
+    **{"counted": "counted_flops", "predicted": "counted_flops_estimated"},
 }
 """Fields of a record by title."""
-
-OPTION_NAMES = ("model", "recipe", "checkpoint", "micro_batches", "optimizer")
 
 LISTED = (
     *("bench.train_step", "train-step", "bxs", ", ".join(RECIPE_NAMES), ", ".join(PROVIDERS)),
@@ -99,7 +95,7 @@ LISTED = (
 )
 """The row of `python -m bench list`."""
 
-MODULES = ("bench.harness.model.transformer", "bench.harness.train.step")
+MODULES = ("bench.harness.model.transformer", "bench.harness.model.step")
 """What says, besides this file, what is measured."""
 
 
@@ -130,12 +126,11 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     Raises:
         UsageError, NoDeviceError, PlotError: it cannot be measured.
     """
-    for device_type in ("cpu", "cuda"):
-        plans_of(args, device_type)  # a bad value is found before torch is loaded
+    plans_of(args, "cpu")  # a bad value is found before torch is loaded
     check_places(args)
     device = device_of(args)
     from bench.harness.cli.once import measure_once
-    from bench.harness.train.measure import measure_step
+    from bench.harness.model.measure_step import measure_step
 
     plans = plans_of(args, device.type)
     rows = [(blank_record(plan, provider, device), partial(measure_step, plan)) for plan, provider in plans]
@@ -150,14 +145,15 @@ def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan,
     """
     if args.config is not None and args.model is not None:
         raise UsageError("--model and --config exclude each other; give one of them")
-    default = DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]
+    shapes = args.shape or [DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]]
     try:
-        configs = [load_config(args.config)] if args.config else map(load_model, args.model or DEFAULT_MODELS)
+        models = [load_config(args.config)] if args.config else map(load_model, args.model or DEFAULT_MODELS)
+        configs = [replace(model, layers=args.layers or model.layers) for model in models]
         cases = itertools.product(
-            [replace(config, layers=args.layers or config.layers) for config in configs],
-            dict.fromkeys(parse_batch_shape(word, MAX_BATCH) for word in args.shape or [default]),
+            configs,
+            dict.fromkeys(parse_batch_shape(word, MAX_BATCH) for word in shapes),
             [RECIPES[name] for name in chosen("recipe", args.recipe, RECIPE_NAMES, ["fp32", "bf16"])],
-            dict.fromkeys(map(_checkpoint, args.checkpoint or ["none"])),
+            dict.fromkeys(f"every-{k}" if k.isdecimal() else k for k in args.checkpoint or ["none"]),
             dict.fromkeys(args.micro_batches or [1]),
             chosen("optimizer", args.optimizer, OPTIMIZER_NAMES, ["adamw"]),
             chosen("provider", args.provider, PROVIDERS, ["torch"]),
@@ -175,32 +171,28 @@ def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan,
     return plans
 
 
-def _checkpoint(word: str) -> str:
-    if word == "selective":
-        raise UsageError("--checkpoint selective is estimated, not run: fused attention keeps no scores")
-    return f"every-{word}" if word.isascii() and word.isdecimal() else word
-
-
 def _check(plan: StepPlan) -> None:
     if plan.batch % plan.micro_batches:
         raise UsageError(
             f"{plan.batch} sequences cannot be shared evenly by {plan.micro_batches} micro-batches; "
             f"--micro-batches must divide the first number of --shape"
         )
+    if plan.checkpoint == "selective":
+        raise UsageError("--checkpoint selective is estimated, not run: fused attention keeps no scores")
     checkpoint_group(plan.checkpoint, plan.config.layers)
     if problem := unsupported(plan.config, plan.sequence):
         raise UsageError(problem)
 
 
-def flops_of(plan: StepPlan, convention: str = CONVENTION, is_flash: bool = True) -> FlopCount:
+def flops_of(plan: StepPlan) -> FlopCount:
     """Return the FLOPs that the model needs for a step, and those executed with recomputation."""
-    recompute = "none" if plan.checkpoint == "none" else "full"
-    return train_flops(plan.config, plan.sequence, plan.batch, convention, recompute, is_flash=is_flash)
+    return train_flops(plan.config, plan.sequence, plan.batch, CONVENTION, plan.checkpoint)
 
 
 def countable_flops(plan: StepPlan) -> int:
     """Return what torch's counter should count in a step: every pair of tokens, attention as two matmuls."""
-    return flops_of(plan, "gemm-full", is_flash=False).hardware_flops
+    count = train_flops(plan.config, plan.sequence, plan.batch, "gemm-full", plan.checkpoint, is_flash=False)
+    return count.hardware_flops
 
 
 def checking_bytes(plan: StepPlan, device_type: str) -> int:
@@ -260,17 +252,13 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     """Print the table of a run, then its memory and its FLOPs as predicted and as counted."""
     render_table(environment, records, console)
     measured = [record for record in records if record.status == "ok"]
-    if not measured:
-        return
     memory = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
     memory["allocator peak"] = [_mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]
-    counts = {title: [getattr(record, name) for record in measured] for title, name in FLOPS.items()}
-    flops = {title: [format_number(count / 1e9, 6) for count in column] for title, column in counts.items()}
-    pairs = zip(counts["predicted"], counts["counted"], strict=True)
-    flops["off by"] = [str(predicted - counted) for predicted, counted in pairs]
-    for title, cells in ((MEMORY_TITLE, memory), (FLOPS_TITLE, flops)):
-        shown = {name: texts for name, texts in cells.items() if {*texts} != {ABSENT}}
-        leaves = range(len(shown), 0, -1)
+    flops = {title: [format_number(getattr(row, key) / 1e9, 6) for row in measured] for title, key in FLOPS.items()}
+    flops["off by"] = [str((row.counted_flops_estimated or 0) - (row.counted_flops or 0)) for row in measured]
+    for title, table in ((MEMORY_TITLE, memory), (FLOPS_TITLE, flops)) if measured else ():
+        shown = {name: cells for name, cells in table.items() if {*cells} != {ABSENT}}
+        leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
         columns = [Column(name, shown[name], "right", turn) for name, turn in zip(shown, leaves, strict=True)]
         console.print(f"\n{title}", markup=False, highlight=False, soft_wrap=True)
         print_grid(console, [*_names(measured), *columns])
@@ -290,11 +278,14 @@ def _against_estimate(record: Record, name: str) -> str:
 
 
 def _names(records: Sequence[Record]) -> list[Column]:
-    """Return the columns that tell rows apart."""
-    names = {name.replace("_", " "): [str(record.options[name]) for record in records] for name in OPTION_NAMES}
-    names["provider"] = [record.provider for record in records]
-    varying = [Column(name, texts) for name, texts in names.items() if len(set(texts)) > 1]
-    return [Column("case", [record.case for record in records]), *varying]
+    """Return the case and the options that distinguish the rows."""
+    columns = [Column("case", [record.case for record in records])]
+    rows = [record.options | {"provider": record.provider} for record in records]
+    for name in rows[0]:
+        cells = [str(row[name]) for row in rows]
+        if len(set(cells)) > 1:
+            columns.append(Column(name.replace("_", " "), cells))
+    return columns
 
 
 def main(argv: Sequence[str] | None = None) -> int:

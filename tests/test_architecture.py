@@ -58,7 +58,7 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {f"bench/harness/train/{name}.py" for name in ("measure", "step")} | {
+BUILT_ON_TORCH = {f"bench/harness/model/{name}.py" for name in ("measure_step", "step")} | {
     "bench/harness/transfer.py",
     "bench/harness/model/transformer.py",
     "bench/harness/profile/step.py",

@@ -11,8 +11,8 @@ import torch
 
 from bench.harness.device import device
 from bench.harness.measure import measure_row
+from bench.harness.model import step
 from bench.harness.timing import protocol
-from bench.harness.train import step
 from bench.train_step import EXAMPLES, build_parser, main, plans_of
 from results.store.runs import load_run
 from roofline.accounting.config.file import load_config

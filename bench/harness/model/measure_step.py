@@ -17,12 +17,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.harness.cli.once import share_s
 from bench.harness.measure.flags import launch_limited, recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
+from bench.harness.model.step import PhaseClock, TrainingStep, check_step
 from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
 from bench.harness.timing.protocol import limits_of
-from bench.harness.train.step import PhaseClock, TrainingStep, check_step
 from results.record import Record
-from roofline.accounting.step_memory import StepMemory, StepPlan, step_memory
+from roofline.accounting.step_memory import StepPlan, step_memory
 
 STEPS_PER_CASE = 14
 """Steps that a case takes at least: verification, counting, settling, samples."""
@@ -45,14 +45,12 @@ def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
     """Return the record of a step; `rows` share the budget that is left."""
     if too_long := _expected_too_long(blank, run, rows):
         return replace(blank, reason=too_long)
-    is_compiled = blank.provider == "torch-compile"
-    step = TrainingStep(plan, run.device, run.args.seed, is_compiled)
+    step = TrainingStep(plan, run.device, run.args.seed, blank.provider == "torch-compile")
     problem, before, first_call_s = check_step(step)
     if problem:
         return replace(blank, status="invalid", reason=problem, verified={"before": before})
     step()  # makes the optimizer's state
-    report = memory_report(step_memory(plan), measured_memory(step, is_compiled))
-    counted = counted_flops(plan)
+    memory, counted = memory_report(step), counted_flops(plan)
     record = timed_record(step, blank, run, rows)
     problem, after, _ = check_step(step)
     verified = {"before": before, "after": after}
@@ -62,10 +60,10 @@ def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
         record,
         first_call_s=first_call_s,
         verified=verified,
-        memory_bytes=report,
+        memory_bytes=memory,
         counted_flops=sum(counted.values()),
         counted_flops_by_operation=counted,
-        notes=tuple(explanations(blank.provider, report, run.device.is_gpu)),
+        notes=tuple(explanations(step, memory)),
     )
 
 
@@ -100,9 +98,9 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
             device.synchronize()
 
         samples = replace(sample_steps(waited, "warm", device, share_s(run, rows)), host_launch_s=None)
-    phases_s = step.clock.medians_s(len(samples.samples_s) * samples.launches_per_sample)
-    record = recorded(blank, samples, device, run.ceilings, also=() if limited is None else (limited,))
-    return replace(record, phases_s=phases_s, device_s=device_s)
+    record = recorded(blank, samples, device, run.ceilings, also=(limited,) if limited else ())
+    steps = len(samples.samples_s) * samples.launches_per_sample
+    return replace(record, phases_s=step.clock.medians_s(steps), device_s=device_s)
 
 
 def counted_flops(plan: StepPlan) -> dict[str, int]:
@@ -168,57 +166,47 @@ def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.numel()}
 
 
-def measured_memory(step: TrainingStep, is_compiled: bool = False) -> dict[str, Any]:
-    """Return the bytes that stay from step to step by component, the peak of a step (`total`), and its phase.
+def memory_report(step: TrainingStep) -> dict[str, Any]:
+    """Return the bytes of a step as estimated and as measured, and the error in per cent of the measurement.
 
-    The optimizer's state must exist already. The peak is the one of the storages that operations return; on a GPU
-    `allocator_peak` is the peak of torch's allocator in a step of its own, because a step whose tensors are counted
-    may hold more: torch then adds some gradients into new tensors, which it adds in place otherwise. `total` and
-    `phase` are None if compiled: such a step is not seen operation by operation.
+    Measured are the bytes that stay from step to step by component (the optimizer's state must exist already), the peak
+    of a step (`total`), and its phase. The peak is the one of the storages that operations return; on a GPU
+    `allocator_peak` is the peak of torch's allocator in a separate step, because a step whose tensors are counted may
+    hold more: torch then adds some gradients into new tensors, which it adds in place otherwise. What is not measured
+    is None, as the peak of a compiled step, which is not seen operation by operation.
     """
-    device, state = step.device, step.state_tensors()
-    device_type = torch.device(device.torch_name).type
-    sizes: dict[str, Any] = {name: sum(_storages(tensors).values()) for name, tensors in state.items()}
-    peak: dict[str, Any] = {"total": None, "phase": None, "allocator_peak": None}
+    device, state, memory = step.device, step.state_tensors(), step_memory(step.plan)
+    estimated = memory.sizes()
+    measured: dict[str, Any] = dict.fromkeys((*estimated, "phase", "allocator_peak"))
+    measured |= {name: sum(_storages(tensors).values()) for name, tensors in state.items()}
+    held = sum(measured[name] for name in state)
     if device.is_gpu:
         torch.cuda.reset_peak_memory_stats(device.torch_name)
         step()
-        peak["allocator_peak"] = int(torch.cuda.max_memory_allocated(device.torch_name))
-    if not is_compiled:
-        resident = [t for tensors in state.values() for t in tensors if t.device.type == device_type]
-        with LiveBytes(resident, step.clock) as live:
+        measured["allocator_peak"] = int(torch.cuda.max_memory_allocated(device.torch_name))
+    if not step.is_compiled:
+        kind = step.ids.device.type
+        with LiveBytes([t for tensors in state.values() for t in tensors if t.device.type == kind], step.clock) as live:
             step()
-        peak |= {"total": sum(sizes.values()) + live.peak, "phase": live.phase}
-    return sizes | peak
-
-
-def memory_report(estimated: StepMemory, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return estimate, measurement and error in per cent of the measurement; None for what is not measured."""
-    sizes = estimated.sizes()
-    errors: dict[str, float | None] = {}
-    for name, size in sizes.items():
-        counted = measured.get(name)
-        if counted is None or (counted == 0 and size):
-            errors[name] = None
-        else:
+        measured |= {"total": held + live.peak, "phase": live.phase}
+    errors: dict[str, float | None] = dict.fromkeys(estimated)
+    for name, size in estimated.items():
+        counted = measured[name]
+        if counted is not None and (counted or not size):
             errors[name] = 100 * (size - counted) / (counted or 1)
-    return {
-        "estimated": sizes | {"moment": estimated.moment.name},
-        "measured": dict.fromkeys(sizes) | dict(measured),
-        "error_pct": errors,
-    }
+    return {"estimated": estimated | {"moment": memory.moment.name}, "measured": measured, "error_pct": errors}
 
 
-def explanations(provider: str, report: Mapping[str, Any], is_gpu: bool) -> list[str]:
+def explanations(step: TrainingStep, memory: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each thing that makes measurement and estimate differ."""
     notes = [f"not counted as FLOPs: {NOT_COUNTED}"]
-    if provider == "torch-compile":
+    if step.is_compiled:
         notes.append("torch-compile fuses operations and computes some again: its peak is not counted")
-    if report["estimated"]["moment"] == "embedding" and report["error_pct"]["total"]:
+    if memory["estimated"]["moment"] == "embedding" and memory["error_pct"]["total"]:
         notes.append(
             "most is held with the gradients of a tied embedding: while tensors are counted, torch does not add them "
             "up in place under autocast, and a third one is counted that is not there otherwise"
         )
-    if is_gpu:
+    if step.device.is_gpu:
         notes.append("'allocator peak' is rounded up to 512 bytes a tensor and has the workspaces of libraries in it")
     return notes

@@ -1,4 +1,4 @@
-"""The measured optimizer step: forward and backward of each micro-batch, then the update. And its verification.
+"""The measured training step: forward and backward of each micro-batch, then the update. And its verification.
 
 The gradients of the measured step (checkpointed, in micro-batches, compiled, in its precision) must be those of the
 plain step in a wider precision: one sequence after the other, nothing recomputed. The loss of a model that has learned
@@ -11,7 +11,6 @@ import copy
 import math
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -29,9 +28,6 @@ PHASES = ("forward", "backward", "optimizer")
 LEARNING_RATE = 1e-5
 """So small that hundreds of steps on the same tokens leave the weights near where they start: the loss of a model that
 has learned them by heart has gradients near zero, which some processors compute more slowly."""
-
-PARAMETER_DTYPES = {"fp32": "fp32", "amp": "fp32", "bf16": "bf16"}
-"""By recipe."""
 
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"fused": True}),
@@ -61,8 +57,8 @@ adds 1 / (2h); the mean over T tokens scatters by 1 / sqrt(h T). A factor of 2 i
 class PhaseClock:
     """Records when the phases of each step start: by the host's clock on a CPU, by CUDA events on a GPU."""
 
-    def __init__(self, device: Device) -> None:
-        self._is_gpu = device.is_gpu
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
         self._steps: list[list[tuple[str, Any]]] = []
         self.phase = ""
         """The current phase; empty between steps."""
@@ -96,13 +92,14 @@ class TrainingStep:
     """
 
     def __init__(self, plan: StepPlan, device: Device, seed: int, is_compiled: bool = False) -> None:
-        self.plan, self.device, self.clock = plan, device, PhaseClock(device)
+        self.plan, self.device, self.is_compiled = plan, device, is_compiled
+        self.clock = PhaseClock(device.is_gpu)
         torch.manual_seed(seed)
         with torch.device(device.torch_name):
             self.model = Transformer(plan.config, plan.checkpoint)
             shape = (plan.batch, plan.sequence)
             self.ids, self.targets = (torch.randint(0, plan.config.vocabulary, shape) for _ in range(2))
-        self.model.to(torch_dtype(PARAMETER_DTYPES[plan.recipe.name]))
+        self.model.to(torch_dtype("bf16" if plan.recipe.name == "bf16" else "fp32"))
         self.model.rotate_for(plan.sequence, torch_dtype(plan.recipe.compute_dtype), device.torch_name)
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -131,9 +128,7 @@ class TrainingStep:
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return what a micro-batch adds to the mean loss of the step."""
-        is_mixed = self.plan.recipe.name == "amp"
-        device_type = torch.device(self.device.torch_name).type
-        with torch.autocast(device_type, torch.bfloat16) if is_mixed else nullcontext():
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=self.plan.recipe.name == "amp"):
             loss: Tensor = self.model(ids, targets)
         return loss / self.plan.micro_batches if self.plan.micro_batches > 1 else loss
 
@@ -178,8 +173,7 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
         part.backward()
         loss += float(part.detach())
     own_s = time.perf_counter() - start
-    expected = _plain_gradients(step)
-    worst, error = _largest_error(step, expected)
+    worst, error, elements = _largest_error(step)
     step.optimizer.zero_grad(set_to_none=False)
     guess, bound = math.log(step.plan.config.vocabulary), gradient_bound(step.plan)
     reason = None
@@ -187,14 +181,14 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
         reason = f"the loss starts at {loss:.4g}, not within {LOSS_MARGIN:g} of ln V = {guess:.4g}"
     elif not error <= bound:
         reason = f"the gradient of {worst} is off by {error:.2g} of itself, the bound is {bound:.2g}"
-    elements = sum(gradient.numel() for gradient in expected.values())
+    is_finite = math.isfinite(error)
     verified = {
         "reference": "the plain step in a wider precision, sequence by sequence",
         "loss": loss if math.isfinite(loss) else None,
         "expected_loss": guess,
-        "max_error": error if math.isfinite(error) else None,
+        "max_error": error if is_finite else None,
         "bound": bound,
-        "max_error_of_bound": error / bound if math.isfinite(error) else None,
+        "max_error_of_bound": error / bound if is_finite else None,
         "worst": worst,
         "checked_elements": elements,
         "elements": elements,
@@ -217,19 +211,19 @@ def _plain_gradients(step: TrainingStep) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def _largest_error(step: TrainingStep, expected: dict[str, Tensor]) -> tuple[str, float]:
-    """Return the parameter whose gradient has the largest relative error in the 2-norm, and that error.
+def _largest_error(step: TrainingStep) -> tuple[str, float, int]:
+    """Return the parameter whose gradient has the largest relative error in the 2-norm, that error, and the elements.
 
     Some gradients are zero except for rounding, as the one of a key's bias: their error is relative to the usual size.
     """
+    expected, errors = _plain_gradients(step), {}
     norms = {name: float(gradient.double().norm()) for name, gradient in expected.items()}
     elements = sum(gradient.numel() for gradient in expected.values())
     usual = math.hypot(*norms.values()) / math.sqrt(elements)
-    errors = {}
     for name, parameter in step.model.named_parameters():
         assert parameter.grad is not None
         difference = float((parameter.grad.double() - expected[name].double()).norm())
         error = difference / max(norms[name], usual * math.sqrt(parameter.numel()))
         errors[name] = math.inf if math.isnan(error) else error
     worst = max(errors, key=lambda name: errors[name])
-    return worst, errors[worst]
+    return worst, errors[worst], elements
