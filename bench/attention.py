@@ -19,11 +19,10 @@ Source  Dao, FlashAttention-2 (2023), section 4.1: 4 s^2 d a FLOPs, halved under
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
+from bench.harness.model.layers import attention_magnitude, causal_attention, plain_attention
 from bench.harness.op import (
     Case,
     Op,
@@ -47,9 +46,6 @@ EXAMPLES = (
 QUERY_GAIN = 4.0
 """Factor by which queries are longer than keys: it spreads the scores, so that a wrong scale, mask or head shows in the
 result."""
-
-CHUNKS, LEAST_CHUNK = 64, 128
-"""Parts in which the reference takes the queries, and the fewest tokens of one: all scores at once need not fit."""
 
 
 def parse_count(word: str) -> int:
@@ -87,49 +83,9 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     return tensor(*output_shape(case)).mul_(QUERY_GAIN), tensor(*cache), tensor(*cache)
 
 
-def by_parts(q: Tensor, keys: Tensor, weigh: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """Return the sums of `values` with `weigh(scores)`, part by part of the queries; masked scores are -inf."""
-    import torch
-
-    length, grouped = q.shape[2], q.unflatten(1, (keys.shape[1], -1))
-    size = max(LEAST_CHUNK, -(-length // CHUNKS))
-    parts = []
-    for start in range(0, length, size):
-        end = min(start + size, length)
-        scores = grouped[:, :, :, start:end] @ keys[:, :, None, :end].mT / math.sqrt(q.shape[-1])
-        is_later = torch.ones(end - start, end, dtype=torch.bool, device=q.device).triu(start + 1)
-        parts.append(weigh(scores.masked_fill(is_later, -math.inf)) @ values[:, :, None, :end])
-    return torch.cat(parts, 3).flatten(1, 2)
-
-
-def reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return the attention as the formula says."""
-    return by_parts(q, keys, lambda scores: scores.softmax(-1), values)
-
-
-def magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return what errors are proportional to: the sum of |terms|, each as often again as its score is long."""
-
-    def weigh(scores: Tensor) -> Tensor:
-        return scores.softmax(-1) * (1 + scores.abs().masked_fill(scores == -math.inf, 0))
-
-    return by_parts(q, keys, weigh, values.abs())
-
-
-def library(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return the attention by torch's function."""
-    import torch
-
-    heads = q.shape[1] // keys.shape[1]
-    if heads > 1 and q.is_cuda and q.dtype == torch.float32:
-        keys, values, heads = keys.repeat_interleave(heads, 1), values.repeat_interleave(heads, 1), 1
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return attend(q, keys, values, is_causal=True, enable_gqa=heads > 1)
-
-
 def eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the attention; torch's function has no form that writes into a given tensor."""
-    return library(q, keys, values)
+    return causal_attention(q, keys, values)
 
 
 def work(case: Case) -> Work:
@@ -147,13 +103,14 @@ OPS = (
         default_shapes={"cpu": ("1x256", "1x1024"), "cuda": ("1x1024", "1x4096", "8x4096", "1x16384")},
         make_inputs=make_inputs,
         output_shape=output_shape,
-        reference=reference,
+        reference=plain_attention,
         eager=eager,
-        expression=library,
+        expression=causal_attention,
         writes_out_when_compiled=False,
         work=work,
-        magnitude=magnitude,
+        magnitude=attention_magnitude,
         intermediate_roundings=1,
+        defined_in=("bench.harness.model.layers",),
         check=check,
     ),
 )

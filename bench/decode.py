@@ -8,7 +8,7 @@ FLOPs   2 N_mm + 4 L s a d for each sequence, with N_mm the weights that are mul
 Bytes   Weights once for the whole batch; keys and values of the s - 1 earlier tokens of each sequence; the new token's
         written; hidden states of a block, embedding rows and logits of a step. decode-attention: q, s keys and values.
 Ridge   Weights are shared by the batch, so the intensity of a block grows with it: memory-bound below the critical
-        batch, peak x w / (2 bandwidth), 295 on an H100 in bf16 (below the table: that of this machine). Caches are not
+        batch, peak x w / (2 bandwidth): 295 on an H100 in bf16, see `python -m roofline estimate infer`. Caches are not
         shared: attention has a / k FLOP/byte in 16 bit at any batch, and long contexts never leave the memory ceiling.
 Model   --model is a preset (`python -m roofline estimate params --help`) or the path of a config.json: of the families
         llama, mistral, phi3, qwen2, qwen3 (RMSNorm, rotary positions, SwiGLU) and gpt2 (LayerNorm with biases, learned
@@ -29,34 +29,30 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.model.layers import (
     LAYER,
+    attention_magnitude,
     decode_block,
     decode_step,
-    library_attention,
     load_model,
     plain_attention,
     rotation_table,
-    scores_of,
     unsupported,
 )
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
-from results.record import Environment, Record
 from roofline.accounting.config.config import ModelConfig
 from roofline.accounting.inference import (
-    critical_batch,
     decode_attention_work,
     decode_layer_work,
     decode_step_work,
     kv_bytes_per_token,
 )
-from roofline.ceilings import Ceilings
-from roofline.work import DTYPE_BITS, Work
+from roofline.work import Work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -207,10 +203,23 @@ decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  #
 )
 
 
-def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return what errors are proportional to: the sum of |terms|, each as often again as its score is long."""
-    scores = scores_of(q, keys)
-    return (scores.softmax(-1) * (1 + scores.abs()) @ values.abs()).flatten(1, 2)
+def attention_reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return plain_attention(q[:, :, None], keys, values)[:, :, 0]
+
+
+def attention_errors(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return attention_magnitude(truth, q[:, :, None], keys, values)[:, :, 0]
+
+
+def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the attention by torch's function, which cannot write into `out`.
+
+    The query heads of a group are queries of one key head.
+    """
+    import torch
+
+    grouped = q.unflatten(1, (keys.shape[1], -1))
+    return torch.nn.functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
 
 
 def terms(case: Case) -> int:
@@ -231,21 +240,6 @@ def layers_magnitude(truth: Tensor, *inputs: Tensor) -> Tensor:
 def work_by(count: Callable[[ModelConfig, int, int, str], Work]) -> Callable[[Case], Work]:
     """Return what counts the FLOPs and compulsory bytes of a case, by a function of the accounting."""
     return lambda case: count(config_of(case), case.shape["s"], case.shape["b"], case.dtype)
-
-
-def critical_batch_lines(environment: Environment, records: Sequence[Record]) -> list[str]:
-    """Return the critical batch on this machine, a line for each op and dtype: peak x w / (2 bandwidth)."""
-    ceilings, lines = Ceilings.from_dict(environment.hardware), []
-    bandwidth = ceilings.bandwidth()  # as the ridge point of the plot
-    for op, dtype in dict.fromkeys((record.op, record.dtype) for record in records):
-        peak = ceilings.peak(dtype)
-        if peak is not None and bandwidth is not None:
-            batch = critical_batch(peak.value, bandwidth.value, DTYPE_BITS[dtype] / 8)
-            lines.append(
-                f"{op} {dtype}: critical batch {batch:,.0f}, without the cache ({peak.kind} "
-                f"{peak.value / 1e12:.3g} TFLOP/s, {bandwidth.kind} {bandwidth.value / 1e9:.3g} GB/s)"
-            )
-    return lines
 
 
 def attention_shape(case: Case) -> tuple[int, ...]:
@@ -284,7 +278,6 @@ BLOCK = Op(
     intermediate_roundings=LAYER_ROUNDINGS,
     defined_in=("bench.harness.model.layers",),
     check=check,
-    notes=critical_batch_lines,
 )
 
 ATTENTION = replace(
@@ -294,14 +287,13 @@ ATTENTION = replace(
     default_shapes={"cpu": ("1x8192", "32x1024"), "cuda": ("1x8192", "1x131072", "64x1024", "64x8192")},
     make_inputs=attention_inputs,
     output_shape=attention_shape,
-    reference=plain_attention,
+    reference=attention_reference,
     eager=library_attention,
     expression=library_attention,
     work=work_by(decode_attention_work),
-    magnitude=attention_magnitude,
+    magnitude=attention_errors,
     terms=lambda case: 1,
     intermediate_roundings=1,
-    notes=None,
 )
 
 STEP = replace(

@@ -15,8 +15,6 @@ from roofline.work import Work
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from results.record import Environment, Record
-
     Launch = tuple[tuple[Tensor, ...], Tensor]
     """The inputs of one launch and its result."""
 
@@ -230,8 +228,6 @@ class Op:
     """Modules of this project, by their full names, that say what is computed, beside the files of the functions."""
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` where this op has no such case."""
-    notes: Callable[[Environment, Sequence[Record]], Sequence[str]] | None = None
-    """`notes(environment, records)` returns lines for below the table, about all records of this op in a run."""
 
     def units_of(self, case: Case) -> str:
         """Return whose peak judges a case, `matrix` or `vector`.

@@ -10,7 +10,6 @@ from roofline.accounting.attention_work import attention_core_flops
 from roofline.accounting.config.config import MOST, ModelConfig
 from roofline.accounting.flops import gemm_flops
 from roofline.accounting.parameters import count_parameters
-from roofline.model import ridge_intensity
 from roofline.work import DTYPE_BITS, Work
 
 
@@ -215,14 +214,6 @@ def compute_bound_from(
     if above is None:
         return None
     return bisect_left(range(above), True, lo=1, key=computes_as_long)
-
-
-def critical_batch(peak_flops_per_s: float, bandwidth_bytes_per_s: float, weight_bytes: float = 2) -> float:
-    """Return the batch from which on decoding is bound by compute: peak x w / (2 bandwidth), no cache, no experts.
-
-    Source: Austin et al., How to Scale Your Model (2025), inference: 240 for TPU v5e in bf16, 120 with int8 weights.
-    """
-    return ridge_intensity(peak_flops_per_s, bandwidth_bytes_per_s) * weight_bytes / 2
 
 
 class Serving(NamedTuple):

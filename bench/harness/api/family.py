@@ -63,7 +63,6 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
     from bench.harness.api.records import Records
     from bench.harness.cli.arguments import UsageError, build_parser
     from bench.harness.cli.main import planned
-    from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run
     from results.show.spelling import as_typed, words_of
 
@@ -86,7 +85,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
         else:
             run, rows = planned(family, args, module.OPS, options_of(family), words)
             measure_run(run, rows)
-            render = table_of(row.op for row in rows)
+            render = None
     finally:
         torch.set_num_threads(threads)
     run.raise_if_unsaved()

@@ -94,12 +94,11 @@ def run(
     if args.signature:
         own_ops = [op for place, op in chosen_ops(args.op, {family: ops}) if place == family]
         return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
-    from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run
 
     run, rows = planned(family, args, ops, options, argv)
     measure_run(run, rows)
-    return run.conclude(table_of(row.op for row in rows))
+    return run.conclude()
 
 
 def planned(

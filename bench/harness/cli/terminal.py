@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +16,6 @@ from results.show.terminal import OutputError, print_out, printable, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.harness.op import Op
 
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
 """Prints a run as a table for people."""
@@ -141,19 +140,6 @@ def run_text(
 
     content = None if document is None else lambda: document(environment, records)
     return table_of_run(environment, records, draw=draw, content=content).render(output_format)
-
-
-def table_of(ops: Iterable[Op]) -> Render:
-    """Return what prints the table of ops, and below it what each op has to say of all its records."""
-    noting = {op.name: op.notes for op in ops if op.notes}
-
-    def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-        render_table(environment, records, console)
-        for name, notes in noting.items():
-            for line in notes(environment, [record for record in records if record.op == name]):
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    return render
 
 
 def print_path(title: str, path: Path, output_format: str) -> None:

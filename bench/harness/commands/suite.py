@@ -47,7 +47,6 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     from bench.harness.cli import main
-    from bench.harness.cli.terminal import table_of
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     main.refuse_all([row.refused_because for row in rows])
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)
-    return run.conclude(table_of(row.op for row in rows), draws=True)
+    return run.conclude(draws=True)
 
 
 def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:

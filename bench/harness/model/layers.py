@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,26 +111,52 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.linear(x, weight, bias if bias.numel() else None)
 
 
-def scores_of(q: Tensor, keys: Tensor) -> Tensor:
-    """Return q K^T / sqrt(d) of q (b, a, d) and K (b, k, s, d) as (b, k, a / k, s)."""
-    scores: Tensor = q.unflatten(1, (keys.shape[1], -1)) @ keys.mT
-    return scores / math.sqrt(q.shape[-1])
-
-
 def plain_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return softmax(q K^T / sqrt(d)) V as (b, a, d)."""
-    return (scores_of(q, keys).softmax(-1) @ values).flatten(1, 2)
+    """Return softmax(mask(q K^T / sqrt(d))) V as (b, a, s, d), q being the last s tokens of K and V (b, k, t, d)."""
+    return _by_parts(q, keys, lambda scores: scores.softmax(-1), values)
 
 
-def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `plain_attention` by torch's function, which cannot write into `out`.
+def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return what errors are proportional to: the sum of |terms|, each as often again as its score is long."""
 
-    The query heads of a group are queries of one key head.
+    def weigh(scores: Tensor) -> Tensor:
+        return scores.softmax(-1) * (1 + scores.abs().masked_fill(scores == -math.inf, 0))
+
+    return _by_parts(q, keys, weigh, values.abs())
+
+
+def _by_parts(q: Tensor, keys: Tensor, weigh: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Return the sums of `values` with `weigh(scores)`; masked scores are -inf.
+
+    In at most 64 parts of the queries, of 128 tokens or more: all scores together need not fit.
     """
-    from torch.nn import functional
+    import torch
 
-    grouped = q.unflatten(1, (keys.shape[1], -1))
-    return functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
+    length, earlier = q.shape[2], keys.shape[2] - q.shape[2]
+    grouped, size = q.unflatten(1, (keys.shape[1], -1)), max(128, -(-length // 64))
+    parts = []
+    for start in range(0, length, size):
+        end = min(start + size, length)
+        seen = earlier + end
+        scores = grouped[:, :, :, start:end] @ keys[:, :, None, :seen].mT / math.sqrt(q.shape[-1])
+        is_later = torch.ones(end - start, seen, dtype=torch.bool, device=q.device).triu(earlier + start + 1)
+        parts.append(weigh(scores.masked_fill(is_later, -math.inf)) @ values[:, :, None, :seen])
+    return torch.cat(parts, 3).flatten(1, 2)
+
+
+def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Return `plain_attention` of as many queries as keys, by torch's function.
+
+    Of its fused kernels flash attention alone takes groups, in 16 bits: on a GPU in fp32, keys and values are repeated,
+    as transformers does; separate matmuls would keep all scores.
+    """
+    import torch
+
+    group = q.shape[1] // keys.shape[1]
+    if group > 1 and q.is_cuda and q.dtype == torch.float32 and not torch.is_autocast_enabled("cuda"):
+        keys, values, group = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1), 1
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(q, keys, values, is_causal=True, enable_gqa=group > 1)
 
 
 def cached_attention(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> Tensor:

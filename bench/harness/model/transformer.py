@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bench.harness.model.layers import RMSNORM_EPSILON, rotated, rotation_table
+from bench.harness.model.layers import RMSNORM_EPSILON, causal_attention, rotated, rotation_table
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config.config import ModelConfig
 
@@ -41,7 +41,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.head_dim, self.queries_per_key = config.head_dim, config.heads // config.kv_heads
+        self.head_dim = config.head_dim
         self.query = nn.Linear(config.width, queries, bias=config.has_qkv_bias)
         self.key = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
         self.value = nn.Linear(config.width, keys, bias=config.has_qkv_bias)
@@ -58,13 +58,7 @@ class Attention(nn.Module):
         value = self.value(x).view(shape).transpose(1, 2)
         if rotation is not None:
             query, key = rotated(query, rotation), rotated(key, rotation)
-        is_grouped = self.queries_per_key > 1
-        if is_grouped and query.is_cuda and query.dtype == torch.float32 and not torch.is_autocast_enabled("cuda"):
-            # Of the fused kernels flash attention alone takes groups, in 16 bits; separate matmuls keep all scores.
-            # Source: torch.nn.functional.scaled_dot_product_attention on `enable_gqa`; transformers repeats them too.
-            key, value = (x.repeat_interleave(self.queries_per_key, dim=1) for x in (key, value))
-            is_grouped = False
-        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
+        attended = causal_attention(query, key, value)
         result: Tensor = self.output(attended.transpose(1, 2).reshape(*x.shape[:2], -1))
         return result
 

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from bench.attention import OPS, OPTIONS, by_parts, library, reference
+from bench.attention import OPS, OPTIONS
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check
+from bench.harness.model.layers import causal_attention, plain_attention
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline.work import causal_attention_work
 from tests.bench.commands import CPU
@@ -39,7 +40,7 @@ def by_hand(q, keys, values):
 @pytest.mark.parametrize("length", [1, 5, 128, 129, 300])
 def test_the_reference_is_the_formula_whatever_the_parts(length):
     q, keys, values = data_of(case_of(1, length, "fp64")).inputs
-    assert torch.allclose(reference(q, keys, values), by_hand(q, keys, values), rtol=1e-12, atol=1e-13)
+    assert torch.allclose(plain_attention(q, keys, values), by_hand(q, keys, values), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
@@ -49,7 +50,7 @@ def test_torch_is_right_in_every_dtype_and_grouping(dtype, kv_heads, fill):
     for shape in ((1, 1), (3, 7), (2, 150)):
         case = case_of(*shape, dtype, kv_heads=kv_heads)
         data = data_of(case, fill)
-        found = check(OP, case, data, library(*data.inputs))
+        found = check(OP, case, data, causal_attention(*data.inputs))
         assert found.is_right, f"{shape}: {found.reason}"
 
 
@@ -65,7 +66,7 @@ MISTAKES = {
     ),
     "scale by d": lambda q, k, v: attend(q, k, v, scale=1 / q.shape[3], is_causal=True),
     "heads in another order": lambda q, k, v: attend(q, k.flip(1), v.flip(1), is_causal=True),
-    "the last token left out": lambda q, k, v: torch.cat((library(q, k, v)[:, :, :-1], q[:, :, -1:]), 2),
+    "the last token left out": lambda q, k, v: torch.cat((causal_attention(q, k, v)[:, :, :-1], q[:, :, -1:]), 2),
 }
 
 
@@ -108,20 +109,6 @@ def test_a_single_number_is_the_length_of_one_sequence():
     assert OP.extents((4, 512), OP.axes) == (4, 512)
     with pytest.raises(ValueError, match="write bxs"):
         OP.extents((1, 2, 3), OP.axes)
-
-
-def test_the_reference_never_holds_all_scores_at_once():
-    """64 parts at most, of 128 tokens at least."""
-    sizes = []
-
-    def weigh(scores):
-        sizes.append(scores.shape[-2:])
-        return scores
-
-    q = torch.empty(1, 2, 10_000, 4, device="meta")
-    by_parts(q, q, weigh, q)
-    assert len(sizes) == 64
-    assert sizes[-1] == (10_000 - 63 * 157, 10_000)
 
 
 def test_an_input_set_of_the_usual_heads_is_what_the_help_says():

@@ -2,20 +2,16 @@
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
-from bench.decode import LAYER, OPS, OPTIONS, critical_batch_lines
+from bench.decode import LAYER, OPS, OPTIONS
 from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.model import layers
 from bench.harness.op import Case
 from bench.harness.providers.registry import load, numerics
-from results.record import Environment, Record
-from roofline.ceilings import Ceiling, Ceilings
-from roofline.picture.scene import build_scene
 from tests.bench.commands import CPU, here, keep_ceilings
 
 OP = {op.name: op for op in OPS}
@@ -228,8 +224,12 @@ def test_a_step_is_that_of_transformers_with_its_cache(models, family):
 # ---- mistakes ------------------------------------------------------------------------------------------------------
 
 
+def plain_attention(q, keys, values):
+    return layers.plain_attention(q[:, :, None], keys, values)[:, :, 0]
+
+
 def attend(q, keys, values, key, value):
-    return layers.plain_attention(q, torch.cat((keys, key[:, :, None]), 2), torch.cat((values, value[:, :, None]), 2))
+    return plain_attention(q, torch.cat((keys, key[:, :, None]), 2), torch.cat((values, value[:, :, None]), 2))
 
 
 def wrong_heads(q, keys, values, key, value):
@@ -250,7 +250,7 @@ ROTATED = layers.rotated
 MISTAKES = {
     "scale": ("cached_attention", lambda q, *cache: attend(q / math.sqrt(q.shape[-1]), *cache)),
     "heads": ("cached_attention", wrong_heads),
-    "new token masked": ("cached_attention", lambda q, keys, values, *_: layers.plain_attention(q, keys, values)),
+    "new token masked": ("cached_attention", lambda q, keys, values, *_: plain_attention(q, keys, values)),
     "oldest token masked": ("cached_attention", lambda q, k, v, *new: attend(q, k[:, :, 1:], v[:, :, 1:], *new)),
     "rotation": ("rotated", rotated_too_little),
 }
@@ -275,11 +275,10 @@ def test_a_mistake_in_attention_is_found(models, dtype):
     case = case_of("decode-attention", models["llama"], 16, 24, dtype)
     data = data_of(case)
     q, keys, values = data.inputs
-    swapped = layers.plain_attention(q, keys.flip(1), values.flip(1))
     for wrong in (
-        swapped,
-        layers.plain_attention(q / 8**0.5, keys, values),
-        layers.plain_attention(q, keys[:, :, 1:], values[:, :, 1:]),
+        plain_attention(q, keys.flip(1), values.flip(1)),
+        plain_attention(q / 8**0.5, keys, values),
+        plain_attention(q, keys[:, :, 1:], values[:, :, 1:]),
     ):
         assert not check(OP["decode-attention"], case, data, wrong.to(data.out.dtype)).is_right
 
@@ -291,48 +290,6 @@ def test_a_layer_left_out_of_a_step_is_found(models):
     assert verdict(case, data).is_right
     wrong = OP["decode-step"].reference(*inputs[:6], *inputs[6 : 6 + len(LAYER)], *inputs[6 : 6 + len(LAYER)])
     assert not check(OP["decode-step"], case, data, wrong.to(data.out.dtype)).is_right
-
-
-# ---- the critical batch --------------------------------------------------------------------------------------------
-
-PEAK, BANDWIDTH = 2e11, 2e10
-CEILINGS = Ceilings(
-    "cpu",
-    "a CPU",
-    [
-        Ceiling("bandwidth", "copy", BANDWIDTH, "measured", "made up"),
-        Ceiling("flops", "bf16", PEAK, "measured", "made up"),
-    ],
-)
-ENVIRONMENT = Environment(
-    run_id="1", started_at="2026-01-01T00:00:00+00:00", argv=(), device={}, host={}, versions={}, git={},
-    hardware=CEILINGS.to_dict(), settings={}, preflight={},
-)  # fmt: skip
-
-
-def row(dtype="bf16"):
-    case = case_of("decode-block", "llama-3-8b", 1, 1)
-    work = OP["decode-block"].work(case)
-    return Record(
-        op="decode-block", provider="torch", dtype=dtype, shape=dict(case.shape), case=case.name, status="ok",
-        flops=work.flops, bytes_read=work.bytes_read, bytes_written=work.bytes_written, median_s=1.0,
-    )  # fmt: skip
-
-
-def test_the_critical_batch_is_that_of_the_machine():
-    """2e11 FLOP/s over 2e10 B/s are 10 sequences in bf16."""
-    (line,) = critical_batch_lines(ENVIRONMENT, [row(), row(), row("fp16")])
-    assert line == "decode-block bf16: critical batch 10, without the cache (measured 0.2 TFLOP/s, measured 20 GB/s)"
-    assert critical_batch_lines(replace(ENVIRONMENT, hardware={}), [row()]) == []
-
-
-def test_the_critical_batch_is_the_ridge_point_of_the_plot():
-    """In 16 bit a weight is 2 bytes, so a batch of b has b FLOP/byte; several measured mixes have one ridge point."""
-    slower = Ceiling("bandwidth", "triad", 0.8 * BANDWIDTH, "measured", "made up")  # nearest to a row that mostly reads
-    ceilings = Ceilings("cpu", "a CPU", (*CEILINGS.entries, slower))
-    ((flat,),) = build_scene([], [ceilings]).flats
-    assert flat.ridge == 10
-    assert "critical batch 10, " in critical_batch_lines(replace(ENVIRONMENT, hardware=ceilings.to_dict()), [row()])[0]
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -352,25 +309,6 @@ def test_json_has_the_model_its_layers_and_the_work(models, quick, capsys):
     assert record["status"] == "ok"
     assert record["bound"] in ("memory", "compute", "mixed", "launch")
     assert record["verified"]["after"]["checked_elements"] == 2 * (101 + 2 * 16)
-
-
-@pytest.mark.exhaustive
-def test_the_critical_batch_stands_below_the_table(models, quick, capsys):
-    words = (
-        "--model",
-        models["gpt2"],
-        "--op",
-        "decode-block,decode-attention",
-        "--shape",
-        "1x16,32x16",
-        "--cache",
-        "warm",
-    )
-    assert here("decode", *words) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (line,) = [line for line in lines if "critical batch" in line]
-    assert line.startswith("decode-block bf16: critical batch 1,000, without the cache")
-    assert OP["decode-attention"].notes is None  # no batch makes it compute-bound
 
 
 BAD = [
