@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -143,7 +142,7 @@ def scaled(x: Tensor, rms: float) -> Tensor:
 
 
 def weight(tensor: TensorMaker, like: Tensor, *shape: int) -> Tensor:
-    """Return a vector of size 1, or a random matrix whose products are of the size of their factor."""
+    """Return elements of size 1, or a random matrix whose products are of the size of their factor."""
     if 0 in shape:
         return like.new_empty(shape)
     return scaled(tensor(*shape), shape[1] ** -0.5 if len(shape) == 2 else 1.0)
@@ -154,7 +153,7 @@ def layer_inputs(config: ModelConfig, case: Case, tensor: TensorMaker, like: Ten
     made = {name: weight(tensor, like, *shape) for name, shape in layer_shapes(config).items()}
     made["query_norm" if config.has_qk_norm else "qkv"][: config.heads * config.head_dim].mul_(QUERY_GAIN)
     cache = (case.shape["b"], config.kv_heads, case.shape["s"] - 1, config.head_dim)
-    made |= {name: scaled(tensor(*cache), 1.0) if cache[2] else like.new_empty(cache) for name in ("keys", "values")}
+    made |= {name: weight(tensor, like, *cache) for name in ("keys", "values")}
     return [made[name] for name in LAYER]
 
 
@@ -222,8 +221,7 @@ def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | Non
     return torch.nn.functional.scaled_dot_product_attention(grouped, keys, values).flatten(1, 2)
 
 
-def terms(case: Case) -> int:
-    """Return how many products the longest sum of a layer has."""
+def longest_sum(case: Case) -> int:
     config = config_of(case)
     return max(config.width, config.mlp_width, config.heads * config.head_dim)
 
@@ -237,24 +235,24 @@ def layers_magnitude(truth: Tensor, *inputs: Tensor) -> Tensor:
     return truth.square().mean(-1, keepdim=True).sqrt() * math.sqrt(longest * (len(inputs) // len(LAYER)))
 
 
-def work_by(count: Callable[[ModelConfig, int, int, str], Work]) -> Callable[[Case], Work]:
-    """Return what counts the FLOPs and compulsory bytes of a case, by a function of the accounting."""
-    return lambda case: count(config_of(case), case.shape["s"], case.shape["b"], case.dtype)
+WORK = {
+    "decode-attention": decode_attention_work,
+    "decode-block": decode_layer_work,
+    "decode-step": decode_step_work,
+}
 
 
-def attention_shape(case: Case) -> tuple[int, ...]:
-    config = config_of(case)
-    return case.shape["b"], config.heads, config.head_dim
+def work(case: Case) -> Work:
+    return WORK[case.op](config_of(case), case.shape["s"], case.shape["b"], case.dtype)
 
 
-def block_shape(case: Case) -> tuple[int, ...]:
-    config = config_of(case)
-    return case.shape["b"], config.width + kv_bytes_per_token(config.with_layers(1), 1)
-
-
-def step_shape(case: Case) -> tuple[int, ...]:
-    config = config_of(case)
-    return case.shape["b"], config.vocabulary + kv_bytes_per_token(config, 1)
+def output_shape(case: Case) -> tuple[int, ...]:
+    config, b = config_of(case), case.shape["b"]
+    if case.op == "decode-attention":
+        return b, config.heads, config.head_dim
+    if case.op == "decode-block":
+        return b, config.width + kv_bytes_per_token(config.with_layers(1), 1)
+    return b, config.vocabulary + kv_bytes_per_token(config, 1)
 
 
 BLOCK = Op(
@@ -267,14 +265,14 @@ BLOCK = Op(
         "cuda": (*(f"{2**n}x128" for n in range(11)), "1x8192", "1x131072"),
     },
     make_inputs=block_inputs,
-    output_shape=block_shape,
+    output_shape=output_shape,
     reference=decode_block,
     eager=decode_block,
     expression=decode_block,
     writes_out_when_compiled=False,
-    work=work_by(decode_layer_work),
+    work=work,
     magnitude=layers_magnitude,
-    terms=terms,
+    terms=longest_sum,
     intermediate_roundings=LAYER_ROUNDINGS,
     defined_in=("bench.harness.model.layers",),
     check=check,
@@ -286,11 +284,9 @@ ATTENTION = replace(
     formula="out (b, a, d) = softmax(q (b, a, d) K^T / sqrt(d)) V, K and V (b, k, s, d)",
     default_shapes={"cpu": ("1x8192", "32x1024"), "cuda": ("1x8192", "1x131072", "64x1024", "64x8192")},
     make_inputs=attention_inputs,
-    output_shape=attention_shape,
     reference=attention_reference,
     eager=library_attention,
     expression=library_attention,
-    work=work_by(decode_attention_work),
     magnitude=attention_errors,
     terms=lambda case: 1,
     intermediate_roundings=1,
@@ -303,11 +299,9 @@ STEP = replace(
     default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
     is_in_suite=False,
     make_inputs=step_inputs,
-    output_shape=step_shape,
     reference=decode_step,
     eager=decode_step,
     expression=decode_step,
-    work=work_by(decode_step_work),
 )
 
 OPS = (ATTENTION, BLOCK, STEP)

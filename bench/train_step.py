@@ -81,14 +81,6 @@ MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% pre
 MEMORY = {"kept by layers": "kept_by_layers", "peak": "total", **{name.replace("_", " "): name for name in COMPONENTS}}
 """Keys of `memory_bytes` by title."""
 
-FLOPS_TITLE = "10^9 FLOPs of a step: needed and executed, causal; counted by torch and predicted, all pairs of tokens"
-
-FLOPS = {
-    **{"model": "flops", "executed": "hardware_flops"},
-    **{"counted": "counted_flops", "predicted": "counted_flops_estimated"},
-}
-"""Fields of a record by title."""
-
 LISTED = (
     *("bench.train_step", "train-step", "bxs", ", ".join(RECIPE_NAMES), ", ".join(PROVIDERS)),
     "loss (); weights, state updated: forward, backward, optimizer of a transformer",
@@ -130,7 +122,7 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     check_places(args)
     device = device_of(args)
     from bench.harness.cli.once import measure_once
-    from bench.harness.model.measure_step import measure_step
+    from bench.harness.model.step import measure_step
 
     plans = plans_of(args, device.type)
     rows = [(blank_record(plan, provider, device), partial(measure_step, plan)) for plan, provider in plans]
@@ -249,19 +241,18 @@ def _mb(size_bytes: float | None) -> str:
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-    """Print the table of a run, then its memory and its FLOPs as predicted and as counted."""
+    """Print the table of a run, then its memory as predicted and as counted."""
     render_table(environment, records, console)
     measured = [record for record in records if record.status == "ok"]
-    memory = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
-    memory["allocator peak"] = [_mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]
-    flops = {title: [format_number(getattr(row, key) / 1e9, 6) for row in measured] for title, key in FLOPS.items()}
-    flops["off by"] = [str((row.counted_flops_estimated or 0) - (row.counted_flops or 0)) for row in measured]
-    for title, table in ((MEMORY_TITLE, memory), (FLOPS_TITLE, flops)) if measured else ():
-        shown = {name: cells for name, cells in table.items() if {*cells} != {ABSENT}}
-        leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
-        columns = [Column(name, shown[name], "right", turn) for name, turn in zip(shown, leaves, strict=True)]
-        console.print(f"\n{title}", markup=False, highlight=False, soft_wrap=True)
-        print_grid(console, [*_names(measured), *columns])
+    if not measured:
+        return
+    sizes = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
+    sizes["allocator peak"] = [_mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]
+    shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
+    leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
+    columns = [Column(title, shown[title], "right", turn) for title, turn in zip(shown, leaves, strict=True)]
+    console.print(f"\n{MEMORY_TITLE}", markup=False, highlight=False, soft_wrap=True)
+    print_grid(console, [*_names(measured), *columns])
     for note in dict.fromkeys(note for record in measured for note in record.notes):
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 

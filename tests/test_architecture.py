@@ -58,7 +58,8 @@ WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
-BUILT_ON_TORCH = {f"bench/harness/model/{name}.py" for name in ("measure_step", "step")} | {
+BUILT_ON_TORCH = {
+    "bench/harness/model/step.py",
     "bench/harness/transfer.py",
     "bench/harness/model/transformer.py",
     "bench/harness/profile/step.py",

@@ -162,13 +162,9 @@ class _Worker:
 
     def _received(self) -> Any:
         """Return the answer of a process that has sent it or ended."""
-        try:
+        with suppress(EOFError, OSError):  # it was killed while it sent
             if self._answers.poll():
                 return self._answers.recv()
-        except EOFError:
-            pass
-        except Exception as error:
-            raise WorkerError(f"the worker's answer cannot be read: {error}") from None
         self._process.join(KILL_TIMEOUT_S)
         raise WorkerError(how_it_ended(self._process.exitcode))
 
@@ -232,8 +228,7 @@ def how_it_ended(code: int | None) -> str:
         return "killed its parent process"
     if code >= 0:
         return f"ended its process with exit code {code} before there was a result, as os._exit does"
-    number = -code
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    if name == "SIGKILL":
-        return f"killed by {name}, which the system does when memory runs out"
-    return f"crashed: {name} ({(signal.strsignal(number) or 'no name').lower()})"
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL, which the system does when memory runs out"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"crashed: {name} ({(signal.strsignal(-code) or 'no name').lower()})"

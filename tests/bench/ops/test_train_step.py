@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bench.harness.device.device import cpu_device
 from bench.harness.model import step as training
-from bench.harness.model.measure_step import LiveBytes, counted_flops, memory_report
-from bench.harness.model.step import PhaseClock, TrainingStep, check_step
+from bench.harness.model.step import LiveBytes, PhaseClock, TrainingStep, check_step, counted_flops, memory_report
 from bench.harness.model.transformer import Transformer
 from bench.train_step import OPTIMIZER_NAMES, countable_flops, flops_of
 from roofline import estimate
@@ -130,7 +129,7 @@ PROFILED = """
 import sys
 sys.path[:0] = ["tests/bench/ops", "."]
 from test_train_step import MODELS, cpu_device, plan, TrainingStep, torch
-from bench.harness.model.measure_step import memory_report
+from bench.harness.model.step import memory_report
 from torch.profiler import ProfilerActivity, profile
 torch.set_num_threads(1)
 for model in ("gpt", "llama"):
