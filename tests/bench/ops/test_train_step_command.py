@@ -1,9 +1,8 @@
-"""`python -m bench.train_step` as a user sees it: table, JSON, bad input, what does not fit, Ctrl-C."""
+"""`python -m bench.train_step` as a user sees it: table, JSON, bad input, what does not fit."""
 
-import csv
-import io
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ import torch
 
 from bench.harness.device import device
 from bench.harness.measure import measure_row
-from bench.harness.model import step
-from bench.harness.timing import protocol
-from bench.train_step import EXAMPLES, build_parser, main, plans_of
+from bench.harness.model.step import TrainingStep
+from bench.train_step import EXAMPLES, build_parser, plans_of
 from results.store.runs import load_run
 from roofline.accounting.config.file import load_config
 from roofline.accounting.flops import train_flops
@@ -24,33 +22,27 @@ SMALL = ("--config", "small.json", "--shape", "2x32")
 KEYS = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 200}
 
 
+run = partial(commands.here, "train_step")
+
+
 @pytest.fixture(autouse=True)
-def quick(runs, tmp_path, monkeypatch):
-    commands.keep_ceilings(runs)
+def small(quick, one_thread, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(KEYS))
     monkeypatch.setattr(device.Device, "use", lambda self: torch.set_num_threads(1))
     monkeypatch.setattr(measure_row, "ON_THE_CLOCK", 0.0)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
-def run(*words):
-    try:
-        return main([*words, "--device", "cpu"])
-    except SystemExit as exit:
-        return exit.code
-
-
-def records_of(capsys, *words):
-    assert run(*SMALL, *words, "--format", "json") == 0
-    return json.loads(capsys.readouterr().out)["records"]
+@pytest.fixture
+def kept(runs):
+    """Return a function that returns the records of the only run."""
+    return lambda: load_run(commands.run_files(runs)[0]).records
 
 
 def test_json_has_phases_rates_memory_and_flops(capsys, runs):
-    (record,) = records_of(capsys, "--recipe", "fp32", "--checkpoint", "1", "--micro-batches", "2")
+    words = ("--recipe", "fp32", "--checkpoint", "1", "--micro-batches", "2", "--format", "json")
+    assert run(*SMALL, *words) == 0
+    (record,) = json.loads(capsys.readouterr().out)["records"]
     assert (record["op"], record["provider"], record["dtype"]) == ("train-step", "torch", "fp32")
     assert (record["shape"], record["case"]) == ({"b": 2, "s": 32}, "2x32")
     options = {"model": "small.json", "layers": 2, "recipe": "fp32", "checkpoint": "every-1", "micro_batches": 2}
@@ -98,14 +90,6 @@ def test_the_table_shows_steps_and_memory(capsys):
     assert "largest error" in err
 
 
-def test_csv_has_rates_of_steps(capsys):
-    assert run(*SMALL, "--recipe", "fp32", "--format", "csv", "-q") == 0
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert float(row["tokens_per_s"]) > 0
-    assert float(row["hfu"]) >= float(row["mfu"]) > 0
-    assert (row["option_recipe"], row["option_checkpoint"]) == ("fp32", "none")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -143,10 +127,10 @@ def test_bad_input_takes_one_line(capsys, words, said):
     assert said in err
 
 
-def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypatch, runs):
+def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypatch, kept):
     monkeypatch.setattr(device.Device, "free_bytes", lambda self: 40_000_000)
     assert run("--config", "small.json", "--shape", "1x16,512x64", "--recipe", "fp32") == 0
-    small, large = load_run(commands.run_files(runs)[0]).records
+    small, large = kept()
     assert (small.status, large.status) == ("ok", "skipped")
     assert large.reason.startswith("needs an estimated ")
     assert large.reason.endswith("the device has 40.00 MB free")
@@ -156,40 +140,32 @@ def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypat
     assert "needs an estimated" in capsys.readouterr().err
 
 
-def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monkeypatch, runs):
+def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monkeypatch, runs, kept):
     monkeypatch.setitem(commands.PEAKS_FLOPS_PER_S, "fp32", 1e6)
     commands.keep_ceilings(runs)
     assert run(*SMALL, "--recipe", "fp32") == 0
-    (record,) = load_run(commands.run_files(runs)[0]).records
+    (record,) = kept()
     assert record.status == "skipped"
     assert "s a step" in record.reason
     assert "--budget" in record.reason
 
 
-def test_a_wrong_gradient_is_invalid_and_never_timed(capsys, monkeypatch, runs):
-    right = step.TrainingStep.loss
-    monkeypatch.setattr(step.TrainingStep, "loss", lambda self, *tokens: right(self, *tokens) * 0.99)
-    assert run(*SMALL, "--recipe", "fp32") == 1
-    (record,) = load_run(commands.run_files(runs)[0]).records
-    assert record.status == "invalid"
-    assert record.reason.startswith("the gradient of ")
-    assert record.samples_s == ()
-    assert "the gradient of" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("right_calls", "reason"), [(0, "the gradient of "), (4, "after timing: the gradient of ")], ids=["always", "later"]
+)
+def test_a_wrong_gradient_is_invalid_and_has_no_time(monkeypatch, kept, right_calls, reason):
+    right, calls = TrainingStep.loss, []
 
-
-def test_a_step_that_goes_wrong_while_it_is_timed_is_invalid(monkeypatch, runs):
-    right, calls = step.TrainingStep.loss, []
-
-    def wrong_later(self, *tokens):
+    def wrong(self, *tokens):
         calls.append(1)
-        return right(self, *tokens) * (1.0 if len(calls) < 5 else 1.01)
+        return right(self, *tokens) * (1.0 if len(calls) <= right_calls else 1.01)
 
-    monkeypatch.setattr(step.TrainingStep, "loss", wrong_later)
+    monkeypatch.setattr(TrainingStep, "loss", wrong)
     assert run(*SMALL, "--recipe", "fp32") == 1
-    (record,) = load_run(commands.run_files(runs)[0]).records
+    (record,) = kept()
     assert (record.status, record.samples_s) == ("invalid", ())
-    assert record.reason.startswith("after timing: the gradient of ")
-    assert set(record.verified) == {"before", "after"}
+    assert record.reason.startswith(reason)
+    assert "before" in record.verified
 
 
 def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
@@ -214,8 +190,4 @@ def test_help_needs_no_torch_and_says_how_steps_are_counted():
         assert word in process.stdout
     for arguments, _ in EXAMPLES:
         assert f"python -m bench.train_step {arguments}" in process.stdout
-
-
-def test_every_example_passes_all_checks_that_come_before_torch():
-    for arguments, _ in EXAMPLES:
         assert plans_of(build_parser().parse_args(arguments.split()), "cpu")
