@@ -5,22 +5,19 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
-from kernels.audit import AuditError, output
-from results.show.terminal import TABLE_FORMATS, OutputError, Parser, fail, print_out, say
-
-INTERRUPTED = 130
+from kernels.audit import AuditError
+from results.show.terminal import INTERRUPTED, OK, TABLE_FORMATS, OutputError, Parser, fail, say
 
 EXAMPLES = """examples:
   python -m kernels list                                    every operation and version
   python -m kernels audit gelu --arch sm_90                 all versions of one operation on a Hopper GPU
   python -m kernels audit norm/v2 --dtype bf16 --format md
   python -m kernels audit matmul --arch sm_90 --sass        the loop that takes the time, as machine code
-  python -m kernels audit --check                           compare the quick set with the recorded figures
   python -m kernels audit --all                             every variant there is
   python -m kernels audit mine.py:scale_kernel --signature 'x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32' \\
       --constexpr BLOCK=1024 --elements 1024 --bytes 4096
 
-exit codes: 0 done, 1 --check found something worse, 2 a wrong value, 130 interrupted
+exit codes: 0 done, 2 a wrong value, 130 interrupted
 """
 
 AUDIT = """Compile kernels ahead of time, for GPUs that need not be here, and read the machine code. Nothing is run.
@@ -40,7 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = _parser().parse_args(argv)
     try:
-        return args.run(args)
+        if importlib.util.find_spec("triton") is None:
+            raise AuditError("the kernels need Triton, which is not installed; there are wheels for Linux only")
+        from kernels.audit import command
+
+        if args.prog.endswith("audit"):
+            command.audit(args)
+        else:
+            command.show_versions(args)
+        return OK
     except (AuditError, OutputError) as error:
         return fail(args.prog, error)
     except KeyboardInterrupt:
@@ -57,9 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     show = commands.add_parser("list", help="families, operations, versions", description="Print the shipped kernels.")
     show.add_argument("--format", choices=TABLE_FORMATS, default="table")
-    show.set_defaults(run=_list, prog=show.prog)
+    show.set_defaults(prog=show.prog)
     audit = commands.add_parser("audit", help="compile and read the machine code", description=AUDIT, epilog=EXAMPLES)
-    audit.set_defaults(run=_audit, prog=audit.prog)
+    audit.set_defaults(prog=audit.prog)
     _add_choices(audit)
     _add_own_kernel(audit)
     return parser
@@ -85,8 +90,6 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the machine code of the loop that takes the time, or of the longest path without a loop",
     )
-    audit.add_argument("--check", action="store_true", help="exit with 1 where a figure is worse than the recorded one")
-    audit.add_argument("--record", action="store_true", help="record the figures of the quick set for --check")
 
 
 def _add_own_kernel(audit: argparse.ArgumentParser) -> None:
@@ -119,32 +122,6 @@ def _warps(text: str) -> int:
     if warps not in (1, 2, 4, 8, 16, 32):  # CUDA C++ Programming Guide: at most 1024 threads; Triton: a power of two
         raise argparse.ArgumentTypeError(f"'{text}' is no number of warps; allowed are 1, 2, 4, 8, 16 and 32")
     return warps
-
-
-def _require_triton() -> None:
-    """Refuse what reads or compiles kernels where they cannot be imported.
-
-    Raises:
-        AuditError: Triton is not installed.
-    """
-    if importlib.util.find_spec("triton") is None:
-        raise AuditError("the kernels need Triton, which is not installed; there are wheels for Linux only")
-
-
-def _list(args: argparse.Namespace) -> int:
-    _require_triton()
-    from kernels.audit import catalog
-
-    rows = catalog.by_version() if args.format in ("table", "md") else catalog.listing()
-    print_out(output.render(rows, args.format, tuple(rows[0]), {}))
-    return 0
-
-
-def _audit(args: argparse.Namespace) -> int:
-    _require_triton()
-    from kernels.audit.command import run
-
-    return run(args)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A measured kernel must do exactly what its caller asked for. So a tensor of the 
 in one line: a silent `.contiguous()` would add the time of a copy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -12,7 +12,10 @@ from typing import Any
 import torch
 import triton
 
-DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}  # with Triton's name of each
+DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+"""The dtypes of most kernels, with Ridgepoint's name of each."""
+TRITON_TYPES = {"tf32": "fp32", "fp8e4m3": "fp8e4nv", "fp8e5m2": "fp8e5", "int8": "i8", "int32": "i32"}
+"""Triton's name of a dtype, if it differs from Ridgepoint's."""
 ALIGNMENT_BYTES = 16  # the widest access of one thread, and what Triton takes as known of an aligned pointer
 INTERPRETED: bool = triton.knobs.runtime.interpret  # read when a kernel is decorated, so it cannot change later
 
@@ -86,11 +89,12 @@ class Variant:
             self.kernel[(programs,)](*arguments, **self.constants, **self.options)
 
 
-def require_tensors(label: str, **tensors: torch.Tensor) -> None:
+def require_tensors(label: str, *, dtypes: Collection[torch.dtype] = DTYPES.keys(), **tensors: torch.Tensor) -> None:
     """Refuse tensors that do not share one supported dtype and one device, or that are not aligned.
 
     Args:
         label: Operation and version, the opening words of the message.
+        dtypes: Those that are supported.
         tensors: The operands by the name the message gives them. The first sets dtype and device.
 
     Raises:
@@ -98,21 +102,46 @@ def require_tensors(label: str, **tensors: torch.Tensor) -> None:
     """
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
-        if tensor.dtype not in DTYPES:
-            allowed = ", ".join(str(dtype) for dtype in DTYPES)
-            raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; allowed are {allowed}")
+        _require_tensor(label, name, tensor)
+        if tensor.dtype not in dtypes:
+            raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; allowed are {', '.join(map(str, dtypes))}")
         if tensor.dtype != first.dtype:
             raise ValueError(f"{label}: {name} has dtype {tensor.dtype}, {first_name} {first.dtype}; use one dtype")
-        if tensor.device != first.device:
-            raise ValueError(f"{label}: {name} is on {tensor.device}, {first_name} on {first.device}; use one device")
-        if tensor.device.type != "cuda" and not INTERPRETED:
-            raise ValueError(f"{label}: {name} is on {tensor.device}; Triton needs a GPU, device 'cuda'")
-        _require_aligned(label, name, tensor)
+        _require_place(label, name, tensor, (first_name, first))
 
 
-def _require_aligned(label: str, name: str, tensor: torch.Tensor) -> None:
+def require_companion(
+    label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, like: tuple[str, torch.Tensor]
+) -> None:
+    """Refuse a tensor, such as labels, that does not have the dtype that its meaning needs.
+
+    Args:
+        label: Operation and version, the opening words of the message.
+        name: What the message calls the tensor.
+        tensor: The tensor.
+        dtype: The dtype needed.
+        like: The name of an operand on the device needed, and the operand.
+
+    Raises:
+        ValueError: One line that says what the tensor is and what is needed.
+    """
+    _require_tensor(label, name, tensor)
+    if tensor.dtype != dtype:
+        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
+    _require_place(label, name, tensor, like)
+
+
+def _require_tensor(label: str, name: str, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"{label}: {name} is of type {type(value).__name__}; pass a torch tensor")
+
+
+def _require_place(label: str, name: str, tensor: torch.Tensor, like: tuple[str, torch.Tensor]) -> None:
+    """Refuse a tensor that is on another device than `like`, on no GPU, or not aligned."""
+    if tensor.device != like[1].device:
+        raise ValueError(f"{label}: {name} is on {tensor.device}, {like[0]} on {like[1].device}; use one device")
+    if tensor.device.type != "cuda" and not INTERPRETED:
+        raise ValueError(f"{label}: {name} is on {tensor.device}; Triton needs a GPU, device 'cuda'")
     past = tensor.data_ptr() % ALIGNMENT_BYTES
     if past:
         raise ValueError(
@@ -143,30 +172,6 @@ def require_shape(label: str, name: str, tensor: torch.Tensor, shape: Sequence[i
     """
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{label}: {name} has shape {tuple(tensor.shape)}; the other operands need {tuple(shape)}")
-
-
-def require_companion(
-    label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, like: tuple[str, torch.Tensor]
-) -> None:
-    """Refuse a tensor, such as labels, that does not have the dtype that its meaning needs.
-
-    Args:
-        label: Operation and version, the opening words of the message.
-        name: What the message calls the tensor.
-        tensor: The tensor.
-        dtype: The dtype needed.
-        like: An operand on the device needed, and its name.
-
-    Raises:
-        ValueError: One line that says what the tensor is and what is needed.
-    """
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
-    if tensor.dtype != dtype:
-        raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
-    if tensor.device != like[1].device:
-        raise ValueError(f"{label}: {name} is on {tensor.device}, {like[0]} on {like[1].device}; use one device")
-    _require_aligned(label, name, tensor)
 
 
 def row_stride(label: str, name: str, matrix: torch.Tensor, axes: str = "(m, n)", of_one_row: int | None = None) -> int:

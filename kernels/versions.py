@@ -1,6 +1,7 @@
 """Which versions of which families there are, by the names of their files; nothing is imported to find out.
 
-A family is a folder of this package, a version one file `vN_<what_changed>.py` in it. Each version file has
+A family is a folder of this package, a version one file `vN_<what_changed>.py` in it; a family of `CALIBRATION` is one
+file with its version 1. Each of these files has
 
     KERNELS     launchers by the name of the operation, `launcher(*inputs, out=...)`
     variants    `variants(arch)`: every `Variant` it would compile for an architecture, 80 for sm_80
@@ -14,16 +15,21 @@ from importlib.util import resolve_name
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+CALIBRATION = ("bandwidth", "fma", "launch_floor")
+"""Families of one version, which measure ceilings and compute no operation of `bench`."""
 VERSION_FILE = re.compile(r"(v[1-9]\d*)_\w+\.py")
 
 
 def families() -> list[str]:
     """Return the names of all families, sorted."""
-    return sorted(folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and modules(folder.name))
+    folders = [folder.name for folder in PACKAGE.iterdir() if folder.is_dir() and modules(folder.name)]
+    return sorted([*folders, *CALIBRATION])
 
 
 def modules(family: str) -> dict[str, str]:
     """Return the versions of a family, oldest first: `v1` to the name of its module. An unknown family has none."""
+    if family in CALIBRATION:
+        return {"v1": f"kernels.{family}"}
     found = {}
     for path in (PACKAGE / family).glob("v*_*.py"):
         match = VERSION_FILE.fullmatch(path.name)

@@ -67,14 +67,14 @@ def errors(tmp_path):
 
 SLOW_COMPILER = """
 import os, pathlib, time
-from kernels.audit import compiling
+from kernels.audit import rows
 
 def compile_ahead(source, arch, options):
     folder = pathlib.Path(os.environ["AT_WORK"])
     (folder / str(os.getpid())).touch()
     time.sleep(1000)
 
-compiling.compile_ahead = compile_ahead
+rows.compile_ahead = compile_ahead
 """
 """In place of the compiler, in every process of the command."""
 

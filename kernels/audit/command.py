@@ -1,25 +1,61 @@
-"""What `python -m kernels audit` does once its arguments are read; imported late, because Triton takes long."""
+"""The commands `list` and `audit` once their arguments are read; imported late, because Triton takes long."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import triton
 
-from kernels import launch, workers
-from kernels.audit import AuditError, catalog, compiling, golden, limits, output, rows, user_kernel
+from kernels import launch, precompile
+from kernels.audit import AuditError, catalog, limits, rows, user_kernel
+from results.show.export import Table
+from results.show.grid import Column, print_grid
 from results.show.terminal import print_out, say
 
 OF_FILES = ("signature", "constexpr", "num_warps", "num_stages", "elements", "bytes")
 """Options of a kernel of the user's own."""
-OF_SHIPPED = ("dtype", "version", "all", "check", "record")
+OF_SHIPPED = ("dtype", "version", "all")
 """Options of the shipped kernels."""
 
+TITLES = {
+    "shape_class": "shapes",
+    "registers": "regs",
+    "stack_bytes": "stack",
+    "spill_bytes": "spills",
+    "shared_bytes": "shared",
+    "load_bits": "load",
+    "store_bits": "store",
+    "instructions": "inst",
+    "instructions_per_element": "inst/elem",
+    "issue_budget_instructions_per_element": "budget",
+    "double_precision": "fp64",
+}
+"""What a column is called in the table, where its key is long."""
 
-def run(args: argparse.Namespace) -> int:
+AUDIT_COLUMNS = (
+    *("kernel", "version", "arch", "dtype", "part", "shape_class", "registers", "stack_bytes", "spill_bytes"),
+    *("shared_bytes", "occupancy", "load_bits", "store_bits", "mma", "instructions", "instructions_per_element"),
+    *("issue_budget_instructions_per_element", "double_precision", "bound"),
+)
+LEAVING = (
+    *("double_precision", "issue_budget_instructions_per_element", "stack_bytes", "shared_bytes", "instructions"),
+    *("store_bits", "part", "mma", "load_bits", "shape_class"),
+)
+"""Which columns a narrow terminal does without, in this order."""
+GOING_BELOW = ("dtypes", "ops")
+"""Which columns join the note below their row, in this order."""
+NOTE = "change"
+"""The column that stands below its row where it has no room."""
+
+
+def show_versions(args: argparse.Namespace) -> None:
+    """Print the shipped kernels."""
+    found = catalog.by_version() if args.format in ("table", "md") else catalog.listing()
+    print_out(render(found, args.format, tuple(found[0]), {}))
+
+
+def audit(args: argparse.Namespace) -> None:
     """Audit what was asked for and print it.
-
-    Returns:
-        0, or 1 if `--check` found that something got worse.
 
     Raises:
         AuditError: What the user can put right.
@@ -32,17 +68,11 @@ def run(args: argparse.Namespace) -> int:
         raise AuditError(f"{own[0]} is a kernel of your own; leave out other names and {', '.join(refused)}")
     if refused:
         raise AuditError(f"{refused[0]} is for a kernel of your own, path/to/file.py:kernel")
-    if args.record and (args.names or args.arch or args.dtype or args.version or args.all):
-        raise AuditError("--record records the quick set; leave out names, --arch, --dtype, --version and --all")
     found = _own_kernel(own[0], args) if own else rows.audit_all(_selected(args))
     _print(found, args)
     for row in found:
         if row["obstacle"]:
             say(f"{rows.key_of(row)}: does not launch: a program needs too much of: {row['obstacle']}")
-    if args.record:
-        golden.record(found)
-        say(f"recorded {len(found)} rows in {golden.FILE}")
-    return _check(found) if args.check else 0
 
 
 def _arches(args: argparse.Namespace, allowed: Sequence[int]) -> list[int]:
@@ -65,8 +95,8 @@ def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
     variant, source = user_kernel.variant(
         kernel, module, args.signature or "", args.constexpr or "", options, args.elements or 0, args.bytes
     )
-    with workers.told_if_slow(f"compiling {name}"):
-        compiled = {arch: compiling.compile_ahead(source, arch, options) for arch in arches}
+    with precompile.said_if_slow(f"compiling {name}"):
+        compiled = {arch: rows.compile_ahead(source, arch, options) for arch in arches}
         return [rows.row(name, None, variant, binary, arch) for arch, binary in compiled.items()]
 
 
@@ -79,22 +109,56 @@ def _print(found: Sequence[rows.Row], args: argparse.Namespace) -> None:
             print_out("\n".join([heading, *listing]) + "\n\n")
         return
     environment = {"triton": triton.__version__, "ptxas": {row["arch"]: row["ptxas"] for row in found}}
-    print_out(output.render(found, args.format, output.AUDIT_COLUMNS, environment))
+    print_out(render(found, args.format, AUDIT_COLUMNS, environment))
     if args.format == "table":
         versions = ", ".join(f"ptxas {version} for {arch}" for arch, version in environment["ptxas"].items())
         say(f"{len(found)} rows; Triton {triton.__version__}, {versions}; nothing here was run or timed")
 
 
-def _check(found: Sequence[rows.Row]) -> int:
-    recorded = golden.load()
-    if not golden.is_same_triton(recorded):
-        say(
-            f"recorded figures are of Triton {recorded['triton']}, this is {triton.__version__}: registers and "
-            "instructions are not compared; spills, widths and tensor-core instructions are"
+def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
+    """Return rows as text.
+
+    Args:
+        rows: The same keys in each.
+        how: One of `TABLE_FORMATS`.
+        columns: Those of the table and of Markdown; the other formats have all.
+        environment: What the rows have in common, for JSON.
+    """
+    used = [name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)]
+    table = Table(
+        rows=lambda: [{key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows],
+        columns=columns,
+        titles=used,
+        shown=lambda: [{TITLES.get(name, name): _shown(name, row[name]) for name in used} for row in rows],
+        document=lambda: {"environment": dict(environment), "rows": list(rows)},
+        draw=lambda console: _print_table(console, rows, used),
+    )
+    return table.render(how)
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(value)
+    if name == "occupancy":
+        return f"{100 * value:.0f}%"
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    return str(value)
+
+
+def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    columns = [
+        Column(
+            TITLES.get(name, name),
+            [_shown(name, row[name]) for row in rows],
+            "right" if all(isinstance(row[name], int | float | None) for row in rows) else "left",
+            leaves=LEAVING.index(name) + 1 if name in LEAVING else 0,
+            goes_below=GOING_BELOW.index(name) + 1 if name in GOING_BELOW else 0,
+            heads=name == "kernel",
         )
-    worse = golden.compare(found, recorded)
-    for line in worse:
-        say(f"worse: {line}")
-    compared = sum(rows.key_of(row) in recorded["rows"] for row in found)
-    say(f"{compared} of {len(found)} rows have recorded figures" + ("" if worse else "; none is worse"))
-    return 1 if worse else 0
+        for name in names
+        if name != NOTE
+    ]
+    print_grid(console, columns, [row[NOTE] for row in rows] if NOTE in names else (), NOTE)

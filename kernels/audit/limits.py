@@ -8,14 +8,13 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernels.audit.compiling import WARP_SIZE
-
 GPU_FILES = Path(__file__).resolve().parents[2] / "roofline" / "gpus"
 
 LANES_A_CLOCK = 128
 """Threads a multiprocessor issues an instruction for in one clock: four schedulers, a warp of 32 each, from sm_80 to
 sm_120. Source: CUDA C++ Programming Guide, "Compute Capabilities", Architecture."""
 
+WARP_SIZE = 32
 PROGRAM_THREADS = 1024  # the most of one program
 REGISTERS = 2**16  # of a multiprocessor
 REGISTER_UNIT = 256  # registers are given to a warp in units of this size

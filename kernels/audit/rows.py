@@ -1,16 +1,25 @@
-"""One row of the audit: what is known of one kernel, version, architecture and dtype once it is compiled."""
+"""A row of the audit: a kernel compiled ahead of time for a GPU that need not be present, and what is known of it.
 
+Everything is compiled as a launch would: pointers are known to be aligned, a whole number that the kernel lets Triton
+specialize is known to be a multiple of 16, and one that it does not is not known at all.
+"""
+
+import contextlib
+import functools
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
-from kernels import workers
-from kernels.audit import AuditError, compiling, hot_path, limits, sass
+from kernels import precompile
+from kernels.audit import AuditError, hot_path, limits, sass
 from kernels.audit.catalog import Choice
-from kernels.launch import Variant
+from kernels.launch import ALIGNMENT_BYTES, TRITON_TYPES, Variant
 
 Row = dict[str, Any]
 """What the compiler made of a variant; see `row` for the keys."""
@@ -23,6 +32,70 @@ FEW = 6
 
 PTX_TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 PTX_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
+
+
+def ast_source(
+    kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], divisible: Collection[str]
+) -> ASTSource:
+    """Return what Triton compiles.
+
+    Args:
+        kernel: A `triton.jit` function.
+        types: Triton type of each runtime argument by name.
+        constants: All other arguments by name.
+        divisible: Arguments known to be multiples of 16, in bytes for a pointer.
+    """
+    names = [parameter.name for parameter in kernel.params]
+    signature = {name: types.get(name, "constexpr") for name in names}
+    known = [["tt.divisibility", ALIGNMENT_BYTES]]
+    attrs = {(index,): known for index, name in enumerate(names) if name in divisible}
+    return ASTSource(fn=kernel, signature=signature, constexprs=dict(constants), attrs=attrs)
+
+
+def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True) -> ASTSource:
+    """Return the source of a variant with the types that a launch would have.
+
+    Args:
+        variant: As launched.
+        integers: Triton type of whole numbers that `variant.types` does not name.
+        known_sizes: Whether whole numbers that Triton may specialize are multiples of 16.
+    """
+    types, divisible = {}, set()
+    for parameter in variant.kernel.params:
+        name = parameter.name
+        if name in variant.constants:
+            continue
+        own = f"*{TRITON_TYPES.get(variant.dtype, variant.dtype)}" if name.endswith("_ptr") else integers
+        types[name] = variant.types.get(name, own)
+        is_integer = re.fullmatch(r"[iu](32|64)", types[name])
+        if types[name].startswith("*") or (is_integer and known_sizes and not parameter.do_not_specialize):
+            divisible.add(name)
+    return ast_source(variant.kernel, types, variant.constants, divisible)
+
+
+def compile_ahead(source: ASTSource, arch: int, options: Mapping[str, Any]) -> Any:
+    """Return what Triton compiles a source to for `sm_<arch>`.
+
+    Raises:
+        AuditError: It does not compile; the line is the compiler's own.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what `tl.static_print` prints is not part of the output
+            return triton.compile(source, target=GPUTarget("cuda", arch, limits.WARP_SIZE), options=dict(options))
+    except Exception as error:  # Triton has no common class for what goes wrong in a compiler
+        message = getattr(error, "error_message", None) or str(error.__cause__ or error)
+        lines = [text.strip() for text in message.splitlines() if text.strip()] or [type(error).__name__]
+        reason = next((text for text in lines if "error" in text.lower()), lines[0])[:300]
+        raise AuditError(f"{source.fn.fn.__name__} does not compile for sm_{arch}: {reason}") from error
+
+
+@functools.cache
+def ptxas_version(arch: int) -> str:
+    """Return the version of the assembler Triton uses for an architecture, such as `12.9.86`."""
+    from triton.backends.nvidia.compiler import get_ptxas_version
+
+    found = re.search(r"V([\d.]+)", get_ptxas_version(arch))
+    return found[1] if found else "unknown"
 
 
 def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch: int) -> Row:
@@ -54,7 +127,7 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
     ptx = compiled.asm["ptx"]
     # More than 32 times `num_warps` if warps are specialized.
     found_threads = PTX_THREADS.search(ptx)
-    threads = int(found_threads[1]) if found_threads else compiling.WARP_SIZE * compiled.metadata.num_warps
+    threads = int(found_threads[1]) if found_threads else limits.WARP_SIZE * compiled.metadata.num_warps
     shared_bytes = binary.shared_bytes + compiled.metadata.shared
     columns = getattr(compiled.metadata, "tmem_size", 0) or 0
     fitting = limits.programs_by(arch, binary.registers, shared_bytes, threads, columns)
@@ -92,7 +165,7 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
         "double_precision": sum(item.is_double for item in binary.instructions),
         "gpu": limits.MULTIPROCESSORS[arch].gpu,
         "triton": triton.__version__,
-        "ptxas": compiling.ptxas_version(arch),
+        "ptxas": ptxas_version(arch),
         "target": PTX_TARGET.search(ptx)[1],
         "listing": list(map(str, path.instructions)),
     }
@@ -119,19 +192,14 @@ def key_of(item: Row) -> str:
     return " | ".join(word for word in words if word)
 
 
-def audit(choices: Sequence[Choice]) -> list[Row]:
-    """Compile shipped variants in this process and return their rows.
+def audit(choice: Choice) -> Row:
+    """Compile a shipped variant in this process and return its row.
 
     Raises:
-        AuditError: One of them does not compile.
+        AuditError: It does not compile.
     """
-    found = []
-    for choice in choices:
-        variant = choice.variant
-        source = compiling.source_of(variant)
-        compiled = compiling.compile_ahead(source, choice.arch, variant.options)
-        found.append(row(choice.kernel, choice.version.name, variant, compiled, choice.arch))
-    return found
+    compiled = compile_ahead(source_of(choice.variant), choice.arch, choice.variant.options)
+    return row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
 
 
 def audit_all(choices: Sequence[Choice]) -> list[Row]:
@@ -141,13 +209,12 @@ def audit_all(choices: Sequence[Choice]) -> list[Row]:
         AuditError: One of them does not compile, or the processes that compile are ended from outside.
     """
     if len(choices) <= FEW:
-        with workers.told_if_slow(f"compiling {len(choices)} kernels"):
-            return sorted(audit(choices), key=_place)
-    found = workers.in_processes(audit, [[choice] for choice in choices], workers.cores())
+        with precompile.said_if_slow(f"compiling {len(choices)} kernels"):
+            return sorted(map(audit, choices), key=_place)
     try:
-        return sorted((item for rows in found for item in rows), key=_place)
+        return sorted(precompile.in_processes(audit, choices), key=_place)
     except BrokenProcessPool as error:
-        raise AuditError(workers.ENDED) from error
+        raise AuditError(precompile.ENDED) from error
 
 
 def _place(item: Row) -> tuple[Any, ...]:

@@ -27,8 +27,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from kernels.audit import AuditError
-from kernels.audit.compiling import TRITON_TYPES, ast_source
-from kernels.launch import Variant
+from kernels.audit.rows import ast_source
+from kernels.launch import TRITON_TYPES, Variant
 
 SCALARS = (
     *("i1", "i8", "i16", "i32", "i64", "u1", "u8", "u16", "u32", "u64"),

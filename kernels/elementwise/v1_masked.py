@@ -41,12 +41,11 @@ of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inpu
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 
-from kernels.elementwise.operands import launchers
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.elementwise.operands import launchers, variants_of
+from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
 BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program, if it were wide
@@ -245,23 +244,7 @@ OPS = {  # kernel, formula, and the names that messages give the inputs of one s
     "dropout": (random_kernel, dropout, ("x",)),
 }
 
-
-def _variant(op: str, dtype: torch.dtype) -> Variant:
-    kernel, formula, names = OPS[op]
-    block = BLOCK_BYTES // dtype.itemsize
-    return Variant(
-        kernel=kernel,
-        constants={"FORMULA": formula, "BLOCK": block},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
-        op=op,
-        dtype=DTYPES[dtype],
-        types={"seed_ptr": "*i64"} if kernel is random_kernel else {},
-        elements=block,
-        bytes=(len(names) + 1) * block * dtype.itemsize,  # a bias or a seed comes from the cache
-    )
-
-
-VARIANTS: dict[tuple[str, torch.dtype], Variant] = {(op, dtype): _variant(op, dtype) for op in OPS for dtype in DTYPES}
+VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
@@ -269,10 +252,4 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
-    n = out.numel()
-    variant = VARIANTS[op, out.dtype]
-    variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
-
-
-KERNELS: dict[str, Callable[..., None]] = launchers("v1", {op: names for op, (*_, names) in OPS.items()}, _launch)
+KERNELS: dict[str, Callable[..., None]] = launchers("v1", OPS, VARIANTS, triton.cdiv)

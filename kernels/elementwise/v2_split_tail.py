@@ -14,21 +14,18 @@ What it leaves out: instruction issue. erf-GELU in bf16 compiles to 37 instructi
 that moves 3 TB/s has issue slots for about 40; dropout to more than there are slots for. A bias whose length is no
 multiple of 16 is fetched element by element, from cache. The tail's narrow accesses take registers from every
 block, 26 where the full path of `copy` needs 14.
-What the formula leaves out: 1 + erf cancels in the negative tail. The absolute error of GELU stays below
-|x| 2^-22, but below x = -5 few digits of the result are right. GELU of -infinity is NaN. Where exp leaves the range
-of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
+What the formulas leave out is what those of version 1 do.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 
-from kernels.elementwise.operands import launchers
+from kernels.elementwise.operands import launchers, variants_of
 from kernels.elementwise.v1_masked import OPS as FIRST_OPS
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
 BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program
@@ -143,23 +140,7 @@ OPS = {  # kernel, formula of version 1, and the names that messages give the in
     for op, (_, formula, names) in FIRST_OPS.items()
 }
 
-
-def _variant(op: str, dtype: torch.dtype) -> Variant:
-    kernel, formula, names = OPS[op]
-    block = BLOCK_BYTES // dtype.itemsize
-    return Variant(
-        kernel=kernel,
-        constants={"FORMULA": formula, "BLOCK": block},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
-        op=op,
-        dtype=DTYPES[dtype],
-        types={"seed_ptr": "*i64"} if kernel is random_kernel else {},
-        elements=block,
-        bytes=(len(names) + 1) * block * dtype.itemsize,  # a bias or a seed comes from the cache
-    )
-
-
-VARIANTS: dict[tuple[str, torch.dtype], Variant] = {(op, dtype): _variant(op, dtype) for op in OPS for dtype in DTYPES}
+VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
@@ -167,10 +148,4 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
-    n = out.numel()
-    variant = VARIANTS[op, out.dtype]
-    variant.launch(triton.cdiv(n, variant.constants["BLOCK"]), *inputs, out, n, *sizes)
-
-
-KERNELS: dict[str, Callable[..., None]] = launchers("v2", {op: names for op, (*_, names) in OPS.items()}, _launch)
+KERNELS: dict[str, Callable[..., None]] = launchers("v2", OPS, VARIANTS, triton.cdiv)

@@ -37,13 +37,12 @@ overlap one in part.
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 
-from kernels.elementwise.operands import launchers
+from kernels.elementwise.operands import launchers, variants_of
 from kernels.elementwise.v1_masked import add, copy, mul, relu, triad
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
 ACCESSES = 2  # widest accesses of one thread for each operand, in flight at once
@@ -270,22 +269,7 @@ OPS = {  # kernel, formula, and the names that messages give the inputs of one s
 }
 
 
-def _variant(op: str, dtype: torch.dtype) -> Variant:
-    kernel, formula, names = OPS[op]
-    block = BLOCK_BYTES // dtype.itemsize
-    return Variant(
-        kernel=kernel,
-        constants={"FORMULA": formula, "BLOCK": block},
-        options={"num_warps": WARPS, "enable_fp_fusion": True},
-        op=op,
-        dtype=DTYPES[dtype],
-        types={"seed_ptr": "*i64"} if kernel is random_kernel else {},
-        elements=block,
-        bytes=(len(names) + 1) * block * dtype.itemsize,  # a bias or a seed comes from the cache
-    )
-
-
-VARIANTS: dict[tuple[str, torch.dtype], Variant] = {(op, dtype): _variant(op, dtype) for op in OPS for dtype in DTYPES}
+VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
@@ -293,11 +277,8 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _launch(op: str, inputs: tuple[torch.Tensor, ...], out: torch.Tensor, *sizes: int) -> None:
-    n = out.numel()
-    variant = VARIANTS[op, out.dtype]
-    blocks = triton.cdiv(n // WHOLE.value * WHOLE.value, variant.constants["BLOCK"])
-    variant.launch(blocks + (n % WHOLE.value > 0), *inputs, out, n, *sizes)
+def _programs(n: int, block: int) -> int:
+    return triton.cdiv(n // WHOLE.value * WHOLE.value, block) + (n % WHOLE.value > 0)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v3", {op: names for op, (*_, names) in OPS.items()}, _launch)
+KERNELS: dict[str, Callable[..., None]] = launchers("v3", OPS, VARIANTS, _programs)

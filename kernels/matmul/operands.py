@@ -17,7 +17,6 @@ DTYPES = {
     torch.float8_e4m3fn: "fp8e4m3",
     torch.float8_e5m2: "fp8e5m2",
 }
-TRITON_TYPES = {"tf32": "fp32", "int8": "i8", "fp8e4m3": "fp8e4nv", "fp8e5m2": "fp8e5"}  # where the name differs
 OUTPUTS = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.bfloat16, torch.float8_e5m2: torch.bfloat16}
 SCALES = ("scale_a", "scale_b")
 LAYOUTS = ("nn", "nt", "tn")
@@ -64,7 +63,7 @@ class Operands:
 
 def triton_type(dtype: str) -> str:
     """Return Triton's name of a dtype, `fp8e4nv` for `fp8e4m3`."""
-    return TRITON_TYPES.get(dtype, dtype)
+    return launch.TRITON_TYPES.get(dtype, dtype)
 
 
 def output_type(dtype: str) -> str:
@@ -90,8 +89,14 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
     Raises:
         ValueError: One line that says which operand, what it is and what is allowed.
     """
-    _require_places(label, {"a": a, "b": b, "out": out})
-    _require_dtypes(label, a, b, scales, out)
+    launch.require_tensors(label, dtypes=DTYPES, a=a, b=b)
+    launch.require_companion(label, "out", out, OUTPUTS.get(a.dtype, a.dtype), ("a", a))
+    for name, tensor in {"a": a, "b": b, "out": out}.items():
+        if tensor.dim() not in (2, 3):
+            raise ValueError(
+                f"{label}: {name} has shape {tuple(tensor.shape)}; 2 dimensions are needed, 3 with a batch"
+            )
+    _require_scales(label, a, scales)
     (*batch_shape, m, k), n = a.shape, b.shape[-1]
     launch.require_shape(label, "b", b, (*batch_shape, k, n))
     launch.require_shape(label, "out", out, (*batch_shape, m, n))
@@ -132,38 +137,7 @@ def refuse_dtype(label: str, dtype: str, arch: int, allowed: str) -> ValueError:
     return ValueError(f"{label}: no kernel for {dtype} on sm_{arch}; {allowed}")
 
 
-def _require_places(label: str, tensors: dict[str, torch.Tensor]) -> None:
-    """Refuse what is no aligned tensor of two or three dimensions on one GPU."""
-    first = tensors["a"]
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{label}: {name} is of type {type(tensor).__name__}; pass a torch tensor")
-        if tensor.device != first.device:
-            raise ValueError(f"{label}: {name} is on {tensor.device}, a on {first.device}; use one device")
-        if tensor.device.type != "cuda" and not launch.INTERPRETED:
-            raise ValueError(f"{label}: {name} is on {tensor.device}; Triton needs a GPU, device 'cuda'")
-        if tensor.dim() not in (2, 3):
-            raise ValueError(
-                f"{label}: {name} has shape {tuple(tensor.shape)}; 2 dimensions are needed, 3 with a batch"
-            )
-        past = tensor.data_ptr() % launch.ALIGNMENT_BYTES
-        if past:
-            raise ValueError(
-                f"{label}: {name} starts {past} bytes past a multiple of {launch.ALIGNMENT_BYTES}; "
-                "pass a tensor that is no offset view"
-            )
-
-
-def _require_dtypes(
-    label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor
-) -> None:
-    if a.dtype not in DTYPES:
-        raise ValueError(f"{label}: a has dtype {a.dtype}; allowed are {', '.join(map(str, DTYPES))}")
-    if b.dtype != a.dtype:
-        raise ValueError(f"{label}: b has dtype {b.dtype}, a {a.dtype}; use one dtype")
-    wanted = OUTPUTS.get(a.dtype, a.dtype)
-    if out.dtype != wanted:
-        raise ValueError(f"{label}: out has dtype {out.dtype}; operands of {a.dtype} need {wanted}")
+def _require_scales(label: str, a: torch.Tensor, scales: tuple[torch.Tensor, ...]) -> None:
     needed = 2 if DTYPES[a.dtype].startswith("fp8") else 0
     if len(scales) != needed:
         raise ValueError(f"{label}: {len(scales)} scales with operands of {a.dtype}; {needed} are needed")

@@ -8,7 +8,9 @@ where such a tile spills registers or exceeds shared memory when compiled, the n
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import triton.language as tl
 
 from kernels.matmul.operands import Operands
 
@@ -54,6 +56,18 @@ def sizes(table: Table, arch: int, dtype: str) -> Sizes:
         return {}
     found = table.get(column, {}).get(dtype, {})
     return found if arch in WHOLE_TABLE else dict(list(found.items())[-1:])
+
+
+def constants_of(dtype: str, layout: str) -> dict[str, Any]:
+    """Return the compile-time arguments of a product that do not depend on the tile."""
+    return {
+        "A_TRANSPOSED": layout[0] == "t",
+        "B_TRANSPOSED": layout[1] == "t",
+        "PRECISION": "tf32" if dtype == "tf32" else "ieee",
+        "ACCUMULATOR": tl.int32 if dtype == "int8" else tl.float32,
+        "GROUP_M": GROUP_M,
+        **({} if dtype.startswith("fp8") else {"scale_a_ptr": None, "scale_b_ptr": None}),
+    }
 
 
 def size_class(found: Sizes, operands: Operands) -> str:

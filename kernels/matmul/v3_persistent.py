@@ -48,7 +48,7 @@ from kernels.matmul.operands import (
     refuse_dtype,
     triton_type,
 )
-from kernels.matmul.tiles import GROUP_M, Sizes, Table, Tile, size_class, sizes
+from kernels.matmul.tiles import Sizes, Table, Tile, constants_of, size_class, sizes
 
 LABEL = "matmul v3"
 FP32_80 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -178,26 +178,12 @@ def tiles_for(arch: int, dtype: str, unit: int) -> Sizes:
     return SHIFTED_FP32 if dtype == "fp32" else SHIFTED
 
 
-def _constants(dtype: str, layout: str, unit: int) -> dict[str, object]:
-    """Return the compile-time arguments that do not depend on the tile."""
-    scaled = dtype.startswith("fp8")
-    return {
-        "A_TRANSPOSED": layout[0] == "t",
-        "B_TRANSPOSED": layout[1] == "t",
-        "PRECISION": "tf32" if dtype == "tf32" else "ieee",
-        "ACCUMULATOR": tl.int32 if dtype == "int8" else tl.float32,
-        "GROUP_M": GROUP_M,
-        "UNIT": unit,
-        **({} if scaled else {"scale_a_ptr": None, "scale_b_ptr": None}),
-    }
-
-
 @cache
 def _variant(dtype: str, layout: str, size: str, tile: Tile, unit: int) -> Variant:
     operand, scale = f"*{triton_type(dtype)}", {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
     return Variant(
         kernel=persistent_matmul,
-        constants={**_constants(dtype, layout, unit), **tile.constants},
+        constants={**constants_of(dtype, layout), "UNIT": unit, **tile.constants},
         options=tile.options,
         op="matmul",
         dtype=dtype,

@@ -23,7 +23,6 @@ sm_90) the compiler turns each tile round in shared memory.
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -32,7 +31,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import ALIGNMENT_BYTES, Variant
 from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
-from kernels.matmul.tiles import GROUP_M, Table, Tile, size_class, sizes
+from kernels.matmul.tiles import Table, Tile, constants_of, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v4"
@@ -112,18 +111,6 @@ def slices_of(dtype: str, tile: Tile) -> int:
     """Return in how many slices a tile of C is stored."""
     bytes_each = {"fp32": 4, "i32": 4}.get(output_type(dtype), 2)
     return 2 if tile.m * tile.n * bytes_each > EPILOGUE_BYTES else 1
-
-
-def constants_of(dtype: str, layout: str) -> dict[str, Any]:
-    """Return the compile-time arguments that do not depend on the tile."""
-    return {
-        "A_TRANSPOSED": layout[0] == "t",
-        "B_TRANSPOSED": layout[1] == "t",
-        "PRECISION": "tf32" if dtype == "tf32" else "ieee",
-        "ACCUMULATOR": tl.int32 if dtype == "int8" else tl.float32,
-        "GROUP_M": GROUP_M,
-        **({} if dtype.startswith("fp8") else {"scale_a_ptr": None, "scale_b_ptr": None}),
-    }
 
 
 @cache

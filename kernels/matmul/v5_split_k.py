@@ -25,7 +25,7 @@ import triton.language as tl
 from kernels.launch import Variant
 from kernels.matmul import v4_tma
 from kernels.matmul.operands import LAYOUTS, Operands, output_type, triton_type
-from kernels.matmul.tiles import Tile, size_class, sizes
+from kernels.matmul.tiles import Tile, constants_of, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v5"
@@ -151,7 +151,7 @@ def chosen(asked: Operands) -> tuple[Tile, int]:
 def _partial(dtype: str, layout: str, tile: Tile) -> Variant:
     """Return the kernel that sums up parts of the terms."""
     scales = ("scale_a_ptr", "scale_b_ptr")
-    constants = {name: value for name, value in v4_tma.constants_of(dtype, layout).items() if name not in scales}
+    constants = {name: value for name, value in constants_of(dtype, layout).items() if name not in scales}
     names, kinds = ("a_desc", "b_desc", "sums_desc"), (triton_type(dtype), triton_type(dtype), _sums_type(dtype))
     boxes = v4_tma.boxes_of(layout, tile, 1)
     return Variant(
@@ -281,7 +281,7 @@ def _launch_tuned(
 
     descriptors = v4_tma.describe(label, asked, tensors, v4_tma.boxes_of(asked.layout, tile, 1))
     shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
-    constants = v4_tma.constants_of(asked.dtype, asked.layout)
+    constants = constants_of(asked.dtype, asked.layout)
     tuner(asked.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
 
 

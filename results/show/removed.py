@@ -21,10 +21,12 @@ OPTIONS = {
 }
 
 AUDIT_OPTIONS = {
+    "--check": "keep the output of --format csv, and compare it with that of another release of Triton",
     "--fp-fusion": "kernels are compiled with fusion, as Triton does by default",
     "--gpu": "one GPU stands for each architecture; choose with --arch",
     "--no-fp-fusion": "kernels are compiled with fusion, as Triton does by default",
     "--odd-sizes": "audit your kernel with a signature without :16, python -m kernels audit file.py:kernel --signature",
+    "--record": "write the figures to a file with --format csv > figures.csv",
     "--quick": "python -m kernels audit without a name compiles the quick set",
 }
 """Options of `python -m kernels audit` alone: other commands have, or never had, options of these names."""

@@ -10,9 +10,9 @@ import pytest
 import samples_audit
 import triton.language as tl
 
-from kernels import launch, workers
+from kernels import launch, versions
 from kernels.__main__ import main
-from kernels.audit import catalog, command, compiling, limits, rows, user_kernel
+from kernels.audit import catalog, command, limits, rows, user_kernel
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -109,7 +109,7 @@ def test_a_dtype_may_be_a_constant():
     _, source = user_kernel.variant(
         samples_audit.rounded, samples_audit, "*fp32,*fp32", "DTYPE=fp8e4m3,BLOCK=32", options
     )
-    assert "tensor<32xf8E4M3FN>" in compiling.compile_ahead(source, 90, options).asm["ttir"]
+    assert "tensor<32xf8E4M3FN>" in rows.compile_ahead(source, 90, options).asm["ttir"]
 
 
 def test_other_architectures_for_a_kernel_of_ones_own(capsys):
@@ -238,7 +238,7 @@ def test_list_shows_every_version(capsys):
         assert row["dtypes"]
         assert len(row["change"]) > 10
     files = {f"kernels/{path.parent.name}/{path.name}" for path in (ROOT / "kernels").glob("*/v*_*.py")}
-    assert {row["file"] for row in rows} == files
+    assert {row["file"] for row in rows} == files | {f"kernels/{name}.py" for name in versions.CALIBRATION}
 
 
 def test_list_shows_people_one_row_for_each_version(capsys):
@@ -250,18 +250,6 @@ def test_list_shows_people_one_row_for_each_version(capsys):
     rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
     assert [tuple(row[:2]) for row in rows] == list(wanted)
     assert [row[2] for row in rows] == [", ".join(ops) for ops in wanted.values()]
-
-
-def test_progress_is_told_where_it_takes_long(capsys, monkeypatch):
-    monkeypatch.setattr(workers, "QUIET_S", 0.0)
-    with workers.progress(5) as step:
-        step(1)
-        step(2)  # too soon after the last
-    assert capsys.readouterr().err == "compiled 1 of 5 kernels\n"
-    monkeypatch.setattr(workers, "QUIET_S", 3600.0)
-    with workers.progress(5) as step:
-        step(1)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 import pytest
 import samples_audit
+from compiled import IS_RECORDED_TRITON
 
-from kernels.audit import compiling, golden, rows, user_kernel
+from kernels.audit import rows, user_kernel
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -14,7 +15,7 @@ def audited(kernel, signature, constexpr, arch=90, warps=4, elements=0):
     variant, source = user_kernel.variant(
         kernel, samples_audit, signature, constexpr, options, elements, elements and 4 * elements
     )
-    return rows.row("sample", None, variant, compiling.compile_ahead(source, arch, options), arch)
+    return rows.row("sample", None, variant, rows.compile_ahead(source, arch, options), arch)
 
 
 @pytest.mark.sampled(1)
@@ -66,7 +67,7 @@ def test_an_fp64_scalar_brings_double_precision():
 )
 def test_instructions_per_element(formula, published):
     row = audited(samples_audit.flat, "*bf16:16,*bf16:16,i32:16", f"FORMULA={formula},BLOCK=1024", elements=1024)
-    if golden.is_same_triton(golden.load()):  # other releases compile the formulas to more or fewer instructions
+    if IS_RECORDED_TRITON:  # other releases compile the formulas to more or fewer instructions
         # The published counts include the branch to itself behind the exit: one instruction for the eight elements.
         assert row["instructions_per_element"] + 1 / 8 == pytest.approx(published, abs=0.5 if published > 10 else 0.01)
     assert row["bound"] == ("mixed" if formula == "gelu_erf" else "memory")

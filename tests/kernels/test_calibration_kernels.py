@@ -11,20 +11,19 @@ import torch
 from compiled import ARCHES, assert_lean, compile_ahead, read_back
 from triton.backends.compiler import GPUTarget
 
+from kernels import bandwidth as tiles
+from kernels import fma, launch_floor
 from kernels.audit import hot_path, sass
-from kernels.bandwidth import v1_tiles
-from kernels.fma import v1_chains
 from kernels.launch import INTERPRETED
-from kernels.launch_floor import v1_empty
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
 SM_COUNT = 132
 FMA_LANES = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2}
 """Fused multiply-adds of one instruction in one thread. Source: PTX ISA, fma.f32x2 and fma.f16x2."""
-TILE_SHAPES = {(config.warps, config.accesses, config.policy): config for config in v1_tiles.configs(SM_COUNT)}
+TILE_SHAPES = {(config.warps, config.accesses, config.policy): config for config in tiles.configs(SM_COUNT)}
 LARGEST_SHAPE, HINTED_SHAPE = (8, 8, "default"), (8, 4, "streaming")
-FEWEST_CHAINS, MOST_CHAINS = (pick(config.chains for config in v1_chains.CONFIGS) for pick in (min, max))
+FEWEST_CHAINS, MOST_CHAINS = (pick(config.chains for config in fma.CONFIGS) for pick in (min, max))
 
 
 def fma_count(instructions):
@@ -40,31 +39,31 @@ def compiled(variant, dtype, arch):
 @pytest.mark.parametrize(
     ("dtype", "arch", "chains"),
     [
-        *((dtype, arch, FEWEST_CHAINS) for dtype in v1_chains.NAMES for arch in ARCHES),
+        *((dtype, arch, FEWEST_CHAINS) for dtype in fma.NAMES for arch in ARCHES),
         (torch.float64, 90, MOST_CHAINS),  # needs most registers
     ],
     ids=str,
 )
 def test_declared_flops_are_those_of_the_machine_code(chains, dtype, arch):
-    config = v1_chains.Config(8, chains, 1024)
-    binary = compiled(v1_chains.variant(config), v1_chains.NAMES[dtype], arch)
+    config = fma.Config(8, chains, 1024)
+    binary = compiled(fma.variant(config), fma.NAMES[dtype], arch)
     assert_lean(binary, allow_double=dtype is torch.float64)  # fp64 arithmetic is the point here
     loop = hot_path.find(binary.instructions)
     assert loop.is_loop
-    flops_per_thread = v1_chains.flops(config.block, iterations=1) / (32 * config.warps)
+    flops_per_thread = fma.flops(config.block, iterations=1) / (32 * config.warps)
     assert 2 * fma_count(loop.instructions) == flops_per_thread
     assert fma_count(binary.instructions) == fma_count(loop.instructions)
     others = [item.opcode for item in loop.instructions if item.base not in FMA_LANES]
     assert len(others) <= 0.06 * loop.count, others
-    assert loop.count - len(others) >= 8 * v1_chains.UNROLL  # eight chains are left where one instruction takes two
+    assert loop.count - len(others) >= 8 * fma.UNROLL  # eight chains are left where one instruction takes two
     wide = chains * dtype.itemsize // 16
     assert [sass.widths(binary.instructions, kind)[128] for kind in ("load", "store")] == [wide, wide]
 
 
-@pytest.mark.parametrize("dtype", v1_chains.NAMES, ids=str)
+@pytest.mark.parametrize("dtype", fma.NAMES, ids=str)
 def test_chains_stay_small_and_never_settle(dtype):
-    a, b = (value.double() for value in v1_chains.coefficients(dtype, "cpu"))
-    assert (a.item(), b.item()) == v1_chains.COEFFICIENTS[dtype]  # exact in the dtype
+    a, b = (value.double() for value in fma.coefficients(dtype, "cpu"))
+    assert (a.item(), b.item()) == fma.COEFFICIENTS[dtype]  # exact in the dtype
     assert abs(a) < 1
     x = torch.rand(256, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype).double()
     for _ in range(5000):
@@ -88,7 +87,7 @@ def test_chains_stay_small_and_never_settle(dtype):
 )
 def test_every_access_of_a_tile_is_wide(name, shape, arch):
     config = TILE_SHAPES[shape]
-    binary = compiled(v1_tiles.variant(name, config), "int32", arch)
+    binary = compiled(tiles.variant(name, config), "int32", arch)
     assert_lean(binary)
     loads, stores = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}[name]
     check_accesses(binary, config.accesses * loads, config.accesses * stores, narrow_stores=name == "read")
@@ -110,23 +109,23 @@ def check_accesses(binary, loads, stores, narrow_stores):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
 def test_the_empty_kernel_is_empty(arch):
-    binary = read_back(compile_ahead(v1_empty.VARIANT, arch))
+    binary = read_back(compile_ahead(launch_floor.VARIANT, arch))
     assert_lean(binary)
     opcodes = {item.base for item in binary.instructions}
     assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes  # one of the last three sets the stack up
 
 
 def test_launches_pass_what_the_kernels_take(launches):
-    config = v1_tiles.Config(8, 4, 3)
+    config = tiles.Config(8, 4, 3)
     x, y, out = (torch.zeros(7 * 3 * config.block, dtype=torch.int32) for _ in range(3))
-    v1_tiles.read(x, out=out, config=config)
-    v1_tiles.write(out=out, config=config)
-    v1_tiles.copy(x, out=out, config=config)
-    v1_tiles.triad(x, y, out=out, config=config)
-    chains = v1_chains.Config(4, 16, 512)
+    tiles.read(x, out=out, config=config)
+    tiles.write(out=out, config=config)
+    tiles.copy(x, out=out, config=config)
+    tiles.triad(x, y, out=out, config=config)
+    chains = fma.Config(4, 16, 512)
     start = torch.zeros(5 * chains.block, dtype=torch.float64)
-    v1_chains.launch(v1_chains.coefficients(torch.float64, "cpu"), start, 9, out=start, config=chains)
-    v1_empty.launch(torch.zeros(1))
+    fma.launch(fma.coefficients(torch.float64, "cpu"), start, 9, out=start, config=chains)
+    launch_floor.launch(torch.zeros(1))
     assert [grid for grid, _ in launches] == [(3,)] * 4 + [(5,), (1,)]
     assert [compiled.metadata.num_warps for _, compiled in launches] == [8] * 4 + [4, 1]
     for _, compiled in launches:
@@ -139,38 +138,38 @@ def test_launches_pass_what_the_kernels_take(launches):
 
 
 def test_one_binary_serves_every_size(launches):
-    config = v1_tiles.Config(4, 1)
-    for tiles in (1, 16, 33):
-        words = torch.zeros(tiles * config.block, dtype=torch.int32)
-        v1_tiles.write(out=words, factor=tiles, config=config)
+    config = tiles.Config(4, 1)
+    for count in (1, 16, 33):
+        words = torch.zeros(count * config.block, dtype=torch.int32)
+        tiles.write(out=words, factor=count, config=config)
     assert len({compiled.hash for _, compiled in launches}) == 1
 
 
 def test_words_in_host_memory_are_refused():
     words = torch.zeros(4096, dtype=torch.int32)
     with pytest.raises(ValueError, match=r"^write v1: out is on cpu; Triton needs a GPU, device 'cuda'$"):
-        v1_tiles.write(out=words, config=v1_tiles.Config(4, 1))
+        tiles.write(out=words, config=tiles.Config(4, 1))
     with pytest.raises(ValueError, match=r"^launch floor v1: x is on cpu"):
-        v1_empty.launch(torch.zeros(1))
+        launch_floor.launch(torch.zeros(1))
 
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("words", [2**14, 2**20 + 3, 10**7])
-@pytest.mark.parametrize("config", v1_tiles.configs(SM_COUNT), ids=lambda config: config.words)
+@pytest.mark.parametrize("config", tiles.configs(SM_COUNT), ids=lambda config: config.words)
 def test_a_grid_covers_nearly_all_words_in_equal_shares(config, words):
     if words < config.block:
         with pytest.raises(ValueError, match=rf"{words} words; a tile of "):
-            v1_tiles.grid(config, words)
+            tiles.grid(config, words)
         return
-    programs, steps = v1_tiles.grid(config, words)
-    covered = v1_tiles.covered(config, words)
+    programs, steps = tiles.grid(config, words)
+    covered = tiles.covered(config, words)
     assert covered == programs * steps * config.block <= words
     assert words - covered < programs * config.block
     assert config.programs is None or programs <= config.programs
 
 
 def test_the_chains_of_a_launch_fill_the_gpu_evenly():
-    for config in v1_chains.CONFIGS:
+    for config in fma.CONFIGS:
         programs, rest = divmod(config.elements(SM_COUNT), config.block)
         assert rest == 0
         assert programs % SM_COUNT == 0
@@ -179,27 +178,27 @@ def test_the_chains_of_a_launch_fill_the_gpu_evenly():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", v1_tiles.configs(SM_COUNT), ids=lambda config: config.words)
+@pytest.mark.parametrize("config", tiles.configs(SM_COUNT), ids=lambda config: config.words)
 def test_tiles_on_a_gpu(config):
-    count = v1_tiles.covered(config, 2**24 + 12345)
+    count = tiles.covered(config, 2**24 + 12345)
     x, y = (torch.randint(-(2**31), 2**31, (count,), device="cuda").to(torch.int32) for _ in range(2))
     out = torch.zeros_like(x)
-    v1_tiles.copy(x, out=out, config=config)
+    tiles.copy(x, out=out, config=config)
     assert torch.equal(out, x)
-    v1_tiles.triad(x, y, out=out, factor=3, config=config)
+    tiles.triad(x, y, out=out, factor=3, config=config)
     assert torch.equal(out, x + 3 * y)
-    v1_tiles.write(out=out, factor=7, config=config)
+    tiles.write(out=out, factor=7, config=config)
     assert torch.equal(out, 7 * torch.arange(count, device="cuda", dtype=torch.int32))
     sums = torch.zeros_like(x)
-    v1_tiles.read(x, out=sums, config=config)
+    tiles.read(x, out=sums, config=config)
     assert (int(sums.long().sum()) - int(x.long().sum())) % 2**32 == 0
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", v1_chains.NAMES, ids=str)
+@pytest.mark.parametrize("dtype", fma.NAMES, ids=str)
 def test_chains_on_a_gpu(dtype):
-    config = v1_chains.Config(8, 16, 1024)
+    config = fma.Config(8, 16, 1024)
     x = torch.arange(config.elements(2), device="cuda").remainder(8).to(dtype)
     out = torch.zeros_like(x)
-    v1_chains.launch(torch.ones(2, dtype=dtype, device="cuda"), x, 2, out=out, config=config)
-    assert torch.equal(out, x + 2 * v1_chains.UNROLL)  # at most 71, exact in every dtype
+    fma.launch(torch.ones(2, dtype=dtype, device="cuda"), x, 2, out=out, config=config)
+    assert torch.equal(out, x + 2 * fma.UNROLL)  # at most 71, exact in every dtype

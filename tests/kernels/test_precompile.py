@@ -1,23 +1,28 @@
 """Launches compiled beforehand: what is in Triton's cache then is what the launch itself asks for."""
 
+import sys
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
 import triton
 
 import kernels.launch
-from kernels import precompile, workers
-from kernels.bandwidth import v1_tiles
-from kernels.fma import v1_chains
+from kernels import bandwidth as tiles
+from kernels import fma, precompile
+from kernels.audit import AuditError, rows
 from kernels.launch import Gpu
 from kernels.precompile import launch_version
 
 pytestmark = pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled")
 
 H100 = Gpu(90, 132, 50 * 2**20)
-TILES = v1_tiles.Config(4, 1)
-CHAINS = v1_chains.CONFIGS[0]
+TILES = tiles.Config(4, 1)
+CHAINS = fma.CONFIGS[0]
 SOFTMAX = "kernels.softmax.v2_aligned"
 
 
@@ -31,9 +36,9 @@ def calls(device):
     chains = torch.empty(CHAINS.block, dtype=torch.float64, device=device)
     factors, out = (half(48, 80), half(80, 64)), half(48, 64)
     return {
-        "copy": partial(v1_tiles.copy, words(device), out=words(device), config=TILES),
-        "read": partial(v1_tiles.read, words(device), out=words(device), config=TILES),
-        "fma": partial(v1_chains.launch, chains[:2], chains, 7, out=torch.empty_like(chains), config=CHAINS),
+        "copy": partial(tiles.copy, words(device), out=words(device), config=TILES),
+        "read": partial(tiles.read, words(device), out=words(device), config=TILES),
+        "fma": partial(fma.launch, chains[:2], chains, 7, out=torch.empty_like(chains), config=CHAINS),
         "softmax": partial(launch_version, SOFTMAX, "softmax", half(3, 1000), out=half(3, 1000)),
         "matmul": partial(launch_version, "kernels.matmul.v3_persistent", "matmul", *factors, out=out),
         "descriptors": partial(launch_version, "kernels.matmul.v4_tma", "matmul", *factors, out=out),
@@ -76,7 +81,7 @@ def test_nothing_is_patched_afterwards():
 @pytest.mark.exhaustive
 def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(workers, "QUIET_S", 0.0)
+    monkeypatch.setattr(precompile, "QUIET_S", 0.0)
     broken = partial(launch_version, SOFTMAX, "softmax", torch.empty(3, 8, device="meta"), out=None)
     failed = precompile.precompile({**calls("meta"), "broken": broken}, H100, processes=2)
     assert list(failed) == ["broken"]
@@ -90,5 +95,35 @@ def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
 
 
 def test_no_launch_starts_no_process(monkeypatch):
-    monkeypatch.setattr(workers, "in_processes", None)
+    monkeypatch.setattr(precompile, "in_processes", None)
     assert precompile.precompile({}, H100) == {}
+
+
+def test_processes_do_not_run_the_script_that_started_them(tmp_path, monkeypatch):
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "script.py")
+    (tmp_path / "script.py").write_text("raise SystemExit('a script without a guard runs again')\n")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert sorted(precompile.in_processes(abs, [-1, 5], processes=2)) == [1, 5]
+    assert sys.modules["__main__"] is script
+
+
+class BrokenPool:
+    """A pool whose processes are ended from outside."""
+
+    def submit(self, function, item):
+        done = Future()
+        done.set_exception(BrokenProcessPool())
+        return done
+
+
+def test_processes_that_are_ended_from_outside_are_told_in_a_line(monkeypatch):
+    @contextmanager
+    def broken_pool(processes):
+        yield BrokenPool()
+
+    monkeypatch.setattr(precompile, "_pool_of", broken_pool)
+    assert precompile.precompile(dict.fromkeys("ab"), H100, processes=2) == dict.fromkeys("ab", precompile.ENDED)
+    monkeypatch.setattr(rows, "FEW", 0)
+    with pytest.raises(AuditError, match="a process that compiles was ended from outside"):
+        rows.audit_all([None] * 30)

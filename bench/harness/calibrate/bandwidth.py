@@ -45,9 +45,9 @@ def launch(setup: Setup) -> list[Measured]:
     x, out = (torch.ones(1, device=setup.device.torch_name) for _ in range(2))
     what, call = "copy of one element", partial(out.copy_, x)
     if setup.device.type == "cuda" and has_triton():
-        from kernels.launch_floor import v1_empty
+        from kernels import launch_floor
 
-        what, call = "triton v1, empty kernel", partial(v1_empty.launch, x)
+        what, call = "triton v1, empty kernel", partial(launch_floor.launch, x)
     elif setup.device.is_gpu:  # a copy would be a node of the copy engine, and not a kernel
         what, call = "addition to one element", partial(out.add_, x)
     rate = setup.timed(Candidate(what, 0, lambda: call), setup.effort.confirming_s)
@@ -150,7 +150,7 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
     """Return the Triton kernel of a mix in every configuration worth trying, on 32-bit words."""
     import torch
 
-    from kernels.bandwidth import v1_tiles as tiles
+    from kernels import bandwidth as tiles
 
     x, y, out = (array.view(torch.int32) for array in arrays)
     configs = tiles.configs(device.sm_count or 1)

@@ -210,19 +210,19 @@ def fma_candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list
         raise NotMeasuredError("its kernel needs an NVIDIA GPU and Triton")
     import torch
 
-    from kernels.fma import v1_chains
+    from kernels import fma
 
     def prepare(config: Any, elements: int, iterations: int) -> Call:
-        ab = v1_chains.coefficients(torch_dtype(dtype), device.torch_name)
+        ab = fma.coefficients(torch_dtype(dtype), device.torch_name)
         generator = torch.Generator(device=device.torch_name).manual_seed(0)
         start = torch.rand(elements, device=device.torch_name, generator=generator).to(torch_dtype(dtype))
-        return partial(v1_chains.launch, ab, start, iterations, out=torch.empty_like(start), config=config)
+        return partial(fma.launch, ab, start, iterations, out=torch.empty_like(start), config=config)
 
     found = []
-    for config in v1_chains.CONFIGS:
+    for config in fma.CONFIGS:
         elements = config.elements(device.sm_count or 1)
-        iterations = ISSUE_SLOTS * LANES_A_CLOCK // (config.threads_per_sm * config.chains * v1_chains.UNROLL)
-        flops = v1_chains.flops(elements, iterations)
+        iterations = ISSUE_SLOTS * LANES_A_CLOCK // (config.threads_per_sm * config.chains * fma.UNROLL)
+        flops = fma.flops(elements, iterations)
         found.append(Candidate(f"triton v1, {config.words}", flops, partial(prepare, config, elements, iterations)))
     return found
 

@@ -8,14 +8,13 @@ import torch
 
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.device.device import MIB, Device
-from kernels.bandwidth import v1_tiles
-from kernels.bandwidth.v1_tiles import Config
-from kernels.fma import v1_chains
-from kernels.launch_floor import v1_empty
+from kernels import bandwidth as tiles
+from kernels import fma, launch_floor
+from kernels.bandwidth import Config
 
 UNWRITTEN = -77
 CONFIGS = [Config(1, 1), Config(1, 4), Config(2, 2, programs=3), Config(1, 2, programs=2, policy="streaming")]
-FMA_CONFIGS = [v1_chains.Config(1, 4, 64), v1_chains.Config(2, 8, 128)]
+FMA_CONFIGS = [fma.Config(1, 4, 64), fma.Config(2, 8, 128)]
 
 
 def words(count, seed=0):
@@ -30,7 +29,7 @@ def wrapped(values):
 
 def covered(config):
     """A count of words that is several steps for every program, and more than the whole tiles."""
-    return v1_tiles.covered(config, 7 * config.block + 5)
+    return tiles.covered(config, 7 * config.block + 5)
 
 
 def unwritten(count):
@@ -40,10 +39,10 @@ def unwritten(count):
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
 def test_read_sums_every_word_once(config):
     x, out = words(covered(config)), unwritten(64)
-    v1_tiles.read(x, out=out, config=config)
-    programs, steps = v1_tiles.grid(config, x.numel())
-    tiles = x.view(steps, programs, config.block).long().sum((0, 2))
-    assert torch.equal(out[:programs], wrapped(tiles))
+    tiles.read(x, out=out, config=config)
+    programs, steps = tiles.grid(config, x.numel())
+    sums = x.view(steps, programs, config.block).long().sum((0, 2))
+    assert torch.equal(out[:programs], wrapped(sums))
     assert (out[programs:] == UNWRITTEN).all()
 
 
@@ -51,7 +50,7 @@ def test_read_sums_every_word_once(config):
 def test_write_reaches_every_word_and_no_more(config):
     count = covered(config)
     out = unwritten(count + 16)
-    v1_tiles.write(out=out[:count], factor=12345, config=config)
+    tiles.write(out=out[:count], factor=12345, config=config)
     assert torch.equal(out[:count], wrapped(torch.arange(count) * 12345))
     assert (out[count:] == UNWRITTEN).all()
 
@@ -60,9 +59,9 @@ def test_write_reaches_every_word_and_no_more(config):
 def test_copy_and_triad(config):
     count = covered(config)
     x, y, out = words(count, 1), words(count, 2), unwritten(count + 16)
-    v1_tiles.copy(x, out=out[:count], config=config)
+    tiles.copy(x, out=out[:count], config=config)
     assert torch.equal(out[:count], x)
-    v1_tiles.triad(x, y, out=out[:count], factor=3, config=config)
+    tiles.triad(x, y, out=out[:count], factor=3, config=config)
     assert torch.equal(out[:count], wrapped(x.long() + 3 * y.long()))
     assert (out[count:] == UNWRITTEN).all()
 
@@ -74,25 +73,25 @@ def test_sizes_of_fma(name, iterations):
     for config in FMA_CONFIGS:
         x = torch.arange(3 * config.block).remainder(64).to(dtype)
         out = torch.full_like(x, UNWRITTEN)
-        v1_chains.launch(torch.ones(2, dtype=dtype), x, iterations, out=out, config=config)
+        fma.launch(torch.ones(2, dtype=dtype), x, iterations, out=out, config=config)
         # With a = b = 1 a chain counts its steps, exactly.
-        assert torch.equal(out, x + iterations * v1_chains.UNROLL)
-        per_chain = v1_chains.flops(x.numel(), iterations) / x.numel()
+        assert torch.equal(out, x + iterations * fma.UNROLL)
+        per_chain = fma.flops(x.numel(), iterations) / x.numel()
         assert per_chain == 2 * float(out[0] - x[0])
 
 
 def test_fma_coefficients_are_applied_in_their_places():
     config = FMA_CONFIGS[0]
     x, out = torch.arange(config.block) / 64 - 1, torch.empty(config.block)
-    v1_chains.launch(torch.tensor([-1.0, 0.25]), x, 1, out=out, config=config)
+    fma.launch(torch.tensor([-1.0, 0.25]), x, 1, out=out, config=config)
     assert torch.equal(out, x)  # x <- 0.25 - x twice is x again, and the count of steps is even
-    v1_chains.launch(torch.tensor([0.0, 0.25]), x, 1, out=out, config=config)
+    fma.launch(torch.tensor([0.0, 0.25]), x, 1, out=out, config=config)
     assert (out == 0.25).all()
 
 
 def test_the_empty_kernel_touches_nothing():
     x = torch.ones(8)
-    v1_empty.launch(x)
+    launch_floor.launch(x)
     assert (x == 1).all()
 
 
@@ -111,9 +110,9 @@ def test_every_candidate_moves_the_bytes_it_counts(mix):
         count = candidate.work // {"read": 1, "write": 1, "copy": 2, "triad": 3}[mix] // 4
         expected = {
             "read": torch.full((count,), UNWRITTEN, dtype=torch.int32),
-            "write": wrapped(torch.arange(count) * v1_tiles.FACTOR),
+            "write": wrapped(torch.arange(count) * tiles.FACTOR),
             "copy": x[:count],
-            "triad": wrapped(x[:count].long() + v1_tiles.FACTOR * y[:count].long()),
+            "triad": wrapped(x[:count].long() + tiles.FACTOR * y[:count].long()),
         }[mix]
         assert torch.equal(out[:count], expected), candidate.name
         assert (out[count:] == UNWRITTEN).all(), candidate.name
@@ -137,24 +136,24 @@ def refused(call, *arguments, **options):
 def test_unfit_words_are_refused():
     config = Config(1, 1)
     x, out = words(256), unwritten(256)
-    assert "x has dtype torch.float32; use torch.int32" in refused(
-        v1_tiles.copy, x.view(torch.float32), out=out, config=config
+    assert "x has dtype torch.float32; allowed are torch.int32" in refused(
+        tiles.copy, x.view(torch.float32), out=out, config=config
     )
-    assert "out has shape (128,)" in refused(v1_tiles.copy, x, out=out[:128], config=config)
-    assert "strides (2,)" in refused(v1_tiles.read, x[::2], out=out, config=config)
-    assert "4 bytes past" in refused(v1_tiles.write, out=unwritten(129)[1:], config=config)
-    assert "250 words" in refused(v1_tiles.write, out=unwritten(250), config=config)
-    assert "100 words; a tile of" in refused(v1_tiles.write, out=unwritten(100), config=config)
-    assert "each of 2 programs" in refused(v1_tiles.read, x, out=out[:1], config=config)
+    assert "out has shape (128,)" in refused(tiles.copy, x, out=out[:128], config=config)
+    assert "strides (2,)" in refused(tiles.read, x[::2], out=out, config=config)
+    assert "4 bytes past" in refused(tiles.write, out=unwritten(129)[1:], config=config)
+    assert "250 words" in refused(tiles.write, out=unwritten(250), config=config)
+    assert "100 words; a tile of" in refused(tiles.write, out=unwritten(100), config=config)
+    assert "each of 2 programs" in refused(tiles.read, x, out=out[:1], config=config)
     assert (out == UNWRITTEN).all()
 
 
 def test_unfit_chains_are_refused():
     config = FMA_CONFIGS[0]
     x, ab = torch.zeros(config.block), torch.ones(2)
-    assert "ab has dtype torch.float64" in refused(v1_chains.launch, ab.double(), x, 1, out=x, config=config)
-    assert "x has dtype torch.int32" in refused(v1_chains.launch, ab, x.int(), 1, out=x, config=config)
-    assert "ab has shape (3,)" in refused(v1_chains.launch, torch.ones(3), x, 1, out=x, config=config)
-    assert "out has shape (8,)" in refused(v1_chains.launch, ab, x, 1, out=x[:8], config=config)
-    assert "120 elements; a multiple of 128" in refused(v1_chains.launch, ab, x[:120], 1, out=x[:120], config=config)
-    assert "torch.int8" in refused(v1_chains.coefficients, torch.int8, "cpu")
+    assert "ab has dtype torch.float64" in refused(fma.launch, ab.double(), x, 1, out=x, config=config)
+    assert "x has dtype torch.int32" in refused(fma.launch, ab, x.int(), 1, out=x, config=config)
+    assert "ab has shape (3,)" in refused(fma.launch, torch.ones(3), x, 1, out=x, config=config)
+    assert "out has shape (8,)" in refused(fma.launch, ab, x, 1, out=x[:8], config=config)
+    assert "120 elements; a multiple of 128" in refused(fma.launch, ab, x[:120], 1, out=x[:120], config=config)
+    assert "torch.int8" in refused(fma.coefficients, torch.int8, "cpu")

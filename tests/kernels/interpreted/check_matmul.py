@@ -266,7 +266,7 @@ def test_unfit_operands_are_refused(refused):
     )
     assert "a has dtype torch.float64; allowed are" in refused(a.double(), b.double(), out=out.double())
     assert "b has dtype torch.float16, a torch.float32" in refused(a, b.half(), out=out)
-    assert "out has dtype torch.float16; operands of torch.float32 need torch.float32" in refused(a, b, out=out.half())
+    assert "out has dtype torch.float16; torch.float32 is needed" in refused(a, b, out=out.half())
     assert "2 scales with operands of torch.float32; 0 are needed" in refused(a, b, a, a, out=out)
     assert "b is on meta, a on cpu" in refused(a, b.to("meta"), out=out)
     assert "a is of type list" in refused([1.0], b, out=out)
@@ -296,7 +296,7 @@ def test_unfit_scales_are_refused(refused):
     assert "0 scales with operands of torch.float8_e4m3fn; 2 are needed" in refused(a, a.t(), out=out)
     assert "layout nt alone in fp8" in refused(a, a, one, one, out=out)
     assert "scale_b has 16 elements of torch.float32" in refused(a, a.t(), one, torch.ones(16), out=out)
-    assert "out has dtype torch.float32; operands of torch.float8_e4m3fn need torch.bfloat16" in refused(
+    assert "out has dtype torch.float32; torch.bfloat16 is needed" in refused(
         a, a.t(), one, one, out=torch.zeros(16, 16)
     )
 

@@ -4,13 +4,13 @@ import json
 
 from bench.__main__ import main
 from bench.harness.calibrate import bandwidth, peaks, setup
-from kernels.bandwidth import v1_tiles
+from kernels import bandwidth as tiles
 
 
 def test_every_part_finds_its_ceiling(monkeypatch, capsys):
     monkeypatch.setattr(setup, "QUICK", setup.Effort(0.001, 0.001, 0.1))
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**16)
-    monkeypatch.setattr(v1_tiles, "configs", lambda sm_count: (v1_tiles.Config(1, 1),))  # each is interpreted
+    monkeypatch.setattr(tiles, "configs", lambda sm_count: (tiles.Config(1, 1),))  # each is interpreted
     monkeypatch.setattr(peaks, "GPU_EXTENTS", ((32, 32, 32), (64, 64, 64)))
     monkeypatch.setattr(peaks, "BURST_S", 0.02)  # a sample lasts 5 ms
     monkeypatch.setattr(peaks, "IDLE_S", 1e-3)

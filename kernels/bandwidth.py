@@ -232,7 +232,9 @@ def read(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
         ValueError: one line that says which tensor does not fit, here and in all launchers below.
     """
     programs, steps = _grid("read", config, x=x)
-    _require_room("read", out, programs)
+    _require_words("read v1", out=out)
+    if out.numel() < programs:
+        raise ValueError(f"read v1: out has {out.numel()} words; each of {programs} programs writes one")
     variant("read", config).launch(programs, x, out, steps)
 
 
@@ -257,24 +259,16 @@ def triad(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor, factor: int = 
 def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]:
     """Return the grid of a launch; refuse tensors that are not equally many words, in whole tiles."""
     label = f"{name} v1"
-    first = next(iter(tensors.values()))
+    _require_words(label, **tensors)
+    words = next(iter(tensors.values())).shape
     for operand, tensor in tensors.items():
-        _require_words(label, operand, tensor)
-        require_shape(label, operand, tensor, first.shape)
-    # Place and alignment do not depend on the dtype, and words are foreign to the shared check.
-    require_tensors(label, **{operand: tensor.view(torch.float32) for operand, tensor in tensors.items()})
-    if covered(config, first.numel()) != first.numel():
-        raise ValueError(f"{label}: {first.numel()} words; '{config.words}' covers {covered(config, first.numel())}")
-    return grid(config, first.numel())
+        require_shape(label, operand, tensor, words)
+    count = words.numel()
+    if covered(config, count) != count:
+        raise ValueError(f"{label}: {count} words; '{config.words}' covers {covered(config, count)}")
+    return grid(config, count)
 
 
-def _require_room(name: str, out: torch.Tensor, programs: int) -> None:
-    _require_words(f"{name} v1", "out", out)
-    if out.numel() < programs:
-        raise ValueError(f"{name} v1: out has {out.numel()} words; each of {programs} programs writes one")
-
-
-def _require_words(label: str, operand: str, tensor: torch.Tensor) -> None:
-    if tensor.dtype != torch.int32:
-        raise ValueError(f"{label}: {operand} has dtype {tensor.dtype}; use torch.int32")
-    require_contiguous(label, **{operand: tensor})
+def _require_words(label: str, **tensors: torch.Tensor) -> None:
+    require_tensors(label, dtypes=(torch.int32,), **tensors)
+    require_contiguous(label, **tensors)

@@ -149,14 +149,8 @@ def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Ten
     """
     label = "fma v1"
     operands = {"x": x, "ab": ab, "out": out}
-    for name, tensor in operands.items():
-        if tensor.dtype not in NAMES or tensor.dtype != x.dtype:
-            raise ValueError(
-                f"{label}: {name} has dtype {tensor.dtype}; use one of {', '.join(map(str, NAMES))} for all"
-            )
+    require_tensors(label, dtypes=NAMES, **operands)
     require_contiguous(label, **operands)
-    # Place and alignment do not depend on the dtype, and 64-bit numbers are foreign to the shared check.
-    require_tensors(label, **{name: tensor.view(torch.float16) for name, tensor in operands.items()})
     require_shape(label, "ab", ab, (2,))
     require_shape(label, "out", out, x.shape)
     if x.numel() % config.block or not x.numel():

@@ -1,1 +1,0 @@
-"""Kernels that only move data, to find the bandwidth of memory."""

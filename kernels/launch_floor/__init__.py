@@ -1,1 +1,0 @@
-"""Kernels that do nothing, to find what a launch costs by itself."""
