@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from roofline.accounting.config.config import ConfigError as ConfigError
     from roofline.accounting.machines import Attainable as Attainable
     from roofline.commands.plot import draw as draw
-    from roofline.hardware.gpu import UnknownGpuError as UnknownGpuError
+    from roofline.gpu_table import UnknownGpuError as UnknownGpuError
     from roofline.picture.scene import PlotError as PlotError
 
 LATE = {
     "Attainable": "roofline.accounting.machines",
     "ConfigError": "roofline.accounting.config.config",
     "PlotError": "roofline.picture.scene",
-    "UnknownGpuError": "roofline.hardware.gpu",
+    "UnknownGpuError": "roofline.gpu_table",
     "draw": "roofline.commands.plot",
 }
 """Names of the package that are imported when they are first asked for, and where they stand."""
@@ -40,9 +40,9 @@ def attainable(gpu: str, flops: int, bytes: int, dtype: str = "bf16") -> Attaina
         UnknownGpuError: no GPU has this slug; the message names the closest ones.
         ConfigError: a count is none, or the GPU has no known peak of the dtype.
     """
+    from roofline.accounting import machines
     from roofline.accounting.config.config import ConfigError
-    from roofline.accounting.machines import gpu_machine
-    from roofline.hardware.gpu import find_gpu
+    from roofline.gpu_table import find_gpu
     from roofline.work import dtype_named
 
     for name, value in (("flops", flops), ("bytes", bytes)):
@@ -50,7 +50,7 @@ def attainable(gpu: str, flops: int, bytes: int, dtype: str = "bf16") -> Attaina
             raise ConfigError(f"{name}={value!r:.60} must be a whole number from 0 to 10^30")
     if not flops and not bytes:
         raise ConfigError("flops and bytes are both 0: nothing is to be done")
-    return gpu_machine(find_gpu(gpu)).attainable(int(flops), int(bytes), dtype_named(dtype))
+    return machines.attainable(find_gpu(gpu), int(flops), int(bytes), dtype_named(dtype))
 
 
 def __getattr__(name: str) -> Any:

@@ -9,14 +9,13 @@ architectures, CACM 52(4), 2009.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from results.record import Environment, Record
 from results.stats.samples import median
-from roofline.ceilings import Ceiling, CeilingError, Ceilings
-from roofline.hardware.links import hidden_share, wait_share
+from roofline.machine import Ceiling, CeilingError, Machine
 from roofline.work import VECTOR_OPS
 
 MIXED_WITHIN = 0.10
@@ -122,6 +121,26 @@ def measured_pct(
     return roofline_pct(time_s, flops, bytes_moved, peak.value if peak else math.inf, bandwidth.value)
 
 
+def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
+    """Return how much of the shorter of two jobs hides behind the longer one: 1 all of it, 0 nothing.
+
+    It is below 0 where they are in each other's way. Times in seconds, of each alone and of both at once.
+
+    Source: NVIDIA, How to Overlap Data Transfers in CUDA C/C++ (2012): at best max(copy, compute), else their sum.
+    """
+    return (copy_s + compute_s - both_s) / min(copy_s, compute_s)
+
+
+def wait_share(waits_s: Sequence[float], steps_s: Sequence[float]) -> float:
+    """Return the share of the time of all steps that went by until their data was there.
+
+    Args:
+        waits_s: seconds that each step waited.
+        steps_s: seconds of each step, waiting included.
+    """
+    return sum(waits_s) / sum(steps_s)
+
+
 def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
     """Return what binds: `compute`, `memory`, `launch`, or `mixed` where the two longest are within 10 %.
 
@@ -192,7 +211,7 @@ JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | 
 """The judged keys whose values are texts; all others are numbers."""
 
 
-def peak_of(record: Record, ceilings: Ceilings) -> tuple[Ceiling | None, str]:
+def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
     """Return the peak that a record is held against, and the units whose it is, `matrix` or `vector`.
 
     An operation without a product runs on vector units. Where their rate is not known, the peak of products, which is
@@ -200,11 +219,11 @@ def peak_of(record: Record, ceilings: Ceilings) -> tuple[Ceiling | None, str]:
     """
     by_name = record.op in VECTOR_OPS or record.extra.get("matmul_flops") == 0
     is_vector = record.units == "vector" if record.units else by_name
-    vector = ceilings.vector_peak(record.dtype) if is_vector else None
-    return (vector, "vector") if vector else (ceilings.peak(record.dtype), "matrix")
+    vector = machine.vector_peak(record.dtype) if is_vector else None
+    return (vector, "vector") if vector else (machine.peak(record.dtype), "matrix")
 
 
-def limits_s(record: Record, ceilings: Ceilings) -> tuple[float, float, float] | None:
+def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | None:
     """Return the least times of a record by computing, by moving its bytes and by launching, seconds.
 
     None where a count or a ceiling is not known; the third is 0 where the launch was not measured.
@@ -213,8 +232,8 @@ def limits_s(record: Record, ceilings: Ceilings) -> tuple[float, float, float] |
     """
     if record.flops is None or record.bytes_read is None or record.bytes_written is None:
         return None
-    (peak, _), launch = peak_of(record, ceilings), ceilings.launch_floor()
-    bandwidth = ceilings.bandwidth_for(record.bytes_read, record.bytes_written)
+    (peak, _), launch = peak_of(record, machine), machine.launch_floor()
+    bandwidth = machine.bandwidth_for(record.bytes_read, record.bytes_written)
     if peak is None or bandwidth is None:
         return None
     count = record.extra.get("count")
@@ -231,12 +250,12 @@ def held_back_by(time_s: float, limits_s: Iterable[float]) -> str | None:
         limits_s: the least times by each of the ceilings, seconds.
 
     Source: ours; that a kernel far below its roofline is bound by latency or instructions is the reading of Williams,
-        Waterman and Patterson, CACM 52(4), 2009, section on ceilings.
+        Waterman and Patterson, CACM 52(4), 2009, section on machine.
     """
     return OTHER_CAUSES if max(limits_s) < FAR_BELOW_PCT / 100 * time_s else None
 
 
-def judge(record: Record, ceilings: Ceilings) -> Judgment:
+def judge(record: Record, machine: Machine) -> Judgment:
     """Return the judgment of one record against the ceilings of its machine."""
     flops, read, written = record.flops, record.bytes_read, record.bytes_written
     transfers = transfer_values(record)
@@ -245,9 +264,9 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
     moved, time_s = read + written, record.median_s
     if record.status != "ok" or time_s is None or "interpreted" in record.flags:
         return Judgment(intensity=intensity(flops, moved))
-    dense, bandwidth = ceilings.peak(record.dtype), ceilings.bandwidth_for(read, written)
-    peak, units = peak_of(record, ceilings)
-    mix = ceilings.mix(read, written)
+    dense, bandwidth = machine.peak(record.dtype), machine.bandwidth_for(read, written)
+    peak, units = peak_of(record, machine)
+    mix = machine.mix(read, written)
     values: dict[str, Any] = {
         "flops_per_s": rate(flops, time_s),
         "bytes_per_s": rate(moved, time_s),
@@ -261,11 +280,11 @@ def judge(record: Record, ceilings: Ceilings) -> Judgment:
         values |= {"mix": mix.name, "mix_pct": 100 * mbu(values["bytes_per_s"], mix.value)}
     if peak and bandwidth:
         values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
-        limits = limits_s(record, ceilings) or (0.0, 0.0, 0.0)
+        limits = limits_s(record, machine) or (0.0, 0.0, 0.0)
         values |= {"peak_units": units, "bound": bound(*limits), "held_back_by": held_back_by(time_s, limits)}
     values |= training_values(record, time_s, dense) | transfers
     is_vector = units == "vector"
-    measured = ceilings.vector_peak(record.dtype, ["measured"]) if is_vector else ceilings.measured_peak(record.dtype)
+    measured = (machine.vector_peak if is_vector else machine.peak)(record.dtype, ["measured"])
     values["measured_pct"] = measured_pct(time_s, flops, moved, measured or peak, mix or bandwidth)
     return Judgment(**values, excess=excess_cause(record, values))
 
@@ -332,9 +351,9 @@ def judged(
         report: is called with one line if the ceilings are not valid.
     """
     try:
-        ceilings = Ceilings.from_dict(environment.hardware)
+        machine = Machine.from_dict(environment.hardware)
     except CeilingError as error:
         if report:
             report(f"the ceilings of the run cannot be used, so nothing is judged by them: {error}")
         return [dict.fromkeys(JUDGED_KEYS) for _ in records]
-    return [dict(vars(judge(record, ceilings))) for record in records]
+    return [dict(vars(judge(record, machine))) for record in records]

@@ -35,8 +35,8 @@ FOLDERS = {
     ),
     "roofline": (
         "work",
-        "hardware",
-        "ceilings",
+        "machine",
+        "ceilings gpu_table",
         "model",
         "accounting",
         "estimate",

@@ -12,9 +12,9 @@ from kernels.audit import command
 from results.record import Environment
 from results.show.terminal import print_out
 from roofline.__main__ import main as roofline
-from roofline.ceilings import Ceiling
 from roofline.commands import gpus, notes
-from roofline.hardware.gpu import load_gpus
+from roofline.gpu_table import load_gpus
+from roofline.machine import Ceiling
 
 ROOT = Path(__file__).resolve().parent.parent
 RENDERER = "results/show/grid.py"

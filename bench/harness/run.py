@@ -26,7 +26,7 @@ from bench.harness.timing import samplers
 from results.record import Environment, Record
 from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, say
 from results.store.runs import RunWriter, StoreError, new_run_id, runs_directory
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from roofline.picture.figure import plot_run
 from roofline.picture.scene import NoCeilingError
 
@@ -175,7 +175,7 @@ class Run:
         if self.device.is_gpu or self.environment is None:
             return
         self.progress.expect(0)
-        known = Ceilings.from_dict(self.environment.hardware)
+        known = Machine.from_dict(self.environment.hardware)
         low = list(dict.fromkeys(entry for record in self.records for entry in too_low(record, self.device, known)))
         if low:
             self.ceilings = calibrated(self._dtypes, self.device, self.ceilings, self.progress, low)
@@ -235,17 +235,17 @@ class Run:
 def calibrated(
     dtypes: Sequence[str],
     device: Device,
-    ceilings: Ceilings,
+    ceilings: Machine,
     progress: Progress,
     too_low: Sequence[Ceiling] = (),
-) -> Ceilings:
+) -> Machine:
     """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
     measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
     return measured.complete(ceilings, dtypes, too_low)
 
 
 def stamp(
-    command: str, device: Device, ceilings: Ceilings, settings: Mapping[str, Any], argv: Sequence[str] | None
+    command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
 ) -> Environment:
     """Return the environment of this run; `argv` None stands for the arguments of the process."""
     as_module = () if command.endswith(".py") else ("-m",)  # the former is an op file of a user's own

@@ -28,8 +28,7 @@ from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collect
 from bench.harness.timing.samplers import Call
 from results.record import Record
 from results.stats.samples import median, median_ci95
-from roofline.hardware.gpu import match_driver_name
-from roofline.hardware.links import pcie_bytes_per_s
+from roofline.gpu_table import gpus_named, pcie_bytes_per_s
 
 Pair = tuple[Tensor, Tensor]
 """A source on one side and its destination on the other."""
@@ -160,10 +159,8 @@ def is_copied(pair: Pair) -> bool:
 
 def link_of(device: Device) -> float | None:
     """Return the bytes per second that the PCI Express link of a GPU carries one way; None if it is not known."""
-    gpu = match_driver_name(device.name, device.memory_bytes).gpu if device.is_gpu else None
-    if gpu is None or gpu.pcie_gen is None or gpu.pcie_lanes is None:
-        return None
-    return pcie_bytes_per_s(gpu.pcie_gen, gpu.pcie_lanes)
+    named = gpus_named(device.name, device.memory_bytes) if device.is_gpu else []
+    return pcie_bytes_per_s(named[0]) if len(named) == 1 else None
 
 
 def measure_overlap(

@@ -107,8 +107,8 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what was asked for; return the exit code, 2 for what cannot be answered, read or written."""
     from roofline.accounting.config.config import ConfigError
-    from roofline.ceilings import CeilingError
-    from roofline.hardware.gpu import UnknownGpuError
+    from roofline.gpu_table import UnknownGpuError
+    from roofline.machine import CeilingError
 
     try:
         print_out(_swept(args.words) if args.question == "sweep" else _answered(args))

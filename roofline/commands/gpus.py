@@ -6,38 +6,29 @@ import argparse
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from results.show.export import Table
-from results.show.grid import Column, print_grid, width_of
+from results.show.grid import Column, print_grid
 from results.show.terminal import TABLE_FORMATS, WIDE, OutputError, fail, print_out
-from roofline.hardware.gpu import (
-    Gpu,
-    UnknownGpuError,
-    clock_limited_peak_flops_per_s,
-    find_gpu,
-    load_gpus,
-    peak_key,
-)
+from roofline.gpu_table import UnknownGpuError, clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
+from roofline.machine import Machine
 from roofline.model import ridge_intensity
 from roofline.work import DTYPES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN_DTYPES = {name: name for name in DTYPES if not name.startswith("fp8")} | {"fp8": "fp8e4m3"}
-"""Columns for people: both fp8 formats have one peak. Label: dtype."""
+SHOWN_DTYPES = {
+    **{dtype: dtype for dtype in ("fp64", "fp32", "tf32", "fp16", "bf16")},
+    **{"fp8": "fp8e4m3", "int8": "int8", "nvfp4": "nvfp4"},
+}
+"""Columns of a table by label; both fp8 formats have the same peak."""
 
-TABLE_COLUMNS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "nvfp4")
-ALWAYS = ("GPU", *TABLE_COLUMNS, "GB/s", "L2 MiB")
-RIDGE_COLUMNS = tuple(f"ridge {label}" for label in TABLE_COLUMNS)
-LEAVING = (
-    *("ridge fp64", "ridge nvfp4", "ridge int8", "ridge fp16"),
-    *("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8"),
-)
-"""Which columns a narrow terminal does without, in this order; where the first four are not enough, one column with the
-ridge point of bf16, or of fp16, takes the place of all ridge points."""
+COLUMNS = ("GPU", *SHOWN_DTYPES, "GB/s", "L2 MiB", "ridge")
+LEAVING = ("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8")
+"""Columns that a narrow terminal leaves out, in this order."""
 
 DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
 
@@ -63,7 +54,10 @@ FACTS: tuple[tuple[str, str, float], ...] = (
     ("rate class", "rate_class", 0),
     ("confidence", "confidence", 0),
 )
-"""Rows beside the peaks: label, field, divisor to the unit of the label (0: text). Indented: left out if not known."""
+"""Rows below the peaks: label, field, divisor to the unit of the label (0: text). Indented: empty if not known."""
+
+NOT_FACTS = ("entries", "note", "source", "run", "mfu")
+"""Fields of `Machine` that are not facts of a GPU of the table."""
 
 MARKS = "-: no hardware path; ?: not known."
 EXAMPLES = """examples:
@@ -97,132 +91,150 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(form: str, gpus: Sequence[Gpu], is_detailed: bool) -> str:
+def _text(form: str, gpus: Sequence[Machine], is_detailed: bool) -> str:
+    draw = _print_overview if not is_detailed else _print_page if len(gpus) == 1 else _print_side_by_side
     table = Table(
         rows=lambda: [_flat_row(gpu) for gpu in gpus],
         shown=lambda: [_markdown_row(gpu) for gpu in gpus],
         document=lambda: [gpu_row(gpu) for gpu in gpus],
-        draw=lambda console: _table(console, gpus, is_detailed),
+        draw=lambda console: draw(console, gpus),
     )
     return table.render(form)
 
 
-def _markdown_row(gpu: Gpu) -> dict[str, str]:
-    cells = _cells(gpu)
-    return {
-        "GPU": gpu.slug,
-        "name": gpu.name,
-        **{f"{label} {_unit(label)}": cells[label] for label in TABLE_COLUMNS},
-        **{key: cells[key] for key in ("GB/s", "L2 MiB")},
-        **{f"ridge {label} FLOP/byte": _ridge_cell(gpu, label) for label in TABLE_COLUMNS},
+# ---- for programs ---------------------------------------------------------------------------------------------------
+
+
+def gpu_row(gpu: Machine) -> dict[str, Any]:
+    """Return all that is known of a GPU as a JSON object in SI units; None if a value is not known."""
+    bandwidth = gpu.bandwidth()
+    peaks = {dtype: gpu.peak(dtype) for dtype in DTYPES}
+    return {key.name: getattr(gpu, key.name) for key in fields(gpu) if key.name not in NOT_FACTS} | {
+        "bandwidth_kind": bandwidth.kind if bandwidth else None,
+        "peaks_flops_per_s": {dtype: peak.value if peak else None for dtype, peak in peaks.items()},
+        "vector_peaks_flops_per_s": {peak.name: peak.value for peak in gpu.entries if peak.quantity == "fma"},
+        "ridge": {dtype: ridge(gpu, dtype) for dtype in DTYPES},
     }
+
+
+def ridge(gpu: Machine, dtype: str) -> float | None:
+    """Return the ridge point of a dtype in FLOP/byte; None if its peak or the bandwidth is not known."""
+    peak, bandwidth = gpu.peak(dtype), gpu.bandwidth()
+    return ridge_intensity(peak.value, bandwidth.value) if peak and bandwidth else None
+
+
+def _flat_row(gpu: Machine) -> dict[str, Any]:
+    """Return `gpu_row` without nesting: one column per dtype, texts of a list joined by semicolons."""
+    row = gpu_row(gpu)
+    flat = {key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row.items()}
+    flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
+    flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in row["peaks_flops_per_s"].items()}
+    return flat | {f"ridge_{dtype}_flops_per_byte": point for dtype, point in row["ridge"].items()}
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
 
 
 def _unit(label: str) -> str:
     return "TOP/s" if label == "int8" else "TFLOP/s"
 
 
-def _cells(gpu: Gpu) -> dict[str, str]:
-    cells = {
-        label: _missing(gpu, dtype) if dtype not in gpu.peaks_flops_per_s else _tera(gpu.peaks_flops_per_s[dtype])
-        for label, dtype in SHOWN_DTYPES.items()
-    }
-    point = headline_ridge(gpu)
-    bandwidth, l2 = gpu.memory_bandwidth_bytes_per_s, gpu.l2_bytes
-    return cells | {
-        "GPU": gpu.slug,
-        "GB/s": "?" if bandwidth is None else f"{bandwidth / 1e9:.5g}",
-        "L2 MiB": "?" if l2 is None else f"{l2 / 2**20:g}",
-        "ridge": "?" if point is None else f"{_point(point[1])} {point[0]}",
-        **{f"ridge {label}": _ridge_cell(gpu, label) for label in TABLE_COLUMNS},
-    }
-
-
-def _missing(gpu: Gpu, dtype: str) -> str:
-    return "-" if gpu.lacks(dtype) else "?"
-
-
 def _tera(flops_per_s: float) -> str:
     return f"{flops_per_s / 1e12:.5g}"
 
 
-def _point(flops_per_byte: float) -> str:
-    if flops_per_byte < 10:
-        return f"{flops_per_byte:.2g}"
-    return str(math.floor(flops_per_byte + 0.5))  # 312.5 is printed as 313, as datasheets round
+def _peak_text(gpu: Machine, dtype: str) -> str:
+    peak = gpu.peak(dtype)
+    return _tera(peak.value) if peak else "-" if lacks(gpu, dtype) else "?"
 
 
-def _ridge_cell(gpu: Gpu, label: str) -> str:
-    point = ridges(gpu)[SHOWN_DTYPES[label]]
-    return _missing(gpu, SHOWN_DTYPES[label]) if point is None else _point(point)
+def _ridge_text(gpu: Machine, dtype: str) -> str:
+    point = ridge(gpu, dtype)
+    if point is None:
+        return _peak_text(gpu, dtype)
+    return f"{point:.2g}" if point < 10 else str(math.floor(point + 0.5))  # 312.5 is printed as 313, as datasheets do
 
 
-def _table(console: Console, gpus: Sequence[Gpu], is_detailed: bool) -> None:
-    if not is_detailed:
-        _print_overview(console, gpus)
-    elif len(gpus) == 1:
-        _print_page(console, gpus[0])
-    else:
-        _print_side_by_side(console, gpus)
+def _cells(gpu: Machine) -> dict[str, str]:
+    headline = "bf16" if gpu.peak("bf16") else "fp16"
+    facts = {label: text for label, text, _ in _fact_rows(gpu)}
+    return {
+        "GPU": gpu.slug,
+        **{label: _peak_text(gpu, dtype) for label, dtype in SHOWN_DTYPES.items()},
+        "GB/s": facts["memory bandwidth GB/s"],
+        "L2 MiB": facts["L2 MiB"],
+        "ridge": f"{_ridge_text(gpu, headline)} {headline}",
+    }
+
+
+def _markdown_row(gpu: Machine) -> dict[str, str]:
+    cells = _cells(gpu)
+    return {
+        "GPU": gpu.slug,
+        "name": gpu.name,
+        **{f"{label} {_unit(label)}": cells[label] for label in SHOWN_DTYPES},
+        **{key: cells[key] for key in ("GB/s", "L2 MiB")},
+        **{f"ridge {label} FLOP/byte": _ridge_text(gpu, dtype) for label, dtype in SHOWN_DTYPES.items()},
+    }
+
+
+def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
+    """Return the facts of a GPU, each as its label, its text and how it is known."""
+    rows = []
+    for label, key, scale in FACTS:
+        value = getattr(gpu, key)
+        unknown = "" if label.startswith(" ") else "?"
+        text = unknown if value is None else f"{value / scale:.5g}" if scale else str(value)
+        kind = gpu.kinds.get(key, "stated" if scale and value is not None else "")
+        rows.append((label, "none" if key == "link_bytes_per_s" and value == 0 else text, kind))
+    return rows
+
+
+# ---- on a terminal --------------------------------------------------------------------------------------------------
 
 
 def _print_text(console: Console, text: str = "", indent: str = "") -> None:
     """Print a paragraph, wrapped between words on a terminal; `indent` opens the lines after the first."""
-    lines = [text]
-    if console.width < WIDE:
-        lines = textwrap.wrap(
-            *(lines[0], console.width), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
+    width = console.width if console.width < WIDE else max(1, len(text))
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_overview(console: Console, gpus: Sequence[Gpu]) -> None:
+def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
-
-    def column(title: str) -> Column:
-        leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
+    columns = []
+    for title in COLUMNS:
         side: Literal["left", "right"] = "left" if title == "GPU" else "right"
-        shown = title.replace(" ", "\n") if title in RIDGE_COLUMNS else title
-        return Column(shown, [row[title] for row in rows], side, leaves)
-
-    always, points = [column(title) for title in ALWAYS], [column(title) for title in RIDGE_COLUMNS]
-    fewest = [*always, *(point for point in points if not point.leaves)]
-    has_points = console.width >= WIDE or width_of(fewest) <= console.width
-    ridge = points if has_points else [column("ridge")]
-    print_grid(console, [*always, *ridge], hint="--format json has all")
+        leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
+        columns.append(Column(title, [row[title] for row in rows], side, leaves))
+    print_grid(console, columns, hint="--format json has all")
     _print_text(console)
-    where = "at the dtype above it" if has_points else "at the dtype beside it; a wider terminal shows the others"
     _print_text(console, f"{DENSE} {MARKS}")
-    _print_text(console, f"ridge: the peak over the memory bandwidth, in FLOP/byte, {where}.")
+    _print_text(console, "ridge: the peak of that dtype over the memory bandwidth, in FLOP/byte.")
     _print_text(console, "Everything known of one GPU, with sources and all ridge points: python -m roofline gpus SLUG")
     _print_text(console, "Of all GPUs, for programs: python -m roofline gpus --format json")
 
 
-def _print_side_by_side(console: Console, gpus: Sequence[Gpu]) -> None:
-    pages = [{label: (text, kind) for label, text, kind in _page_rows(gpu)} for gpu in gpus]
-    order = [*(label for label, *_ in _page_rows(gpus[0])[: 2 * len(TABLE_COLUMNS)]), *(f[0] for f in FACTS)]
-    labels = [label for label in order if any(label in page for page in pages)]
-    columns = [
-        Column(gpu.slug, [_with_kind(*page.get(label, ("", ""))) for label in labels], "right")
-        for gpu, page in zip(gpus, pages, strict=True)
-    ]
-    first = Column("fact", labels)
-    for block in _blocks(first, columns, console.width):
-        print_grid(console, block)
-        _print_text(console)
+def _print_side_by_side(console: Console, gpus: Sequence[Machine]) -> None:
+    pages = [_page(gpu) for gpu in gpus]
+    labels = [label for label in pages[0] if any(page[label] for page in pages)]
+    columns = [Column("fact", labels)]
+    for index, (gpu, page) in enumerate(zip(gpus, pages, strict=True)):
+        leaves = len(gpus) - index if index else 0
+        columns.append(Column(gpu.slug, [page[label] for label in labels], "right", leaves))
+    print_grid(console, columns, hint="--format json has all")
+    _print_text(console)
     _print_text(console, f"{DENSE} {MARKS}")
-    _print_text(console, "A word in brackets says how a value is known, where no source simply states it.")
+    _print_text(console, "A word in brackets says how a value is known, if no source simply states it.")
 
 
-def _blocks(first: Column, columns: Sequence[Column], width: int) -> list[list[Column]]:
-    """Return the columns in blocks that fit `width`, each with the first column and at least one other."""
-    blocks = [[first, columns[0]]]
-    for column in columns[1:]:
-        if width_of([*blocks[-1], column]) <= width:
-            blocks[-1].append(column)
-        else:
-            blocks.append([first, column])
-    return blocks
+def _page(gpu: Machine) -> dict[str, str]:
+    """Return the texts of a GPU by label, each with the word for how it is known if no source states it."""
+    keys = {label: peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) for label, dtype in SHOWN_DTYPES.items()}
+    kinds = {label: gpu.kinds.get(key, "") if key else "" for label, key in keys.items()}
+    rows = [(f"{label} {_unit(label)}", _peak_text(gpu, dtype), kinds[label]) for label, dtype in SHOWN_DTYPES.items()]
+    rows += [(f"ridge {label} FLOP/byte", _ridge_text(gpu, dtype), "") for label, dtype in SHOWN_DTYPES.items()]
+    return {label: _with_kind(text, kind) for label, text, kind in (*rows, *_fact_rows(gpu))}
 
 
 def _with_kind(text: str, kind: str) -> str:
@@ -230,40 +242,18 @@ def _with_kind(text: str, kind: str) -> str:
     return text if word in ("", "stated", "datasheet") else f"{text} ({word})"
 
 
-def _page_rows(gpu: Gpu) -> list[tuple[str, str, str]]:
-    rows = []
-    for label in TABLE_COLUMNS:
-        key = peak_key(gpu.stated_peaks_flops_per_s, SHOWN_DTYPES[label], gpu.vendor)
-        text = _cells(gpu)[label]
-        rows.append((f"{label} {_unit(label)}", text, "" if key is None else gpu.kind_of(key)))
-    for label in TABLE_COLUMNS:
-        rows.append((f"ridge {label} FLOP/byte", _ridge_cell(gpu, label), ""))
-    return rows + _fact_rows(gpu)
-
-
-def _fact_rows(gpu: Gpu) -> list[tuple[str, str, str]]:
-    rows = []
-    for label, key, scale in FACTS:
-        value = getattr(gpu, key)
-        if value is None and label.startswith(" "):
-            continue
-        text = "?" if value is None else f"{value / scale:.5g}" if scale else str(value)
-        kind = gpu.kinds.get(key, "stated" if scale and value is not None else "")
-        rows.append((label, "none" if key == "link_bytes_per_s" and value == 0 else text, kind))
-    return rows
-
-
-def _print_page(console: Console, gpu: Gpu) -> None:
-    _print_text(console, f"{gpu.name} ({gpu.slug})")
+def _print_page(console: Console, gpus: Sequence[Machine]) -> None:
+    (gpu,) = gpus
     names = ", ".join(f'"{name}"' for name in gpu.driver_names) or "not known"
-    kind = gpu.kind_of("driver_names")
-    _print_text(console, f"driver names: {names}" + ("" if kind == "stated" else f" ({kind})"))
+    kind = gpu.kinds.get("driver_names")
+    _print_text(console, f"{gpu.name} ({gpu.slug})")
+    _print_text(console, f"driver names: {names}" + (f" ({kind})" if kind else ""))
     _print_text(console)
     _print_peaks(console, gpu)
     _print_text(console)
     _print_text(console, f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.")
     _print_text(console)
-    labels, values, kinds = zip(*_fact_rows(gpu), strict=True)
+    labels, values, kinds = zip(*(row for row in _fact_rows(gpu) if row[1]), strict=True)
     _print_known(console, [Column("fact", labels), Column("value", values, "right")], kinds)
     _print_text(console)
     _print_text(console, "stated: a source below says it. Any other word says how far to trust the value.")
@@ -275,71 +265,25 @@ def _print_page(console: Console, gpu: Gpu) -> None:
 
 
 def _print_known(console: Console, columns: Sequence[Column], kinds: Sequence[str]) -> None:
-    """Print values, each with the word for how it is known, and what more is said of it behind or below it."""
+    """Print values, each with the word for how it is known, and the details on that behind or below it."""
     words, _, details = zip(*(kind.partition(": ") for kind in kinds), strict=True)
     print_grid(console, [*columns, Column("how known", words)], details, "from")
 
 
-def _print_peaks(console: Console, gpu: Gpu) -> None:
+def _print_peaks(console: Console, gpu: Machine) -> None:
     """Print every stated peak, the dtypes that it is the ceiling of, and what the highest clock would allow."""
     clock = gpu.max_clock_hz
-    ceilings: dict[str, list[str]] = {}
+    dtypes_of: dict[str, list[str]] = {key: [] for key in gpu.stated_peaks_flops_per_s}
     for dtype in DTYPES:
-        key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
-        ceilings.setdefault(key or "", []).append(dtype)
+        dtypes_of.setdefault(peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) or "", []).append(dtype)
     rows = []
     for key, peak in gpu.stated_peaks_flops_per_s.items():
-        dtypes = ceilings.get(key, [])
-        ridge = ridges(gpu)[dtypes[0]] if dtypes else None
-        limit = clock_limited_peak_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock is not None else None
-        texts = ["" if limit is None else _tera(limit), "" if ridge is None else _point(ridge), gpu.kind_of(key)]
-        rows.append((key, " ".join(dtypes), _tera(peak), *texts))
-    rows += [("", dtype, _missing(gpu, dtype), "", "", "") for dtype in ceilings.get("", [])]
+        dtypes = dtypes_of[key]
+        limit = clock_limited_flops_per_s(gpu, dtypes[0], clock) if dtypes and clock else None
+        texts = (_tera(peak), _tera(limit) if limit else "", _ridge_text(gpu, dtypes[0]) if dtypes else "")
+        rows.append((key, " ".join(dtypes), *texts, gpu.kinds.get(key, "stated")))
+    rows += [("", dtype, _peak_text(gpu, dtype), "", "", "") for dtype in dtypes_of.get("", [])]
     keys, of, peaks, limits, points, kinds = zip(*rows, strict=True)
-    at_clock = [] if clock is None else [Column(f"at {clock / 1e6:.0f} MHz", limits, "right")]
-    columns = [Column("peak", keys), Column("ceiling of", of), Column("TFLOP/s", peaks, "right"), *at_clock]
+    columns = [Column("peak", keys), Column("ceiling of", of), Column("TFLOP/s", peaks, "right")]
+    columns += [Column(f"at {clock / 1e6:.0f} MHz", limits, "right")] if clock else []
     _print_known(console, [*columns, Column("ridge", points, "right")], kinds)
-
-
-def ridges(gpu: Gpu) -> dict[str, float | None]:
-    """Return the ridge point of every dtype in FLOP/byte; None where peak or bandwidth is not known."""
-    bandwidth = gpu.memory_bandwidth_bytes_per_s
-    peaks = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
-    return {
-        dtype: None if peak is None or bandwidth is None else ridge_intensity(peak, bandwidth)
-        for dtype, peak in peaks.items()
-    }
-
-
-def headline_ridge(gpu: Gpu) -> tuple[str, float] | None:
-    """Return the dtype and ridge point that stand for a GPU: bf16, or fp16 where it has no bf16; None without."""
-    points = ridges(gpu)
-    for dtype in ("bf16", "fp16"):
-        point = points[dtype]
-        if point is not None:
-            return dtype, point
-    return None
-
-
-def gpu_row(gpu: Gpu) -> dict[str, Any]:
-    """Return everything known of a GPU as a JSON object in SI units; None where a value is not known."""
-    row = asdict(gpu)
-    row["peaks_flops_per_s"] = {dtype: gpu.peaks_flops_per_s.get(dtype) for dtype in DTYPES}
-    row["ridge"] = ridges(gpu)
-    return row
-
-
-def _flat_row(gpu: Gpu) -> dict[str, Any]:
-    """Return `gpu_row` without nesting: one column per dtype, texts of a list joined by semicolons."""
-    row = gpu_row(gpu)
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if key == "peaks_flops_per_s":
-            flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in value.items()}
-        elif key == "ridge":
-            flat |= {f"ridge_{dtype}_flops_per_byte": point for dtype, point in value.items()}
-        elif isinstance(value, list | tuple):
-            flat[key] = "; ".join(value)
-        elif not isinstance(value, dict):
-            flat[key] = value
-    return flat

@@ -9,9 +9,9 @@ from results.compare.selection import add_latest, latest_of
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
 from results.store.runfile import write_output
 from results.store.runs import StoreError
-from roofline.ceilings import CeilingError
 from roofline.commands.plot import UsageError, add_sources, default_dtypes, known_words, load_sources, words_of
-from roofline.hardware.gpu import UnknownGpuError
+from roofline.gpu_table import UnknownGpuError
+from roofline.machine import CeilingError
 from roofline.picture.page import MissingExtraError, check_extra, page_html
 from roofline.picture.scene import PlotError
 

@@ -16,8 +16,8 @@ from results.show.spelling import did_you_mean
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
 from results.show.theme import THEMES, add_theme
 from results.store.runs import Run, StoreError
-from roofline.ceilings import CeilingError, Ceilings, gpu_ceilings
-from roofline.hardware.gpu import UnknownGpuError, find_gpu
+from roofline.gpu_table import UnknownGpuError, find_gpu
+from roofline.machine import CeilingError, Machine
 from roofline.model import judge
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import (
@@ -68,7 +68,7 @@ class Sources(NamedTuple):
     """What a picture or a page shows."""
 
     runs: list[Run]
-    gpus: list[Ceilings]
+    gpus: list[Machine]
 
     @property
     def measured(self) -> list[tuple[Environment, Sequence[Record]]]:
@@ -209,7 +209,7 @@ def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None
         raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     if folder is not None and not folder.is_dir():
         raise UsageError(f"--runs '{folder}' is not a folder")
-    gpus = [gpu_ceilings(find_gpu(slug)) for slug in slugs]
+    gpus = [find_gpu(slug) for slug in slugs]
     paths = {path.resolve(): path for path in (chosen.find(name, folder) for name in names)}
     runs = [chosen.load(os.fspath(path)) for path in paths.values()]
     for loaded in runs:

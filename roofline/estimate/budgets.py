@@ -22,10 +22,9 @@ from roofline.accounting.budget import (
 )
 from roofline.accounting.config.config import ConfigError, ModelConfig
 from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
-from roofline.accounting.machines import TRAINING, Machine
+from roofline.accounting.machines import TRAINING, memory_of, mfu_of, peak_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
-from roofline.ceilings import Ceilings
 from roofline.estimate.answer import Answer, Curve, Step, billions, by_machine, devices, number, size
 from roofline.estimate.answer import memory as in_gib
 from roofline.estimate.models import Convention, Optimizer, Recipe
@@ -42,8 +41,9 @@ from roofline.estimate.options import (
 )
 from roofline.estimate.question import question
 from roofline.estimate.values import Model, Number, Share, Whole
+from roofline.machine import Machine
 from roofline.model import judge
-from roofline.model import mfu as mfu_of
+from roofline.model import mfu as share_of
 
 LEFT_OUT = "left out, unless MFU has it: communication, data, checkpoints, failures, evaluation"
 
@@ -55,8 +55,8 @@ def _training_uses(
     uses, missing = uses_of(options, memory)
     for machine, dtype in uses:
         if machine.run and mfu is None and dtype not in machine.mfu:
-            say(f"note: {machine.mfu_of(dtype, None)[1]}")
-    return uses, [*dict.fromkeys(machine.mfu_of(dtype, mfu)[1] for machine, dtype in uses), *missing]
+            say(f"note: {mfu_of(machine, dtype, None)[1]}")
+    return uses, [*dict.fromkeys(mfu_of(machine, dtype, mfu)[1] for machine, dtype in uses), *missing]
 
 
 def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> tuple[float, str, list[str]]:
@@ -74,7 +74,7 @@ def cost_of(machine: Machine, gpus: int, seconds: float, price: float | None) ->
     """Return the price of devices for a time, and the most energy that they draw, by the power of the datasheet."""
     return {
         "price": None if price is None else price * gpus * seconds / 3600,
-        "energy_j": None if machine.power_w is None else machine.power_w * gpus * seconds,
+        "energy_j": None if machine.tdp_w is None else machine.tdp_w * gpus * seconds,
     }
 
 
@@ -96,25 +96,29 @@ def train(
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
     rows: list[dict[str, Any]] = []
     for machine, dtype in uses:
-        share = machine.mfu_of(dtype, mfu)[0]
-        seconds = training_seconds(flops, machine.peak(dtype), gpus, share)
+        share = mfu_of(machine, dtype, mfu)[0]
+        seconds = training_seconds(flops, peak_of(machine, dtype), gpus, share)
         row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "mfu": share}
         row |= {"flops": flops, "seconds": seconds} | cost_of(machine, gpus, seconds, price)
         rows.append(row | {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600})
     row, (machine, dtype) = rows[0], uses[0]
-    speed = affordable_flops(machine.peak(dtype), gpus, row["mfu"], 1)
+    speed = affordable_flops(peak_of(machine, dtype), gpus, row["mfu"], 1)
     hours, run = number(row["device_hours"]), (count_parameters(config).active, tokens)
     steps = [
         Step("FLOPs", counted, number(flops)),
-        Step("speed", f"{gpus:,} x {number(machine.peak(dtype))} FLOP/s x {row['mfu']:.4g}", f"{number(speed)} FLOP/s"),
+        Step(
+            "speed",
+            f"{gpus:,} x {number(peak_of(machine, dtype))} FLOP/s x {row['mfu']:.4g}",
+            f"{number(speed)} FLOP/s",
+        ),
         Step("seconds", f"{number(flops)} / {number(speed)}", f"{number(row['seconds'])} s"),
         Step("days", f"{number(row['seconds'])} / 86,400", number(row["days"])),
         Step("device hours", f"{gpus:,} x {number(row['seconds'])} / 3600", hours),
     ]
     if price is not None:
         steps.append(Step("price", f"{hours} hours x {price:g}", number(row["price"])))
-    if machine.power_w is not None:
-        drawn = f"{hours} hours x {number(machine.power_w)} W at most"
+    if machine.tdp_w is not None:
+        drawn = f"{hours} hours x {number(machine.tdp_w)} W at most"
         steps.append(Step("energy", drawn, f"{number(row['energy_j'] / 3.6e9)} MWh"))
     return Answer(
         main=("days", "device_hours", "price"),
@@ -160,11 +164,11 @@ def mfu(
     for machine, dtype in uses:
         for name in [asked] if config.parameters else _countable(asked, checkpoint):
             found = train_flops(config, sequence, 1, name, checkpoint)
-            reached, peak = found.per_token * speed, gpus * machine.peak(dtype)
+            reached, peak = found.per_token * speed, gpus * peak_of(machine, dtype)
             row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "convention": name}
-            row |= {"flops_per_token": found.per_token, "flops_per_s": reached, "mfu": mfu_of(reached, peak)}
+            row |= {"flops_per_token": found.per_token, "flops_per_s": reached, "mfu": share_of(reached, peak)}
             executed = found.hardware_flops / found.tokens
-            rows.append(row | {"hfu": mfu_of(executed * speed, peak), "tokens_per_s": speed})
+            rows.append(row | {"hfu": share_of(executed * speed, peak), "tokens_per_s": speed})
     chosen = [row for row in rows if row["convention"] == asked]
     row, (machine, dtype) = chosen[0], uses[0]
     notes = ["executed: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
@@ -185,7 +189,7 @@ def mfu(
             Step("speed", f"{number(row['flops_per_token'])} x {number(speed)}", number(row["flops_per_s"])),
             Step(
                 "MFU",
-                f"{number(row['flops_per_s'])} / ({gpus:,} x {number(machine.peak(dtype))} FLOP/s)",
+                f"{number(row['flops_per_s'])} / ({gpus:,} x {number(peak_of(machine, dtype))} FLOP/s)",
                 f"{100 * row['mfu']:.2f} %",
             ),
             Step("HFU", "the same of what is executed", f"{100 * row['hfu']:.2f} %"),
@@ -239,10 +243,10 @@ def _measured_mfu(options: Mapping[str, Any]) -> Answer:
     """Return the utilization of the training steps of a saved run, as its records and ceilings have it."""
     run = run_of(options)
     source = f"run {run.environment.run_id}: its records and its peaks"
-    ceilings = Ceilings.from_dict(run.environment.hardware)
+    machine = Machine.from_dict(run.environment.hardware)
     rows = []
     for record in run.records:
-        judged = judge(record, ceilings) if record.op == TRAINING else None
+        judged = judge(record, machine) if record.op == TRAINING else None
         if judged and judged.mfu is not None:
             row: dict[str, Any] = {"case": record.case, "provider": record.provider, "dtype": record.dtype}
             keys = ("mfu", "hfu", "flops_per_s", "tokens_per_s", "peak_kind")
@@ -299,12 +303,12 @@ def gpus(
         Step("state", f"{number(total)} x {each:g} bytes, {counted}", size(held)),
         Step(
             "to hold it",
-            f"{size(held)} / {in_gib(machine.memory())}, rounded up",
+            f"{size(held)} / {in_gib(memory_of(machine))}, rounded up",
             f"{row['gpus_for_memory']:,}",
         ),
     ]
     if row["gpus_for_time"] is not None:
-        speed = f"({number(machine.peak(dtype))} x {row['mfu']:.4g} x {days:g} x 86,400)"
+        speed = f"({number(peak_of(machine, dtype))} x {row['mfu']:.4g} x {days:g} x 86,400)"
         steps.append(Step("in time", f"{number(flops or 0)} FLOPs / {speed}, rounded up", f"{row['gpus_for_time']:,}"))
     steps.append(Step("devices", "the larger", f"{row['gpus']:,}"))
     if row["days"] is not None:
@@ -339,14 +343,14 @@ def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) ->
 
 def _fleet_row(use: Use, held: float, flops: float | None, days: float | None, mfu: float | None) -> dict[str, Any]:
     machine, dtype = use
-    for_memory = gpus = ceil(held / machine.memory())
+    for_memory = gpus = ceil(held / memory_of(machine))
     for_time = took = share = None
     if flops is not None:
-        share = machine.mfu_of(dtype, mfu)[0]
-        alone = training_seconds(flops, machine.peak(dtype), 1, share) / SECONDS_PER_DAY
+        share = mfu_of(machine, dtype, mfu)[0]
+        alone = training_seconds(flops, peak_of(machine, dtype), 1, share) / SECONDS_PER_DAY
         for_time = None if days is None else ceil(alone / days)
         gpus = max(for_memory, for_time or 1)
-        took = training_seconds(flops, machine.peak(dtype), gpus, share) / SECONDS_PER_DAY
+        took = training_seconds(flops, peak_of(machine, dtype), gpus, share) / SECONDS_PER_DAY
     return {
         "gpu": machine.slug,
         "dtype": dtype,
@@ -375,8 +379,8 @@ def fit(
     each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
     rows: list[dict[str, Any]] = []
     for machine in machines:
-        params = int(largest_params(machine.memory(), gpus, each))
-        row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": machine.memory(), "params": params}
+        params = int(largest_params(memory_of(machine), gpus, each))
+        row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_of(machine), "params": params}
         rows.append(row | {"bytes_per_param": each})
     first = rows[0]
     held = size(gpus * first["memory_bytes"])
@@ -398,7 +402,7 @@ def fit(
                 f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 bytes hold "
                 f"{billions(largest_params(sold, gpus, each))} parameters"
                 for machine in machines
-                if (sold := machine.sold_bytes)
+                if (sold := (machine.memory_bytes or 0) * 10**9 // 2**30)
             ),
         ],
         rows=rows,
@@ -428,11 +432,11 @@ def chinchilla(
     rows: list[dict[str, Any]] = []
     budget: list[Step] = []
     for machine, dtype in uses:
-        share, seconds = machine.mfu_of(dtype, mfu)[0], (days or 0) * SECONDS_PER_DAY
-        of_budget = affordable_flops(machine.peak(dtype), gpus, share, seconds)
+        share, seconds = mfu_of(machine, dtype, mfu)[0], (days or 0) * SECONDS_PER_DAY
+        of_budget = affordable_flops(peak_of(machine, dtype), gpus, share, seconds)
         place = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "days": days, "mfu": share}
         rows.append(place | _optimal_of(of_budget, tokens_per_param))
-        told = f"{gpus:,} x {number(machine.peak(dtype))} x {share:.4g} x {days:g} x 86,400"
+        told = f"{gpus:,} x {number(peak_of(machine, dtype))} x {share:.4g} x {days:g} x 86,400"
         budget = budget or [Step("FLOPs", told, number(of_budget))]
     row = rows[0] if rows else _optimal_of(flops or 0, tokens_per_param)
     return Answer(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Unpack
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
 from roofline.accounting.flops import CONVENTIONS, DEFAULT_CONVENTION, FlopCount, convention_of, train_flops
-from roofline.accounting.machines import Machine
+from roofline.accounting.machines import memory_of, why_not
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, state_bytes
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
@@ -18,6 +18,7 @@ from roofline.estimate.answer import memory as in_gib
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
 from roofline.estimate.question import question
 from roofline.estimate.values import Model, Number, OneOf, Whole
+from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, OneOf(("flash", "unfused"))]
 Convention = Annotated[str, OneOf.of(CONVENTIONS)]
@@ -178,7 +179,7 @@ def memory(
     )
     found = step_memory(plan)
     state, rest = sum(found.state.values()), found.total - sum(found.state.values())
-    lacking = [m for m in machines if m.peaks_flops_per_s and kept.compute_dtype not in m.peaks_flops_per_s]
+    lacking = [m for m in machines if m.entries and m.peak(kept.compute_dtype, MEASURED_FIRST) is None]
     fits = [_fit_row(machine, found.total, rest, whole) for machine in machines]
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes"),
@@ -202,7 +203,7 @@ def memory(
         source=f"{kept.source}; {OPTIMIZERS[optimizer]}; {activations.SOURCE}; {config.source}",
         assumptions=[
             *_memory_notes(plan, found.moment.name, kernels),
-            *(f"{m.slug} has {m.why_not(kept.compute_dtype)} {kept.compute_dtype}" for m in lacking),
+            *(f"{m.slug} has {why_not(m, kept.compute_dtype)} {kept.compute_dtype}" for m in lacking),
         ],
         rows=fits,
         columns=FIT_COLUMNS if fits else (),
@@ -280,7 +281,7 @@ def _fit_row(machine: Machine, total: int, activation_bytes: int, state: int) ->
         activation_bytes: bytes of these that each device keeps for itself.
         state: bytes that all devices together hold once, sharded evenly (ZeRO 3).
     """
-    memory_bytes = machine.memory()
+    memory_bytes = memory_of(machine)
     free = memory_bytes - activation_bytes
     return {
         "gpu": machine.slug,

@@ -12,9 +12,10 @@ from results.compare.selection import Selection, Wanted, since
 from results.store.runs import Run
 from roofline.accounting.config.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.config.file import load_config, load_preset, read_config
-from roofline.accounting.machines import Machine, gpu_machine, run_machine
+from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.estimate.values import Names, Number, OneOf, SomeOf, Whole
-from roofline.hardware.gpu import find_gpu
+from roofline.gpu_table import find_gpu
+from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
 
 STYLES = {
@@ -157,12 +158,12 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
     """
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
     given |= {} if memory is None else {"memory": memory}
-    machines = [gpu_machine(find_gpu(slug)) for slug in options.get("gpu", ())]
+    machines = [find_gpu(slug) for slug in options.get("gpu", ())]
     if "measured" in options:
         run = run_of(options)
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines and given:
-        machines.append(Machine(slug="given", peaks_flops_per_s={}, source=""))
+        machines.append(Machine("given"))
     if not machines:
         raise ConfigError(
             "give a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or its own --peak, "
@@ -172,15 +173,16 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
-    changes: dict[str, Any] = {}
-    if "peak" in given:
-        changes["peaks_flops_per_s"] = dict.fromkeys(dtypes, float(given["peak"]))
-    if "bandwidth" in given:
-        changes["bandwidth_bytes_per_s"] = float(given["bandwidth"])
+    figures = [("flops", dtype, "peak") for dtype in dtypes] + [("bandwidth", "memory", "bandwidth")]
+    machine = machine.with_entries(
+        Ceiling(quantity, name, float(given[option]), "given", "as given")
+        for quantity, name, option in figures
+        if option in given
+    )
     if "memory" in given:
-        changes |= {"memory_bytes": max(1, int(given["memory"])), "sold_bytes": None}
+        machine = replace(machine, memory_reported_bytes=max(1, int(given["memory"])), memory_bytes=None)
     sources = [f"{' and '.join(given)} as given" if given else "", machine.source]
-    return replace(machine, **changes, source="; ".join(filter(None, sources)))
+    return replace(machine, source="; ".join(filter(None, sources)))
 
 
 Use = tuple[Machine, str]
@@ -195,13 +197,13 @@ def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[li
     """
     machines, dtypes = machines_of(options, memory), options.get("dtype", ["bf16"])
     uses = [(machine, dtype) for machine in machines for dtype in dtypes]
-    found = [(machine, dtype) for machine, dtype in uses if dtype in machine.peaks_flops_per_s]
+    found = [(machine, dtype) for machine, dtype in uses if machine.peak(dtype, MEASURED_FIRST)]
     if not found:
-        machines[0].peak(dtypes[0])
+        peak_of(machines[0], dtypes[0])
     missing = [
-        f"{machine.slug} has {machine.why_not(dtype)} {dtype}"
+        f"{machine.slug} has {why_not(machine, dtype)} {dtype}"
         for machine, dtype in uses
-        if dtype not in machine.peaks_flops_per_s
+        if machine.peak(dtype, MEASURED_FIRST) is None
     ]
     return found, missing
 

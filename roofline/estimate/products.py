@@ -6,12 +6,13 @@ from fractions import Fraction
 from math import prod
 from typing import Annotated, Any, Unpack
 
-from roofline.accounting.machines import Machine
+from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
 from roofline.estimate.answer import Answer, Step, by_machine, count, duration, number
 from roofline.estimate.options import Computing, machines_of, sources_of
 from roofline.estimate.question import question
 from roofline.estimate.values import OneOf, SomeOf, Whole, exact, extents, product_shape
+from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import intensity
 from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work
 
@@ -89,7 +90,7 @@ def matmul(
     rows = [_matmul_row(shape, batch, machine, dtype) for machine in machines for dtype in dtypes]
     timed = [row for row in rows if row["seconds"] is not None]
     if not timed:
-        machines[0].peak(dtypes[0])
+        peak_of(machines[0], dtypes[0])
     row = timed[0]
     times = f"{batch} x " if batch > 1 else ""
     columns = (("gpu", "GPU"), ("dtype", "dtype"), ("flops", "FLOPs"), ("bytes", "bytes"), ("intensity", "FLOP/B"))
@@ -127,7 +128,7 @@ def _matmul_row(shape: tuple[int, int, int], batch: int, machine: Machine, dtype
     work = matmul_work(*shape, dtype, OUT_DTYPES.get(dtype, dtype), batch)
     row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "flops": work.flops, "bytes": work.bytes}
     row["intensity"] = intensity(work.flops, work.bytes)
-    if dtype not in machine.peaks_flops_per_s:
-        return row | {"seconds": None, "bound": None, "reason": machine.why_not(dtype)}
-    found = machine.attainable(work.flops, work.bytes, dtype)
+    if machine.peak(dtype, MEASURED_FIRST) is None:
+        return row | {"seconds": None, "bound": None, "reason": why_not(machine, dtype)}
+    found = attainable(machine, work.flops, work.bytes, dtype)
     return row | {name: getattr(found, name) for name in TIMES}

@@ -18,6 +18,7 @@ from roofline.accounting.inference import (
     prefill_flops,
     weight_bytes_read,
 )
+from roofline.accounting.machines import bandwidth_of, peak_of
 from roofline.accounting.number_formats import STORED_BITS
 from roofline.accounting.parameters import count_parameters
 from roofline.estimate.answer import Answer, Step, by_machine, count, devices, duration, memory, number, size
@@ -58,12 +59,12 @@ class _Plan(NamedTuple):
         if DTYPE_BITS[self.kv_dtype] % 8:
             raise ConfigError(f"no cache in {self.kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
         weight_bytes = STORED_BITS[self.weight_dtype or dtype] / 8
-        rates = (self.gpus * machine.peak(dtype), self.gpus * machine.bandwidth())
+        rates = (self.gpus * peak_of(machine, dtype), self.gpus * bandwidth_of(machine))
         return Limits(*rates, weight_bytes, DTYPE_BITS[self.kv_dtype] // 8)
 
     def held(self, use: Use, positions: int) -> dict[str, Any]:
         """Return what weights and cache take of the memory of the devices, and how many would hold them."""
-        limits, memory_bytes = self.limits(use), use[0].memory_bytes
+        limits, memory_bytes = self.limits(use), use[0].usable_memory_bytes
         stored = max(1, round(count_parameters(self.config).total * limits.weight_bytes))
         cache = kv_cache_bytes(self.config, positions, self.batch, limits.kv_bytes)
         total = stored + cache

@@ -16,7 +16,7 @@ from roofline.accounting.state import RECIPES
 from roofline.estimate.options import NEEDED, STYLES
 from roofline.estimate.question import HELP, Parameter, parameters
 from roofline.estimate.values import OneOf, exact, extents, positive, product_shape, whole
-from roofline.hardware.gpu import load_gpus
+from roofline.gpu_table import load_gpus
 
 Options = dict[str, str | bool]
 """By name, with dashes: what is typed, or whether a switch is on. An empty text is left out."""

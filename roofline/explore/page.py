@@ -16,7 +16,6 @@ from results.show.terminal import OutputError
 from results.store.runs import StoreError
 from roofline import estimate
 from roofline.accounting.config.config import ConfigError
-from roofline.ceilings import CeilingError
 from roofline.estimate.answer import Answer, in_words
 from roofline.estimate.question import parameters
 from roofline.estimate.show import cell, folded
@@ -24,7 +23,8 @@ from roofline.estimate.sweep import Over, memory_marks, swept
 from roofline.explore import parallel, pictures
 from roofline.explore.form import Form, Options
 from roofline.explore.pictures import plain
-from roofline.hardware.gpu import UnknownGpuError
+from roofline.gpu_table import UnknownGpuError
+from roofline.machine import CeilingError
 
 DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
 PAGES: dict[str, dict[str, Any]] = DATA["pages"]

@@ -19,7 +19,7 @@ from results.compare.flags import DISTURBED, ONE_SIDED
 from results.record import Environment, Record
 from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
-from roofline.ceilings import KINDS, Ceiling, Ceilings
+from roofline.machine import KINDS, Ceiling, Machine
 from roofline.model import judge, limits_s, peak_of, rate, ridge_intensity
 from roofline.picture.style import FILLINGS, dtype_color, short_case, si, significant
 from roofline.work import DTYPES
@@ -166,7 +166,7 @@ class Point:
 class Scene:
     """All that one picture shows."""
 
-    machines: tuple[Ceilings, ...]
+    machines: tuple[Machine, ...]
     runs: tuple[Environment, ...]
     roofs: tuple[Roof, ...]
     points: tuple[Point, ...]
@@ -287,7 +287,7 @@ def _fitted(view: View) -> View:
     return replace(view, bottom=view.top - least * wide) if view.ratio < least else view
 
 
-def build_scene(runs: Sequence[Measured], gpus: Sequence[Ceilings] = (), dtypes: Sequence[str] | None = None) -> Scene:
+def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None) -> Scene:
     """Return what a picture of runs and of GPUs of the table shows; runs of one machine share its ceilings.
 
     Args:
@@ -330,7 +330,7 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Ceilings] = (), dtypes:
     return _labeled(replace(scene, roofs=tuple(roofs)))
 
 
-def machines_of(environments: Iterable[Environment], gpus: Iterable[Ceilings] = ()) -> dict[str, Ceilings]:
+def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = ()) -> dict[str, Machine]:
     """Return the ceilings of each machine by slug: of several runs those of the newest, completed by the others.
 
     Raises:
@@ -347,7 +347,7 @@ def machines_of(environments: Iterable[Environment], gpus: Iterable[Ceilings] = 
     return machines
 
 
-def judging(environment: Environment, gpus: Iterable[Ceilings] = ()) -> Ceilings:
+def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
     """Return the ceilings that judge the records of a run: its own, with the datasheet of its GPU if that is given."""
     own = machine_of(environment)
     sheet = [entry for gpu in gpus if gpu.slug == own.slug for entry in gpu.entries]
@@ -355,19 +355,19 @@ def judging(environment: Environment, gpus: Iterable[Ceilings] = ()) -> Ceilings
     return own.with_entries(entry for entry in sheet if (entry.quantity, entry.name, entry.kind) not in known)
 
 
-def machine_of(environment: Environment) -> Ceilings:
+def machine_of(environment: Environment) -> Machine:
     """Return the ceilings in the environment of a run.
 
     Raises:
         CeilingError: they are not valid.
     """
-    ceilings = Ceilings.from_dict(environment.hardware)
+    ceilings = Machine.from_dict(environment.hardware)
     if ceilings.name == "unknown":
         return replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])
     return ceilings
 
 
-def _point(machine: int, run: int, record: Record, ceilings: Ceilings, dtypes: Sequence[str] | None) -> Point | str:
+def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Sequence[str] | None) -> Point | str:
     """Return the point of a record, or why there is none."""
     if record.status != "ok":
         return record.status
@@ -466,7 +466,7 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
         peak, units = peak_of(point.record, known) if point.machine == machine else (None, "")
         if peak and units == "vector":
             drawn = {(other.name, other.kind, other.value) for other in peaks}
-            vector = known.vector_peaks(peak.name)
+            vector = fastest(known, "fma", peak.name)
             peaks += [other for other in vector if (other.name, other.kind, other.value) not in drawn]
     by_kind = {slope.kind: slope for slope in slopes}
     meets = {id(peak): by_kind.get(peak.kind, known.bandwidth()) for peak in peaks}
@@ -485,7 +485,7 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
     return roofs
 
 
-def fastest(ceilings: Ceilings, quantity: str, name: str | None = None) -> list[Ceiling]:
+def fastest(ceilings: Machine, quantity: str, name: str | None = None) -> list[Ceiling]:
     """Return the highest ceiling of a quantity for each kind: of several mixes the roof is the envelope."""
     best: dict[str, Ceiling] = {}
     for entry in ceilings.entries:
@@ -494,11 +494,11 @@ def fastest(ceilings: Ceilings, quantity: str, name: str | None = None) -> list[
     return list(best.values())
 
 
-def _peaks(ceilings: Ceilings, dtype: str) -> list[Ceiling]:
+def _peaks(ceilings: Machine, dtype: str) -> list[Ceiling]:
     return fastest(ceilings, "flops", dtype)
 
 
-def known_dtypes(ceilings: Ceilings) -> list[str]:
+def known_dtypes(ceilings: Machine) -> list[str]:
     """Return the dtypes whose peak is known, in the order of `DTYPES`."""
     return ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
 

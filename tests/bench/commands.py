@@ -15,7 +15,7 @@ from bench.harness.cli.main import main
 from bench.harness.device.device import Device, cpu_device, default_threads
 from bench.harness.timing.protocol import Limits
 from results.record import Record
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from tests.child_signals import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def keep_ceilings(runs, device=None):
         *(Ceiling("flops", dtype, peak, "measured", "made up") for dtype, peak in PEAKS_FLOPS_PER_S.items()),
     ]
     problems = []
-    MeasuredCeilings(device, runs, problems.append, problems.append).save(Ceilings(device.slug, device.name, entries))
+    MeasuredCeilings(device, runs, problems.append, problems.append).save(Machine(device.slug, device.name, entries))
     assert problems == []
 
 

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
 
 from results.record import Environment, Record
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import Measured, Scene, build_scene
 from roofline.work import bytes_of
@@ -22,10 +22,10 @@ from roofline.work import bytes_of
 Ends = tuple[tuple[float, float], tuple[float, float]]
 
 
-def machine(slug: str, peaks: dict[str, float], bandwidth: float, kind: str = "datasheet", *more: Ceiling) -> Ceilings:
+def machine(slug: str, peaks: dict[str, float], bandwidth: float, kind: str = "datasheet", *more: Ceiling) -> Machine:
     entries = [Ceiling("flops", dtype, value, kind, "a test") for dtype, value in peaks.items()]
     entries.append(Ceiling("bandwidth", "memory" if kind == "datasheet" else "copy", bandwidth, kind, "a test"))
-    return Ceilings(slug, f"Device {slug}", (*entries, *more))
+    return Machine(slug, f"Device {slug}", (*entries, *more))
 
 
 H100 = machine("h100-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 3.352e12)
@@ -41,7 +41,7 @@ BOTH = H200.with_entries(
 )
 
 
-def calibrated(known: Ceilings, mixes: dict[str, float]) -> Ceilings:
+def calibrated(known: Machine, mixes: dict[str, float]) -> Machine:
     return known.with_entries(Ceiling("bandwidth", name, value, "measured", "a test") for name, value in mixes.items())
 
 
@@ -123,13 +123,13 @@ def streams(share: float) -> tuple[Record, ...]:
 CUBES = tuple(matmul(n, "bf16", f) for n, f in ((1024, 300e12), (2048, 520e12), (4096, 640e12), (8192, 690e12)))
 
 
-def on(ceilings: Ceilings, *records: Record, **changes: Any) -> Measured:
+def on(ceilings: Machine, *records: Record, **changes: Any) -> Measured:
     """Return a run of some records on a machine with these ceilings."""
     device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cpu", "threads": 2}
     return environment(**{"device": device, "hardware": ceilings.to_dict()} | changes), records
 
 
-def scaled(ceilings: Ceilings, step: float) -> Measured:
+def scaled(ceilings: Machine, step: float) -> Measured:
     return on(ceilings, *(matmul(n, "bf16", n * step) for n in (1024, 4096, 7000)))
 
 
@@ -138,7 +138,7 @@ MIXED = calibrated(H100, H100_MIXES).with_entries(
 )
 OF_A_CPU = ((256, 410e9, 150e9), (512, 700e9, 190e9), (1024, 860e9, 212e9), (2048, 915e9, 218e9))
 
-SCENES: dict[str, tuple[list[Measured], list[Ceilings], list[str] | None]] = {
+SCENES: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
     "one GPU": ([], [H100], None),
     "three GPUs": ([], [H100, A100, H200], None),
     "a CPU with points": (
@@ -154,8 +154,8 @@ SCENES: dict[str, tuple[list[Measured], list[Ceilings], list[str] | None]] = {
         [],
         ["bf16", "fp32"],
     ),
-    "no bandwidth": ([], [Ceilings("g", "G", H100.entries[:2])], None),
-    "no peak": ([on(Ceilings("g", "G", H100.entries[-1:]), matmul(64, "bf16", 1e12))], [], None),
+    "no bandwidth": ([], [Machine("g", "G", H100.entries[:2])], None),
+    "no peak": ([on(Machine("g", "G", H100.entries[-1:]), matmul(64, "bf16", 1e12))], [], None),
 }
 
 
@@ -169,7 +169,7 @@ def draw(name: str) -> Figure:
     return draw_roofline(scene(name))
 
 
-def drawn(ceilings: Ceilings, *records: Record) -> Figure:
+def drawn(ceilings: Machine, *records: Record) -> Figure:
     """Return the picture of records on a machine."""
     return draw_roofline(build_scene([on(ceilings, *records)]))
 

@@ -9,8 +9,8 @@ from typing import Any
 from plot_scenes import CPU, environment, matmul, on
 
 from results.record import Environment, Record
-from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
-from roofline.hardware.gpu import find_gpu
+from roofline.gpu_table import find_gpu
+from roofline.machine import Ceiling, Machine
 from roofline.picture.scene import Measured
 from roofline.work import VECTOR_OPS
 
@@ -21,14 +21,14 @@ MEASURED = (
 )
 
 
-def h100() -> Ceilings:
+def h100() -> Machine:
     """Return the datasheet of an H100 and what was measured on one."""
-    return gpu_ceilings(find_gpu("h100-sxm")).with_entries(
+    return find_gpu("h100-sxm").with_entries(
         Ceiling(quantity, name, value, "measured", "a test") for quantity, name, value in MEASURED
     )
 
 
-def of_gpu(ceilings: Ceilings, **changes: Any) -> Environment:
+def of_gpu(ceilings: Machine, **changes: Any) -> Environment:
     device = {"slug": ceilings.slug, "name": ceilings.name, "type": "cuda"}
     return environment(device=device, hardware=ceilings.to_dict(), **changes)
 
@@ -132,20 +132,20 @@ def profiled() -> list[Record]:
 def of_six_gpus() -> list[Measured]:
     runs = []
     for index, slug in enumerate(GPUS):
-        known = gpu_ceilings(find_gpu(slug))
+        known = find_gpu(slug)
         peak = known.peak("bf16")
         top = (0.5 + 0.04 * index) * (peak.value if peak else 1e14)
         runs.append((of_gpu(known), [matmul(n, "bf16", top * n / (n + 1500)) for n in (2048, 8192)]))
     return runs
 
 
-def one(ceilings: Ceilings, records: Sequence[Record]) -> list[Measured]:
+def one(ceilings: Machine, records: Sequence[Record]) -> list[Measured]:
     return [(of_gpu(ceilings), records)]
 
 
 LONG = "kernels/experiments/of_last_week/matmul_with_a_long_name.py:persistent_kernel_number_"
 
-RUNS: dict[str, tuple[list[Measured], list[Ceilings], list[str] | None]] = {
+RUNS: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
     "versions": (one(h100(), versions()), [], ["bf16"]),
     "elementwise versions": (one(h100(), elementwise_versions()), [], ["bf16"]),
     "sweep": (one(h100(), sweep()), [], ["bf16"]),

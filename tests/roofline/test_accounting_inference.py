@@ -28,7 +28,7 @@ from roofline.accounting.inference import (
 )
 from roofline.accounting.machines import run_machine
 from roofline.accounting.parameters import count_parameters
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from roofline.model import intensity, ridge_intensity
 
 
@@ -144,7 +144,7 @@ def test_a_run_under_published_ceilings_does_not_call_them_measured(kind):
         Ceiling(quantity, name, 1e12, kind, "somewhere")
         for quantity, name in (("flops", "bf16"), ("bandwidth", "memory"))
     )
-    environment = SimpleNamespace(device={"slug": "a"}, hardware=Ceilings("a", "A", entries).to_dict())
+    environment = SimpleNamespace(device={"slug": "a"}, hardware=Machine("a", "A", entries).to_dict())
     assert run_machine(SimpleNamespace(environment=environment, records=[]), "run 1").source == f"{kind}, run 1"
 
 

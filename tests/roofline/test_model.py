@@ -9,7 +9,7 @@ import pytest
 
 from results.record import Environment, Record
 from roofline import model
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
     bound,
@@ -28,11 +28,11 @@ PEAK, BANDWIDTH = 1000e12, 2e12
 """A machine with a ridge point of 500 FLOP/byte."""
 
 
-def ceilings(**values: float) -> Ceilings:
+def ceilings(**values: float) -> Machine:
     """Return ceilings of bf16, bandwidth and launch, each under its quantity, all from a datasheet but the launch."""
     names = {"flops": "bf16", "bandwidth": "memory", "launch": "launch"}
     kinds = {"launch": "measured"}
-    return Ceilings(
+    return Machine(
         "a-gpu",
         "A GPU",
         tuple(Ceiling(q, names[q], value, kinds.get(q, "datasheet"), "a test") for q, value in values.items()),
@@ -179,7 +179,7 @@ def test_a_record_without_counts_has_no_judgment() -> None:
     ],
 )
 def test_more_than_a_roof_is_kept_and_has_a_cause(changes: dict[str, Any], kind: str, words: str) -> None:
-    known = Ceilings(
+    known = Machine(
         "a-gpu",
         "A GPU",
         (
@@ -198,7 +198,7 @@ H200 = {"read": 4502e9, "write": 4284e9, "triad": 4045e9, "copy": 3928e9}
 """Bytes/s, as TileOPs publishes them; the datasheet says 4.8 TB/s."""
 
 
-def calibrated(*names: str, published: bool = True, peak: float | None = 795e12) -> Ceilings:
+def calibrated(*names: str, published: bool = True, peak: float | None = 795e12) -> Machine:
     """Return an H200 with some mixes measured, and with its datasheet or without."""
     entries = [Ceiling("bandwidth", name, H200[name], "measured", "a test") for name in names]
     if published:
@@ -206,7 +206,7 @@ def calibrated(*names: str, published: bool = True, peak: float | None = 795e12)
         entries.append(Ceiling("flops", "bf16", 989.4e12, "datasheet", "a test"))
     if peak:
         entries.append(Ceiling("flops", "bf16", peak, "measured", "a test"))
-    return Ceilings("h200-sxm", "H200", tuple(entries))
+    return Machine("h200-sxm", "H200", tuple(entries))
 
 
 def streamed(read: int, written: int, bytes_per_s: float, **changes: Any) -> Record:
@@ -334,7 +334,7 @@ def test_every_formula_states_its_source(formula: str) -> None:
     assert "\nSource: " in str(inspect.getdoc(getattr(model, formula)))
 
 
-VECTOR = Ceilings(
+VECTOR = Machine(
     "a-gpu",
     "A GPU",
     (

@@ -18,7 +18,7 @@ from results.compare.selection import EVERYTHING, load
 from results.record import Environment, Record
 from results.show.theme import contrast_to_white, on_dark
 from roofline.__main__ import main
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 from roofline.picture import page
 from roofline.picture.interactive import modules_figure, roofline_figure
 from roofline.picture.layers import estimates_of, verdicts_of
@@ -69,7 +69,7 @@ class Elements(HTMLParser):
         self.inside = False
 
 
-def page_of(runs: list[Measured], gpus: list[Ceilings] | None = None, **more: Any) -> str:
+def page_of(runs: list[Measured], gpus: list[Machine] | None = None, **more: Any) -> str:
     return page_html(build_scene(runs, gpus or []), runs, **more)
 
 

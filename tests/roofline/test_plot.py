@@ -49,7 +49,7 @@ from run_scenes import RUNS
 
 from results.show.picture import check_picture, save_picture
 from results.store.runfile import StoreError
-from roofline.ceilings import Ceiling, CeilingError, Ceilings
+from roofline.machine import Ceiling, CeilingError, Machine
 from roofline.picture.figure import draw_roofline, plot_run
 from roofline.picture.scene import PlotError, build_scene
 
@@ -148,7 +148,7 @@ def test_a_lonely_mix_or_none_and_an_overlay_have_no_thin_lines() -> None:
 
 
 def test_mixes_without_a_peak_leave_the_axes() -> None:
-    slopes = Ceilings("g", "G", calibrated(Ceilings("g", "G"), CPU_MIXES).entries)
+    slopes = Machine("g", "G", calibrated(Machine("g", "G"), CPU_MIXES).entries)
     figure = drawn(slopes, matmul(64, "bf16", 2e11))
     top, right = figure.axes[0].get_ylim()[1], figure.axes[0].get_xlim()[1]
     assert len(thin(figure)) == 3
@@ -197,7 +197,7 @@ def test_a_point_above_its_roof_stays_there_and_is_ringed() -> None:
 
 
 def test_a_point_above_the_memory_roof_is_ringed_where_no_peak_is_known() -> None:
-    slope = Ceilings("g", "G", (Ceiling("bandwidth", "memory", 1e12, "derived", "a test"),))
+    slope = Machine("g", "G", (Ceiling("bandwidth", "memory", 1e12, "derived", "a test"),))
     figure = drawn(slope, matmul(64, "bf16", 22e12), matmul(64, "bf16", 20e12))
     rings = [line for line in figure.axes[0].lines if line.get_zorder() == 8]  # the roof at 64 / 3 is 21.3e12
     assert [tuple(np.ravel(ring.get_data())) for ring in rings] == [pytest.approx((64 / 3, 22e12))]
@@ -233,11 +233,11 @@ def test_values_of_no_machine_are_refused_in_one_line(value: float) -> None:
 
 def test_a_machine_without_ceilings_is_refused_with_what_to_do() -> None:
     with pytest.raises(PlotError, match=r"no ceiling is known for new-gpu.*--gpu"):
-        drawn(Ceilings("new-gpu", "New"), matmul(64, "bf16", 1e9))
+        drawn(Machine("new-gpu", "New"), matmul(64, "bf16", 1e9))
 
 
 def test_points_without_a_roof_of_their_own_are_drawn_beside_another_machine() -> None:
-    alone = on(Ceilings("new-gpu", "New"), matmul(64, "bf16", 1e12))
+    alone = on(Machine("new-gpu", "New"), matmul(64, "bf16", 1e12))
     assert list(spots(draw_roofline(build_scene([alone], [H100], ["bf16"])))) == [pytest.approx((64 / 3, 1e12))]
 
 
@@ -479,12 +479,12 @@ def test_drawing_loads_neither_torch_nor_pyplot_nor_pandas(tmp_path: Path) -> No
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from roofline.ceilings import Ceiling, Ceilings\n"
+        "from roofline.machine import Ceiling, Machine\n"
         "from results.show.picture import save_picture\n"
         "from roofline.picture.figure import draw_roofline\n"
         "from roofline.picture.scene import build_scene\n"
         "assert not {'matplotlib', 'numpy', 'torch', 'pandas', 'rich'} & set(sys.modules), 'loaded too early'\n"
-        "known = Ceilings('g', 'G', (Ceiling('flops', 'bf16', 1e15, 'datasheet', 's'),"
+        "known = Machine('g', 'G', (Ceiling('flops', 'bf16', 1e15, 'datasheet', 's'),"
         " Ceiling('bandwidth', 'memory', 1e12, 'datasheet', 's')))\n"
         "save_picture(draw_roofline(build_scene([], [known])), Path(sys.argv[1]))\n"
         "assert not {'torch', 'pandas', 'matplotlib.pyplot'} & set(sys.modules)\n"

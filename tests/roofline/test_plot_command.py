@@ -16,8 +16,8 @@ from plot_scenes import CPU, environment, matmul
 
 from results.record import Environment, Record
 from roofline.__main__ import main
-from roofline.ceilings import Ceiling
 from roofline.commands import plot
+from roofline.machine import Ceiling
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import Scene, build_scene
 
@@ -113,11 +113,10 @@ def test_default_dtypes_are_those_that_the_gpus_have(
 
 @pytest.mark.exhaustive
 def test_every_gpu_of_the_table_can_be_drawn() -> None:
-    from roofline.ceilings import gpu_ceilings
-    from roofline.hardware.gpu import load_gpus
+    from roofline.gpu_table import load_gpus
 
     for gpu in load_gpus().values():
-        draw_roofline(build_scene([], [gpu_ceilings(gpu)]))
+        draw_roofline(build_scene([], [gpu]))
     assert len(load_gpus()) >= 50
 
 

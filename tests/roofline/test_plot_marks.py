@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from plot_scenes import BOTH, CPU, drawn, last_line, machine, markers, matmul, on, words
 
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import build_scene, version_steps
 
@@ -54,7 +54,7 @@ def test_quantiles_are_the_band_before_the_interval() -> None:
 def test_a_datasheet_has_no_band_and_a_bound_of_nothing_neither() -> None:
     for kind, ci95 in (("datasheet", (7e14, 9e14)), ("measured", (0.0, 9e14))):
         entries = [replace(entry, kind=kind, ci95=ci95) for entry in GPU.entries]
-        assert not drawn(Ceilings("g", "G", tuple(entries))).axes[0].collections
+        assert not drawn(Machine("g", "G", tuple(entries))).axes[0].collections
 
 
 def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap() -> None:

@@ -31,7 +31,7 @@ from bench.harness.run import stamp
 from bench.harness.timing.protocol import limits_of
 from results.record import MAX_COUNT, Environment, Record
 from results.store.runs import new_run_id, runs_directory
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 from roofline.work import DTYPES, dtype_named
 
 MOVED = ("bytes_read", "bytes_written")
@@ -280,7 +280,7 @@ def current(device: Device) -> Any:
     return torch.cuda.device(device.torch_name) if device.is_gpu else nullcontext()
 
 
-def known_ceilings(device: Device) -> Ceilings:
+def known_ceilings(device: Device) -> Machine:
     """Return the ceilings of a device that are known, with those that bench commands have measured and saved."""
     saved = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None).load()
     return ceilings_of(device, None).with_entries(saved)
@@ -288,7 +288,7 @@ def known_ceilings(device: Device) -> Ceilings:
 
 @functools.cache
 def _stamped(device: Device, command: str, hardware: str) -> Environment:
-    return stamp("bench", device, Ceilings.from_dict(json.loads(hardware)), Settings().to_dict(), (command,))
+    return stamp("bench", device, Machine.from_dict(json.loads(hardware)), Settings().to_dict(), (command,))
 
 
 def environment_of(device: Device, command: str) -> Environment:

@@ -18,7 +18,7 @@ from bench.harness.calibrate.setup import Candidate, Measured, NotMeasuredError,
 from bench.harness.device.device import MIB, Device
 from bench.harness.providers.registry import has_triton
 from bench.harness.timing.samplers import Call
-from roofline.ceilings import MIX_RATIOS
+from roofline.machine import MIX_RATIOS
 
 if TYPE_CHECKING:
     from torch import Tensor

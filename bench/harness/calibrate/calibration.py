@@ -33,21 +33,13 @@ from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import DEVICE_LOST, one_line
 from results.store.runfile import StoreError, write_output
 from results.store.runs import lock_file
-from roofline.ceilings import Ceiling, CeilingError, Ceilings, gpu_ceilings
-from roofline.hardware.gpu import (
-    Gpu,
-    clock_limited_peak_flops_per_s,
-    clock_limited_vector_flops_per_s,
-    derive_unknown_gpu,
-    find_gpu,
-    load_gpus,
-    match_driver_name,
-)
+from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, gpus_named, load_gpus, unknown_gpu
+from roofline.machine import Ceiling, CeilingError, Machine
 
 QUIET_LOOK_S = 0.3  # of work that shows whether the machine is quiet: longer than the shortest window of each counter
 
 
-def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
+def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
     """Return the ceilings that are known of a device without measuring; a slug None matches the driver's name.
 
     Raises:
@@ -57,26 +49,19 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Ceilings:
     if not device.is_gpu:
         if gpu_slug is not None:
             raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
-        return Ceilings(device.slug, device.name)
+        return Machine(device.slug, device.name)
     gpu, note = (find_gpu(gpu_slug), None) if gpu_slug else identify(device)
-    return replace(gpu_ceilings(gpu), note=note)
+    return replace(gpu, note=note)
 
 
-def identify(device: Device) -> tuple[Gpu, str | None]:
+def identify(device: Device) -> tuple[Machine, str | None]:
     """Return the table's entry for a GPU, or one derived from the device's own properties, with a note."""
-    match = match_driver_name(device.name, device.memory_bytes, sm_count=device.sm_count)
-    if match.gpu is not None:
-        return match.gpu, None
-    gpu = derive_unknown_gpu(
-        driver_name=device.name,
-        memory_clock_hz=device.memory_clock_hz,
-        bus_width_bits=device.memory_bus_bits,
-        memory_bytes=device.memory_bytes,
-        sm_count=device.sm_count,
-        compute_capability=device.compute_capability,
-    )
-    if match.ambiguous:
-        several = ", ".join(candidate.slug for candidate in match.ambiguous)
+    named = gpus_named(device.name, device.memory_bytes, device.sm_count)
+    if len(named) == 1:
+        return named[0], None
+    gpu = unknown_gpu(device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability)
+    if named:
+        several = ", ".join(candidate.slug for candidate in named)
         return gpu, f"'{device.name}' is the name of several GPUs ({several}): MFU is blank until --gpu names one"
     return gpu, f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; --gpu names an entry"
 
@@ -99,16 +84,17 @@ def identity(device: Device) -> dict[str, Any]:
     }
 
 
-def _at_clock(ceilings: Ceilings, entry: Ceiling | None) -> float | None:
+def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
     """Return the datasheet's rate per clock at the SM clock of a measured peak, FLOP/s; None if it is not known."""
     if entry is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
-    at_clock = {"flops": clock_limited_peak_flops_per_s, "fma": clock_limited_vector_flops_per_s}.get(entry.quantity)
     gpu = load_gpus().get(ceilings.slug)
-    return at_clock(gpu, entry.name, entry.sm_clock_hz) if gpu and at_clock else None
+    if gpu is None or entry.quantity not in ("flops", "fma"):
+        return None
+    return clock_limited_flops_per_s(gpu, entry.name, entry.sm_clock_hz, is_vector=entry.quantity == "fma")
 
 
-def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
+def peak_sentences(ceilings: Machine, dtypes: Iterable[str]) -> list[str]:
     """Return for each matmul and FMA how its datasheet's peak becomes the measured one, by clock and by software."""
     known = {(entry.kind, entry.quantity, entry.name): entry for entry in ceilings.entries}
     lines = []
@@ -126,7 +112,7 @@ def peak_sentences(ceilings: Ceilings, dtypes: Iterable[str]) -> list[str]:
     return lines
 
 
-def explaining(ceilings: Ceilings) -> list[Ceiling]:
+def explaining(ceilings: Machine) -> list[Ceiling]:
     """Return the peaks of each dtype that explain its measured one and judge nothing.
 
     `clock-limited` is the rate per clock at the SM clock of the fastest matmul; `power-limited` is what its long run
@@ -146,7 +132,7 @@ def explaining(ceilings: Ceilings) -> list[Ceiling]:
     return explained
 
 
-def merged(known: Ceilings, found: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Ceilings:
+def merged(known: Machine, found: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Machine:
     """Return the ceilings with new ones; a better ceiling is not replaced by a disturbed one, or if it was too low."""
     kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
     better = []
@@ -210,7 +196,7 @@ class MeasuredCeilings:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["identity"] != self._identity:
                 raise CeilingError("it belongs to another machine")
-            entries = Ceilings.from_dict(data).entries
+            entries = Machine.from_dict(data).entries
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -218,7 +204,7 @@ class MeasuredCeilings:
             return ()
         return tuple(entry for entry in entries if entry.kind == "measured")
 
-    def save(self, ceilings: Ceilings) -> None:
+    def save(self, ceilings: Machine) -> None:
         """Save the ceilings; if they cannot be written, a note says so and the next run measures them again."""
         content = ceilings.to_dict() | {"identity": self._identity}
         try:
@@ -228,7 +214,7 @@ class MeasuredCeilings:
                 self._note(f"the measured ceilings are not kept: {error}")
             self._could_save = False
 
-    def complete(self, ceilings: Ceilings, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()) -> Ceilings:
+    def complete(self, ceilings: Machine, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()) -> Machine:
         """Return `ceilings` with those of this machine; those missing are measured, and disturbed ones if it is quiet.
 
         Args:
@@ -263,7 +249,7 @@ class MeasuredCeilings:
         return replace(found.with_entries(explaining(found)), note="; ".join(filter(None, notes)) or None)
 
     def _due(
-        self, known: Ceilings, dtypes: Iterable[str], again: Collection[Ceiling]
+        self, known: Machine, dtypes: Iterable[str], again: Collection[Ceiling]
     ) -> tuple[bool, list[str], list[str]]:
         """Return what any command needs and is not known, or is to be measured `again`, as `parts_of` takes it.
 

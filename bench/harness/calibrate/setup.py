@@ -23,7 +23,7 @@ from bench.harness.timing.protocol import Samples, limits_of, settle
 from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record
 from results.stats.samples import half_width, median, median_ci95, quantile
-from roofline.ceilings import Ceiling
+from roofline.machine import Ceiling
 
 WARM_UP_SHARE = 0.2  # of the seconds of a measurement, at most
 PROVIDERS = {"triton v1": "triton-v1", "C": "c"}

@@ -198,7 +198,7 @@ def check_places(args: argparse.Namespace) -> None:
     """
     from results.show.picture import check_picture
     from results.store.runs import runs_directory
-    from roofline.hardware.gpu import UnknownGpuError, find_gpu
+    from roofline.gpu_table import UnknownGpuError, find_gpu
 
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.harness.calibrate.setup import Part, Setup
     from bench.harness.run import Run
     from results.record import Record
-    from roofline.ceilings import Ceiling
+    from roofline.machine import Ceiling
 
 DESCRIPTION = """\
 Measure the ceilings of this machine, and save them for every other bench command.

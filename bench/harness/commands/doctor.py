@@ -32,7 +32,7 @@ from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
     from results.record import Record
-    from roofline.ceilings import Ceilings
+    from roofline.machine import Machine
 
 DESCRIPTION = """\
 Check a machine before measuring on it, one line per check, each ok, note or bad:
@@ -102,7 +102,7 @@ class Checkup:
 
     args: argparse.Namespace
     device: Device
-    ceilings: Ceilings
+    ceilings: Machine
     families: Mapping[str, tuple[Op, ...]]
     versions: Mapping[str, Any]
     progress: Progress
@@ -397,7 +397,7 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
         yield row_finding(checkup.records[-1], checkup.ceilings, is_large)
 
 
-def row_finding(record: Record, ceilings: Ceilings, is_large: bool) -> Finding:
+def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
     """Return whether the result of a row is right, its time, and the rate of a large row with the expected rate."""
     name, median_s = f"{record.op} {record.dtype} {record.case}, {record.provider}", record.median_s
     if record.status in ("failed", "invalid"):
@@ -416,9 +416,9 @@ def row_finding(record: Record, ceilings: Ceilings, is_large: bool) -> Finding:
     return replace(found, status=status, advice=f"{found.advice} {'; '.join(flags)}".strip())
 
 
-def judged(name: str, ceilings: Ceilings, quantity: str, of: str, value: float) -> Finding:
+def judged(name: str, ceilings: Machine, quantity: str, of: str, value: float) -> Finding:
     """Return the finding for a rate or a time, with a verdict if a published or datasheet value of the GPU is known."""
-    from roofline.ceilings import QUANTITIES
+    from roofline.machine import QUANTITIES
 
     unit, known = QUANTITIES[quantity], expected_of(ceilings, quantity, of)
     text, status, advice = value_text(value, unit), OK, ""
@@ -436,7 +436,7 @@ def judged(name: str, ceilings: Ceilings, quantity: str, of: str, value: float) 
     return Finding(name, status, text, advice, value, unit, expected, source)
 
 
-def expected_of(ceilings: Ceilings, quantity: str, name: str) -> tuple[float, str, str] | None:
+def expected_of(ceilings: Machine, quantity: str, name: str) -> tuple[float, str, str] | None:
     """Return the expected value, its kind (`published` or `datasheet`) and its source; None if none is known."""
     for record in tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["record"]:
         if ceilings.slug in record["gpus"] and (record["quantity"], record["name"]) == (quantity, name):

@@ -19,7 +19,7 @@ from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
 from bench.harness.timing.protocol import Samples
 from results.record import Record
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 
 PROBES = 3
 SLOW_CALL_S = 0.01
@@ -27,7 +27,7 @@ SLOW_CALL_S = 0.01
 
 
 def interleave(
-    rows: Sequence[Row], device: Device, ceilings: Ceilings | None, policy: ComparePolicy, budget: Budget
+    rows: Sequence[Row], device: Device, ceilings: Machine | None, policy: ComparePolicy, budget: Budget
 ) -> list[Record]:
     """Return a record for each row of one case, the baseline first, whatever becomes of it."""
     copies = shared_copies(rows[0], device, len(rows))
@@ -41,7 +41,7 @@ def interleave(
 def interleave_in_worker(
     rows: Sequence[Row],
     device: Device,
-    ceilings: Ceilings | None,
+    ceilings: Machine | None,
     policy: ComparePolicy,
     deadline: float | None,
     timeout_s: float,
@@ -74,7 +74,7 @@ def interleave_in_worker(
 
 
 def _interleave(
-    rows: Sequence[Row], device: Device, ceilings: Ceilings | None, policy: ComparePolicy, deadline: float | None
+    rows: Sequence[Row], device: Device, ceilings: Machine | None, policy: ComparePolicy, deadline: float | None
 ) -> list[Record]:
     device.use()
     return interleave(rows, device, ceilings, policy, Budget(device, rows[0].settings, deadline))
@@ -88,7 +88,7 @@ class ProviderContender(Contender):
         row: Row,
         index: int,
         device: Device,
-        ceilings: Ceilings | None,
+        ceilings: Machine | None,
         budget: Budget,
         copies: Iterator[tuple[list[InputSet], str]],
         together: int,

@@ -131,17 +131,17 @@ def gpu_device(index: int) -> Device:
     """Return GPU `index` of torch, with what its properties and NVML report."""
     import torch
 
-    from roofline.hardware.gpu import match_driver_name
+    from roofline.gpu_table import gpus_named
 
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
     uuid, cache_bytes = str(getattr(properties, "uuid", "")) or None, int(getattr(properties, "L2_cache_size", 0))
-    known = match_driver_name(properties.name, properties.total_memory, sm_count=properties.multi_processor_count).gpu
+    named = gpus_named(properties.name, properties.total_memory, properties.multi_processor_count)
     memory_clock_mhz = gpu_state.ask(uuid, "nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_MEMORY)
     return Device(
         type="cuda" if torch.version.hip is None else "rocm",
         torch_name=f"cuda:{index}",
-        slug=known.slug if known else slugify(properties.name),
+        slug=named[0].slug if len(named) == 1 else slugify(properties.name),
         name=properties.name,
         cache_bytes=cache_bytes or 50 * MIB,
         cache_is_assumed=not cache_bytes,

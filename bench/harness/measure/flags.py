@@ -16,8 +16,8 @@ from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import LONGEST_SPIN_S, wanted_spin_s
 from results.record import Record
 from results.stats.samples import drift, half_width, outlier_count, two_modes
-from roofline.ceilings import Ceiling, Ceilings
-from roofline.hardware.gpu import PEAKS_OF_DTYPE, clock_limited_peak_flops_per_s, load_gpus
+from roofline.gpu_table import clock_limited_flops_per_s, load_gpus
+from roofline.machine import Ceiling, Machine
 
 LEAST_TICKS = 50
 """Ticks of the clock that one sample must last: half a tick is then 1 % of it."""
@@ -92,7 +92,7 @@ def recorded(
     blank: Record,
     samples: Samples,
     device: Device,
-    ceilings: Ceilings | None,
+    ceilings: Machine | None,
     asked_cache: str | None = None,
     also: Sequence[Flag] = (),
     has_advice: bool = True,
@@ -147,7 +147,7 @@ def sampled(blank: Record, samples: Samples) -> Record:
     )
 
 
-def judged(record: Record, device: Device, ceilings: Ceilings | None, has_advice: bool = True) -> Record:
+def judged(record: Record, device: Device, ceilings: Machine | None, has_advice: bool = True) -> Record:
     """Return a measured record with the flags that these ceilings give it, in place of those of other ceilings."""
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
@@ -184,8 +184,8 @@ class Roofs:
     """The bandwidth measured with the mix nearest to the row's own, also if `bandwidth` is a published one."""
 
     @classmethod
-    def of(cls, record: Record, device: Device, ceilings: Ceilings | None) -> Roofs:
-        known, read, written = ceilings or Ceilings("", ""), record.bytes_read or 0, record.bytes_written or 0
+    def of(cls, record: Record, device: Device, ceilings: Machine | None) -> Roofs:
+        known, read, written = ceilings or Machine("", ""), record.bytes_read or 0, record.bytes_written or 0
         peak = known.peak(record.dtype)
         return cls(
             flops=record.flops or None,
@@ -193,24 +193,25 @@ class Roofs:
             exceeds_cache=read + written > device.cache_bytes,
             peak=peak,
             highest_peak=(highest_peak(known, record.dtype) if device.is_gpu else None) or peak,
-            measured_peak=known.measured_peak(record.dtype),
+            measured_peak=known.peak(record.dtype, ["measured"]),
             memory=known.bandwidth(),
             bandwidth=known.bandwidth_for(read, written),
             mix=known.mix(read, written),
         )
 
 
-def highest_peak(ceilings: Ceilings, dtype: str) -> Ceiling | None:
+def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
     """Return the peak at the highest clock that the driver allows.
 
     None for a device that is not in the table, and for a function of which no dtype was told.
     """
-    gpu = load_gpus().get(ceilings.slug) if dtype in PEAKS_OF_DTYPE else None
-    value = clock_limited_peak_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
+    gpu = load_gpus().get(ceilings.slug)
+    value = clock_limited_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
     if gpu is None or value is None:
         return None
+    published = gpu.peak(dtype)
     # Some products are sold with a peak above their own clock times their rate: then that one is the limit.
-    value = max(value, gpu.peaks_flops_per_s.get(dtype, 0.0))
+    value = max(value, published.value if published else 0.0)
     source = f"roofline/gpus/{gpu.slug}.toml at its highest clock"
     return Ceiling("flops", dtype, value, "clock-limited", source, sm_clock_hz=gpu.max_clock_hz)
 
@@ -250,7 +251,7 @@ def physics_gate(record: Record, roofs: Roofs) -> Flag | None:
     )
 
 
-def too_low(record: Record, device: Device, ceilings: Ceilings) -> list[Ceiling]:
+def too_low(record: Record, device: Device, ceilings: Machine) -> list[Ceiling]:
     """Return the measured ceilings that a record is above; data that may come from a cache tells nothing of the
     memory.
     """
@@ -361,7 +362,7 @@ def tick_limited(samples: Samples) -> Flag | None:
     return Flag("tick-limited", reason, "more launches a sample")
 
 
-def near_floor(samples: Samples, ceilings: Ceilings) -> Flag | None:
+def near_floor(samples: Samples, ceilings: Machine) -> Flag | None:
     time_s, floor = samples.median_s, ceilings.launch_floor()
     if floor is None or time_s >= FLOORS * floor.value:
         return None

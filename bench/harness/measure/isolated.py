@@ -15,13 +15,13 @@ from bench.harness.providers.user_kernel import UserKernelError, find, is_user_k
 from bench.harness.timing.launched import launched
 from bench.harness.timing.protocol import Limits
 from results.record import Record
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 
 
 def measure_isolated(
     row: Row,
     device: Device,
-    ceilings: Ceilings | None,
+    ceilings: Machine | None,
     limits: Limits | None,
     deadline: float | None = None,
     rows_left: int = 1,
@@ -50,7 +50,7 @@ def measure_isolated(
 def _measure(
     row: Row,
     device: Device,
-    ceilings: Ceilings | None,
+    ceilings: Machine | None,
     limits: Limits | None,
     deadline: float | None,
     rows_left: int,

@@ -25,7 +25,7 @@ from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of, settle
 from results.record import Record
 from results.stats.samples import two_modes
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 
 if TYPE_CHECKING:
     from bench.harness.op import Launch
@@ -48,7 +48,7 @@ MOST_REPEATS = 3
 def measure_row(
     row: Row,
     device: Device,
-    ceilings: Ceilings | None = None,
+    ceilings: Machine | None = None,
     limits: Limits | None = None,
     deadline: float | None = None,
     rows_left: int = 1,
@@ -83,7 +83,7 @@ def measure_row(
 
 
 def _protocol(
-    row: Row, device: Device, ceilings: Ceilings | None, limits: Limits, deadline: float | None, rows_left: int
+    row: Row, device: Device, ceilings: Machine | None, limits: Limits, deadline: float | None, rows_left: int
 ) -> Record:
     ready, left_s, flops = prepare(row, device, deadline), None, row.op.work(row.case).flops
     if isinstance(ready, Record):
@@ -184,7 +184,7 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
     return make_sets(row.op, row.case, filler, device, rotation.copies), rotation.cache
 
 
-def finish(ready: Ready, samples: Samples, device: Device, ceilings: Ceilings | None) -> Record:
+def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | None) -> Record:
     """Verify the result again, on another copy of the inputs than before, and return the record with its flags."""
     row, provider, sets = ready.row, ready.provider, ready.sets
     worker.rest()

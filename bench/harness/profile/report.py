@@ -14,7 +14,7 @@ from results.show.rows import document
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
 from results.show.terminal import printable
 from results.stats.samples import median
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 from roofline.model import judged, mbu, mfu, rate
 from roofline.work import dtype_named
 
@@ -237,7 +237,7 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
     def share(is_counted: Callable[[Record, Mapping[str, Any]], bool]) -> float:
         return float(sum(record.extra["share"] for record, score in scored if is_counted(record, score)))
 
-    ceilings = Ceilings.from_dict(environment.hardware)
+    ceilings = Machine.from_dict(environment.hardware)
     keys = ("flops", "bytes_read", "bytes_written")
     flops, read, written = (sum(getattr(record, key) or 0 for record in records) for key in keys)
     counts = [(record.extra["matmul_flops"], record.dtype) for record in records]

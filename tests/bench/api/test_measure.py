@@ -14,7 +14,7 @@ from bench.harness.api.profiling import with_work
 from bench.harness.device.device import cpu_device
 from results.record import Record
 from results.store.runs import load_run
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from tests.bench.commands import PEAKS_FLOPS_PER_S, QUICK, THREADS, keep_ceilings
 
 N = 64
@@ -25,7 +25,7 @@ BLANK = Record(op="f", provider="torch", dtype="", shape={"calls": 1}, case="-",
 @pytest.fixture
 def ceilings(monkeypatch):
     """A machine of 1 TFLOP/s and 1 GB/s, measured."""
-    found = Ceilings(
+    found = Machine(
         "cpu-x",
         "X",
         (Ceiling("flops", "fp32", 1e12, "measured", "s"), Ceiling("bandwidth", "copy", 1e9, "measured", "s")),
@@ -346,7 +346,7 @@ def test_the_environment_is_taken_once_while_the_ceilings_stay(monkeypatch):
     first, second = (dataclasses.replace(found.environment, run_id="", started_at="") for found in (one, two))
     assert first == second
     assert one.environment.preflight is two.environment.preflight
-    new = Ceilings("cpu-x", "X", (Ceiling("bandwidth", "copy", 1e9, "measured", "s"),))
+    new = Machine("cpu-x", "X", (Ceiling("bandwidth", "copy", 1e9, "measured", "s"),))
     monkeypatch.setattr(function_meter, "known_ceilings", lambda device: new)
     assert bench.measure(torch.relu, torch.randn(N)).environment.hardware == new.to_dict()
     function_meter._stamped.cache_clear()

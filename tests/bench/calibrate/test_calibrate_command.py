@@ -20,8 +20,8 @@ from bench.harness.measure.rows import DEVICE_LOST
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, StoreError
 from roofline.__main__ import main as roofline
-from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
-from roofline.hardware.gpu import find_gpu
+from roofline.gpu_table import find_gpu
+from roofline.machine import Ceiling, Machine
 
 
 def a_ceiling(quantity="bandwidth", name="copy", value=2e10):
@@ -116,7 +116,7 @@ def command_of_matmul(capsys):
     assert commands.here("matmul", "--shape", "16", "--dtype", "fp32", "--no-save", "--format", "json") == 0
     out, err = capsys.readouterr()
     assert "calibrating" not in err
-    known = Ceilings.from_dict(json.loads(out)["environment"]["hardware"])
+    known = Machine.from_dict(json.loads(out)["environment"]["hardware"])
     return {("peak", known.peak("fp32").value), ("bandwidth", known.bandwidth().value)}
 
 
@@ -303,11 +303,11 @@ def test_quick_has_the_same_parts_and_less_time(capsys, runs, monkeypatch):
 def test_a_sentence_says_how_the_measured_peak_comes_about(peak, title, steps):
     quantity, dtype, value = peak
     measured = Ceiling(*peak, "measured", "a test", sm_clock_hz=1.755e9 if quantity == "flops" else 1.98e9)
-    gpu = gpu_ceilings(find_gpu("h100-sxm"))
+    gpu = find_gpu("h100-sxm")
     sentence = f"{title}: datasheet {steps} -> measured {value / 1e12:g} TFLOP/s"
     assert calibration.peak_sentences(gpu.with_entries([measured]), [dtype, "fp16"]) == [sentence]
     assert calibration.peak_sentences(gpu.with_entries([replace(measured, sm_clock_hz=None)]), [dtype]) == []
-    assert calibration.peak_sentences(Ceilings(CPU.slug, CPU.name, (measured,)), [dtype]) == []
+    assert calibration.peak_sentences(Machine(CPU.slug, CPU.name, (measured,)), [dtype]) == []
 
 
 # ---- measured for real ---------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from bench.harness.calibrate import bandwidth, calibration, peaks
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, identity, merged
 from bench.harness.calibrate.setup import Measured
 from bench.harness.device.device import MIB, Device
-from roofline.ceilings import Ceiling, Ceilings
-from roofline.hardware.gpu import UnknownGpuError, find_gpu
+from roofline.gpu_table import UnknownGpuError, find_gpu
+from roofline.machine import Ceiling, Machine
 
-BLANK = Ceilings(CPU.slug, CPU.name)
+BLANK = Machine(CPU.slug, CPU.name)
 
 
 # ---- without measuring ---------------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ def test_a_gpu_of_the_table_has_its_datasheet_ceilings():
     ceilings = ceilings_of(H100, None)
     gpu = find_gpu("h100-sxm")
     assert (ceilings.slug, ceilings.note) == ("h100-sxm", None)
-    assert ceilings.peak("bf16").value == gpu.peaks_flops_per_s["bf16"] == pytest.approx(989.4e12)
+    assert ceilings.peak("bf16").value == gpu.peak("bf16").value == pytest.approx(989.4e12)
     assert ceilings.bandwidth().value == pytest.approx(3.35e12, rel=0.01)
     assert {entry.kind for entry in ceilings.entries} == {"datasheet"}
     assert all("h100-sxm" in entry.source for entry in ceilings.entries)
@@ -65,7 +65,7 @@ def test_a_cpu_cannot_be_judged_as_a_gpu():
 # ---- measured, with a fake machine ---------------------------------------------------------------------------------
 
 
-class Machine(MeasuredCeilings):
+class Saved(MeasuredCeilings):
     """Measures nothing: every launch takes what the test says, and moves or computes what this module says."""
 
     def __init__(self, directory, device=CPU, launch_s=2.0**-20, broken=()):
@@ -99,7 +99,7 @@ KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.
 
 
 def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
-    machine = Machine(tmp_path)
+    machine = Saved(tmp_path)
     found = machine.complete(BLANK, ["bf16", "fp32"])
     assert {entry.name: entry.value for entry in found.entries} == KEPT | {"fp32": KEPT["bf16"]}
     assert {entry.kind for entry in found.entries} == {"measured"}
@@ -112,14 +112,14 @@ def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
 
 
 def test_what_was_measured_is_kept_and_another_dtype_adds_to_it(tmp_path):
-    first = Machine(tmp_path).complete(BLANK, ["bf16"])
-    later = Machine(tmp_path, launch_s=1.0)
+    first = Saved(tmp_path).complete(BLANK, ["bf16"])
+    later = Saved(tmp_path, launch_s=1.0)
     assert later.complete(BLANK, ["bf16"]) == first
     assert (later.said, later.notes) == ([], [])
     assert later.path.parent == tmp_path / "cpu-a-2t"
     found = later.complete(BLANK, ["fp32", "bf16"])
     assert (found.peak("bf16").value, found.peak("fp32").value) == (KEPT["bf16"], FLOPS)
-    third = Machine(tmp_path, launch_s=9.0).complete(BLANK, ["bf16", "fp32"])
+    third = Saved(tmp_path, launch_s=9.0).complete(BLANK, ["bf16", "fp32"])
     assert {(e.name, e.value) for e in third.entries} == {(e.name, e.value) for e in found.entries}
 
 
@@ -140,7 +140,7 @@ def test_a_file_that_is_torn_or_of_another_machine_is_noted_and_measured_anew(tm
     entry = '{"quantity": "bandwidth", "name": "copy", "kind": "measured", "source": "x", "value": -1}'
     other = identity(CPU) | {"host": "another-host"}
     text = text.replace("ENTRY", entry).replace("IDENTITY", json.dumps(identity(CPU)))
-    machine = Machine(tmp_path)
+    machine = Saved(tmp_path)
     machine.path.parent.mkdir(parents=True)
     machine.path.write_text(text.replace("OTHER", json.dumps(other)))
 
@@ -150,39 +150,39 @@ def test_a_file_that_is_torn_or_of_another_machine_is_noted_and_measured_anew(tm
     assert machine.notes[0].startswith(f"{machine.path}: not used and measured anew: ")
     assert "\n" not in machine.notes[0]
     assert len(machine.notes[0]) < len(str(machine.path)) + 250
-    assert Machine(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found  # and the file is whole now
+    assert Saved(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found  # and the file is whole now
 
 
 def test_ceilings_that_earlier_versions_kept_and_none_measures_today_are_ignored(tmp_path):
-    machine = Machine(tmp_path)
+    machine = Saved(tmp_path)
     machine.complete(BLANK, ["bf16"])
     kept = json.loads(machine.path.read_text())
     gone = [("zeros", "bf16"), ("knee", "last-level"), ("cache", "last-level"), ("fit", "copy"), ("launch", "fit")]
     kept["entries"] += [kept["entries"][0] | {"quantity": quantity, "name": name} for quantity, name in gone]
     machine.path.write_text(json.dumps(kept))
-    later = Machine(tmp_path, launch_s=1.0)
+    later = Saved(tmp_path, launch_s=1.0)
     found = later.complete(BLANK, ["bf16"])
     assert {entry.name: entry.value for entry in found.entries} == KEPT
     assert (later.notes, later.said) == ([], [])
 
 
 def test_another_machine_torch_or_instruction_set_has_another_file(tmp_path, monkeypatch):
-    assert Machine(tmp_path).path == Machine(tmp_path).path
+    assert Saved(tmp_path).path == Saved(tmp_path).path
     changes = {"name": "another CPU"}, {"threads": 4}, {"cache_bytes": 2 * MIB}, {"memory_bytes": 2**35}
-    paths = [Machine(tmp_path, replace(CPU, **change)).path for change in ({}, *changes)]
+    paths = [Saved(tmp_path, replace(CPU, **change)).path for change in ({}, *changes)]
     monkeypatch.setattr(calibration.platform, "node", lambda: "elsewhere")
-    paths.append(Machine(tmp_path).path)
+    paths.append(Saved(tmp_path).path)
     monkeypatch.setattr(calibration, "installed_version", lambda name: "9")
-    paths.append(Machine(tmp_path).path)
+    paths.append(Saved(tmp_path).path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    paths.append(Machine(tmp_path).path)
+    paths.append(Saved(tmp_path).path)
     assert len(set(paths)) == len(paths)
 
 
 def test_a_place_that_cannot_be_written_is_only_a_note(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
-    machine = Machine(blocked)
+    machine = Saved(blocked)
     found = machine.complete(BLANK, ["bf16"])
     assert found.peak("bf16") is not None
     assert [note for note in machine.notes if "the measured ceilings are not kept" in note]
@@ -190,14 +190,14 @@ def test_a_place_that_cannot_be_written_is_only_a_note(tmp_path):
 
 
 def test_a_dtype_that_matmul_has_not_gets_no_peak(tmp_path):
-    found = Machine(tmp_path).complete(BLANK, ["nvfp4"])
+    found = Saved(tmp_path).complete(BLANK, ["nvfp4"])
     assert found.peak("nvfp4") is None
     assert found.bandwidth() is not None
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no such product\nat line 3"), MemoryError()])
 def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp_path, error):
-    machine = Machine(tmp_path, broken={"bf16": error})
+    machine = Saved(tmp_path, broken={"bf16": error})
     found = machine.complete(BLANK, ["bf16", "fp32"])
     assert found.peak("bf16") is None
     assert found.peak("fp32") is not None
@@ -216,7 +216,7 @@ def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeyp
 
 
 def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_mix(tmp_path):
-    machine = Machine(tmp_path, H100)
+    machine = Saved(tmp_path, H100)
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
     assert found.launch_floor().value == 2.0**-20
     assert found.peak("bf16").kind == found.bandwidth().kind == "datasheet"
@@ -226,8 +226,8 @@ def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_m
 
 @pytest.mark.parametrize("device", [CPU, H100])
 def test_a_mix_that_a_row_is_above_is_measured_alone(tmp_path, device):
-    first = Machine(tmp_path, device).complete(ceilings_of(device, None), [])
-    again = Machine(tmp_path, device, launch_s=2.0**-21)
+    first = Saved(tmp_path, device).complete(ceilings_of(device, None), [])
+    again = Saved(tmp_path, device, launch_s=2.0**-21)
     found = again.complete(ceilings_of(device, None), [], too_low=[first.mix(1, 0)])
     assert again.said == ["calibrating: bandwidth of read"]
     assert {entry.name: entry.value for entry in found.mixes()} == {
@@ -237,18 +237,18 @@ def test_a_mix_that_a_row_is_above_is_measured_alone(tmp_path, device):
 
 @pytest.mark.parametrize(("launch_s", "is_higher"), [(2.0**-21, True), (1.0, False)])
 def test_of_a_ceiling_that_rows_are_above_the_higher_rate_is_kept(tmp_path, launch_s, is_higher):
-    first = Machine(tmp_path).complete(BLANK, ["bf16", "fp32"])
-    again = Machine(tmp_path, launch_s=launch_s)
+    first = Saved(tmp_path).complete(BLANK, ["bf16", "fp32"])
+    again = Saved(tmp_path, launch_s=launch_s)
     found = again.complete(BLANK, ["bf16", "fp32"], too_low=[first.peak("bf16")])
     assert again.said == ["calibrating: bf16 matmul"]
     assert found.peak("bf16").value == KEPT["bf16"] * (2 if is_higher else 1)
     assert found.peak("fp32").value == KEPT["bf16"]
-    assert Ceilings("", "", again.load()).peak("bf16") == found.peak("bf16")
+    assert Machine("", "", again.load()).peak("bf16") == found.peak("bf16")
 
 
 @pytest.mark.parametrize("is_limited", [True, False, None])
 def test_a_calibrated_gpu_has_compute_levels_that_judge_nothing(tmp_path, is_limited):
-    machine = Machine(tmp_path, device=H100)
+    machine = Saved(tmp_path, device=H100)
     facts = {"sm_clock_hz": 1.41e9, "power_w": 698.0, "at_power_limit": is_limited}
     saved = (
         Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9),
@@ -257,7 +257,7 @@ def test_a_calibrated_gpu_has_compute_levels_that_judge_nothing(tmp_path, is_lim
         Ceiling("launch", "launch", 2e-6, "measured", "a test"),
         Ceiling("bandwidth", "copy", 1e12, "measured", "a test"),
     )
-    machine.save(Ceilings(H100.slug, H100.name, saved))
+    machine.save(Machine(H100.slug, H100.name, saved))
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
     levels = {(entry.name, entry.kind): entry for entry in found.entries if entry.quantity == "flops"}
     # 132 SMs x 4096 FLOPs a clock x 1.755 GHz
@@ -271,7 +271,7 @@ def test_a_calibrated_gpu_has_compute_levels_that_judge_nothing(tmp_path, is_lim
         limited = levels["bf16", "power-limited"]
         assert (limited.value, limited.flops_per_j) == (670e12, 670e12 / 698)
         assert limited.source == "a test, sustained at the power limit, 698 W, 1410 MHz"
-    assert Ceilings.from_dict(found.to_dict()) == found
+    assert Machine.from_dict(found.to_dict()).to_dict() == found.to_dict()
     assert (machine.notes, machine.said) == ([], [])
 
 
@@ -285,8 +285,8 @@ def keep(directory, *entries):
         *(("bandwidth", mix, 1e10) for mix in MIX_BYTES),
         ("flops", "bf16", 1e9),
     )
-    machine = Machine(directory)
-    known = Ceilings(CPU.slug, CPU.name, tuple(Ceiling(*one, "measured", "here") for one in usual))
+    machine = Saved(directory)
+    known = Machine(CPU.slug, CPU.name, tuple(Ceiling(*one, "measured", "here") for one in usual))
     machine.save(known.with_entries(entries))
     return machine
 
@@ -307,7 +307,7 @@ def test_quiet_is_what_work_of_a_moment_is_not_disturbed_in(tmp_path, monkeypatc
     monkeypatch.setattr(calibration, "QUIET_LOOK_S", 0.01)
     for disturbed in (None, BUSY):
         monkeypatch.setattr(calibration, "disturbance", lambda telemetry, is_gpu, flag=disturbed: flag)
-        assert Machine(tmp_path)._is_quiet() is (disturbed is None)
+        assert Saved(tmp_path)._is_quiet() is (disturbed is None)
 
 
 @pytest.mark.parametrize(
@@ -324,13 +324,13 @@ def test_a_disturbed_measurement_takes_the_place_of_no_better_one(old, is_old_di
         Ceiling("bandwidth", "copy", value, "measured", "here", disturbed=BUSY if is_disturbed else None)
         for value, is_disturbed in ((old, is_old_disturbed), (new, is_new_disturbed))
     )
-    [entry] = merged(Ceilings("a", "a", (one,)), [other]).entries
+    [entry] = merged(Machine("a", "a", (one,)), [other]).entries
     assert entry.value == kept
 
 
 def test_of_two_commands_one_measures_and_the_other_waits_and_takes_what_it_found(tmp_path, monkeypatch):
-    second, first = Machine(tmp_path, launch_s=1.0), contextlib.ExitStack()
-    first.enter_context(Machine(tmp_path).alone())
+    second, first = Saved(tmp_path, launch_s=1.0), contextlib.ExitStack()
+    first.enter_context(Saved(tmp_path).alone())
 
     def finish_first(note):
         second.notes.append(note)

@@ -10,7 +10,7 @@ from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.measure.flags import ABOVE_ROOF
 from bench.harness.timing import protocol
 from results.store.runfile import load_run
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 from tests.bench import commands
 
 
@@ -74,10 +74,10 @@ def test_a_ceiling_that_a_row_is_above_is_measured_again_before_the_row_is_judge
     assert "copy" not in err  # what no row is above stays
     document, saved = json.loads(out), load_run(run)
     peaks = {
-        Ceilings.from_dict(one).peak("fp32").value
+        Machine.from_dict(one).peak("fp32").value
         for one in (document["environment"]["hardware"], saved.environment.hardware)
     }
-    assert peaks == {Ceilings.from_dict(json.loads(kept.read_text())).peak("fp32").value}
+    assert peaks == {Machine.from_dict(json.loads(kept.read_text())).peak("fp32").value}
     [judge] = peaks
     assert judge > low
     for row, record in zip(document["records"], saved.records, strict=True):
@@ -91,7 +91,7 @@ def test_a_ceiling_that_a_row_of_a_comparison_is_above_is_measured_again(capsys,
     asked = ["--op", "matmul", "--dtype", "fp32", "--shape", "64", "--provider", "torch,torch", "--rounds", "15"]
     bench.main(["compare", *asked, "--device", "cpu", "--output", str(run), "--format", "json"])
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    judge = Ceilings.from_dict(load_run(run).environment.hardware).peak("fp32").value
+    judge = Machine.from_dict(load_run(run).environment.hardware).peak("fp32").value
     assert judge > low_peak[1]
     assert row["mfu_baseline"] == pytest.approx(2 * 64**3 / row["baseline_s"] / judge)
 

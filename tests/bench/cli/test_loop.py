@@ -17,7 +17,7 @@ from bench.harness.measure.flags import judged
 from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from tests.bench.commands import HALF_SECONDS, Clock, StubRun
 
 
@@ -133,7 +133,7 @@ def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
 def test_ceiling_flags_are_decided_by_the_samples_of_all_visits(monkeypatch):
     peak = Ceiling("flops", "fp32", 1e12, "measured", "here")
     run = StubRun(cpu_device())
-    run.ceilings = Ceilings("x", "X", (peak,))
+    run.ceilings = Machine("x", "X", (peak,))
     visits = {
         s: replace(HALF_SECONDS, flops=10**9, samples_s=(s,) * 5, median_s=s, ci95_s=(s, s)) for s in (5e-4, 4e-3)
     }

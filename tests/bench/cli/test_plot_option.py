@@ -5,7 +5,7 @@ import json
 import pytest
 
 from results.store.runs import load_run
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 from roofline.picture import figure
 from tests.bench import commands
 
@@ -46,7 +46,7 @@ def test_the_picture_holds_the_ceilings_and_the_records_of_the_run(capsys, runs,
     run = load_run(commands.run_files(runs)[0])
     (scene,) = drawn
     (ceilings,) = scene.machines
-    assert ceilings == Ceilings.from_dict(run.environment.hardware)
+    assert ceilings == Machine.from_dict(run.environment.hardware)
     assert ceilings.bandwidth().value == commands.BANDWIDTH_BYTES_PER_S
     assert ceilings.peak("fp32").value == commands.PEAKS_FLOPS_PER_S["fp32"]
     assert {point.record.dtype for point in scene.points} == {"bf16", "fp32"}

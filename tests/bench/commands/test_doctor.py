@@ -27,7 +27,7 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.timing.protocol import Settling
 from results.record import Record
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 
 HOST = {"cores_allowed": 8, "cgroup_quota_cores": None, "load_average": 0.1, "governor": "performance", "turbo": True}
 GPU = {
@@ -103,7 +103,7 @@ def test_what_speaks_against_a_machine_is_found_with_advice(change, name, status
 @pytest.mark.parametrize(("tick_s", "status"), [(5e-8, OK), (1e-3, NOTE)])
 def test_a_coarse_tick_is_noted(monkeypatch, tick_s, status):
     monkeypatch.setattr(doctor.samplers, "tick_s", lambda device: tick_s)
-    found = statuses(doctor.device_check(checkup(Ceilings("cpu-x", "CPU"))))
+    found = statuses(doctor.device_check(checkup(Machine("cpu-x", "CPU"))))
     assert found["timer resolution"] == status
 
 
@@ -128,7 +128,7 @@ def test_one_kernel_against_itself_must_come_out_the_same(monkeypatch, change, s
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
-H100 = Ceilings("h100-sxm", "H100", (Ceiling("flops", "fp16", 989.4e12, "datasheet", "datasheet"),))
+H100 = Machine("h100-sxm", "H100", (Ceiling("flops", "fp16", 989.4e12, "datasheet", "datasheet"),))
 
 
 def record(**fields):
@@ -169,11 +169,11 @@ def test_a_published_figure_precedes_the_datasheet_and_a_cpu_has_neither():
     assert "(published)" in found.value
     assert found.source
     assert "(datasheet)" in judged("matmul", H100, "flops", "fp16", 700e12).value
-    assert judged("matmul", Ceilings("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
+    assert judged("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
 
 
 def test_a_time_should_be_short_and_a_rate_high():
-    h200 = Ceilings("h200-sxm", "H200")
+    h200 = Machine("h200-sxm", "H200")
     assert judged("", h200, "launch", "launch", 1.3e-6).status == OK
     assert judged("", h200, "launch", "launch", 4e-6).status == BAD
     assert judged("", h200, "bandwidth", "copy", 1e12).status == BAD

@@ -7,7 +7,7 @@ import pytest
 from bench import __main__ as command
 from bench.harness import run
 from bench.harness.commands.suite import by_information, planned
-from roofline.ceilings import Ceilings
+from roofline.machine import Machine
 from tests.bench.commands import keep_ceilings
 
 
@@ -62,7 +62,7 @@ def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
 @pytest.fixture
 def no_roof(monkeypatch):
     """Let no ceiling of the machine be known, and none be measured."""
-    nothing = Ceilings("box", "a box")
+    nothing = Machine("box", "a box")
     monkeypatch.setattr(run, "calibrated", lambda *_, **__: nothing)
 
 

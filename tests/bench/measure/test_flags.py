@@ -28,8 +28,8 @@ from bench.harness.measure.flags import (
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import LONGEST_SPIN_S
 from results.record import Record
-from roofline.ceilings import Ceiling, Ceilings, gpu_ceilings
-from roofline.hardware.gpu import find_gpu
+from roofline.gpu_table import find_gpu
+from roofline.machine import Ceiling, Machine
 from roofline.model import judge
 from roofline.work import Work
 
@@ -59,7 +59,7 @@ def blank_of(work=USUAL):
 
 
 def ceilings_of(*entries):
-    return Ceilings("x", "X", entries or (PEAK, BANDWIDTH))
+    return Machine("x", "X", entries or (PEAK, BANDWIDTH))
 
 
 def row_of(
@@ -302,7 +302,7 @@ SINGLE = [{name: value} for name, value in CALIBRATED.items()]
 @pytest.mark.parametrize("mixes", [CALIBRATED, {}, *SINGLE], ids=lambda mixes: "+".join(mixes) or "none")
 @pytest.mark.parametrize("cache_bytes", [10**6, 10**12], ids=["beyond the cache", "in the cache"])
 def test_no_row_is_above_a_roof_by_3_percent_without_a_flag(is_gpu, is_published, mixes, cache_bytes):
-    ceilings = Ceilings("h", "H", machine(mixes, is_published, peak=795e12))
+    ceilings = Machine("h", "H", machine(mixes, is_published, peak=795e12))
     above = within = 0
     for counts, flops, cache, share in itertools.product(
         COUNTS.values(), (10**9, 10**15), ("cold", "warm"), (0.5, 0.99, 1.029, 1.031, 1.2, 40.0)
@@ -359,7 +359,7 @@ def test_above_the_measured_peak_below_the_published_one_is_flagged():
 
 def test_a_function_of_no_dtype_has_a_memory_roof_and_no_peak():
     record = replace(blank_of(Work(0, 2**18, 2**18)), dtype="")
-    roofs = roofs_of(record, gpu_ceilings(find_gpu("h100-sxm")))
+    roofs = roofs_of(record, find_gpu("h100-sxm"))
     assert (roofs.peak, roofs.highest_peak, roofs.measured_peak) == (None, None, None)
     assert roofs.memory.value > 3e12
 
@@ -372,7 +372,7 @@ def test_a_function_of_no_dtype_has_a_memory_roof_and_no_peak():
     ],
 )
 def test_the_gate_stands_at_the_highest_clock(slug, dtype, highest):
-    ceilings = gpu_ceilings(find_gpu(slug))
+    ceilings = find_gpu(slug)
     record = replace(blank_of(Work(10**12, 1, 1)), dtype=dtype)
     roofs = roofs_of(record, ceilings)
     assert roofs.highest_peak.value == pytest.approx(highest)
@@ -390,7 +390,7 @@ def test_the_gate_stands_at_the_highest_clock(slug, dtype, highest):
 def suspect(cold_s, warm_s=5e-5, bytes_moved=80 * 10**6, cache="cold", entries=(PEAK, BANDWIDTH)):
     work = Work(2 * 10**9, bytes_moved // 2, bytes_moved // 2)
     record = replace(blank_of(work), median_s=cold_s, warm_median_s=warm_s, cache=cache)
-    return l2_suspect(record, roofs_of(record, Ceilings("x", "X", entries)))
+    return l2_suspect(record, roofs_of(record, Machine("x", "X", entries)))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
 from results.record import Record
 from results.store.runfile import encode_line
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 
 MATMUL_OP = MATMUL[0]
 ADD = next(op for op in ELEMENTWISE if op.name == "add")
@@ -351,7 +351,7 @@ def test_a_blank_record_says_what_the_row_is_and_measures_nothing():
 
 
 def test_a_time_that_cannot_be_is_invalid_and_says_why(providers):
-    slow = Ceilings("cpu", "a slow machine", (Ceiling("flops", "fp32", 1.0, "datasheet", "made up"),))
+    slow = Machine("cpu", "a slow machine", (Ceiling("flops", "fp32", 1.0, "datasheet", "made up"),))
     record = measure("right", ceilings=slow)
     assert record.status == "invalid"
     assert record.reason.startswith("faster than physics")

@@ -12,8 +12,7 @@ from bench.harness.model.layers import FAMILIES, load_model
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline import estimate
 from roofline.accounting.config.file import preset_names
-from roofline.accounting.machines import gpu_machine
-from roofline.hardware.gpu import load_gpus
+from roofline.gpu_table import load_gpus
 from roofline.model import bound, intensity, least_time_s, ridge_intensity
 from roofline.work import DTYPE_BITS
 
@@ -125,13 +124,13 @@ def test_at_least_one_model_of_each_family_but_biasless_gpt_is_measured():
 def test_a_step_is_what_estimate_infer_predicts(model, batch):
     """`python -m roofline estimate infer` leaves the logits out, as activations; nothing else is different."""
     length, config = 1000, load_model(model)
-    machine = gpu_machine(load_gpus()["h100-sxm"])
+    machine = load_gpus()["h100-sxm"]
     row = estimate.infer(model=config, gpu="h100-sxm", prompt=length, batch=batch).rows[0]
     work = OP["decode-step"].work(case_of("decode-step", model, batch, length))
     logits = 2 * batch * config.vocabulary
     assert work.flops == row["decode_flops"]
     assert work.bytes - logits == row["weight_bytes_read"] + row["cache_bytes"]
-    predicted = least_time_s(work.flops, work.bytes - logits, machine.peak("bf16"), machine.bandwidth())
+    predicted = least_time_s(work.flops, work.bytes - logits, machine.peak("bf16").value, machine.bandwidth().value)
     assert row["decode_seconds"] == predicted
 
 

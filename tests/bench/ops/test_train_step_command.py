@@ -15,7 +15,7 @@ from bench.train_step import EXAMPLES, build_parser, plans_of
 from results.store.runs import load_run
 from roofline.accounting.config.file import load_config
 from roofline.accounting.flops import train_flops
-from roofline.accounting.machines import run_machine
+from roofline.accounting.machines import mfu_of, run_machine
 from tests.bench import commands
 
 SMALL = ("--config", "small.json", "--shape", "2x32")
@@ -174,7 +174,7 @@ def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
     stored = load_run(path)
     machine = run_machine(stored, str(path))
     for record in stored.records:
-        share, said = machine.mfu_of(record.dtype, None)
+        share, said = mfu_of(machine, record.dtype, None)
         assert share == pytest.approx(record.flops / record.median_s / commands.PEAKS_FLOPS_PER_S[record.dtype])
         assert "measured: train-step 2x32" in said
 

@@ -12,9 +12,9 @@ from bench.harness.profile.report import document_of, records_of, render
 from results.__main__ import main as results_command
 from results.record import Environment
 from results.store.runfile import load_run
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 
-CEILINGS = Ceilings(
+CEILINGS = Machine(
     "cpu", "A CPU", (Ceiling("flops", "fp32", 1e9, "measured", ""), Ceiling("bandwidth", "copy", 1e9, "measured", ""))
 )
 ENVIRONMENT = Environment(

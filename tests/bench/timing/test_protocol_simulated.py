@@ -10,7 +10,7 @@ from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
 from bench.harness.timing.protocol import CPU_LIMITS, GPU_LIMITS, collect
 from results.record import Record
-from roofline.ceilings import Ceiling, Ceilings
+from roofline.machine import Ceiling, Machine
 from tests.simulated_device import SimulatedDevice
 
 TRIALS = 200
@@ -40,7 +40,7 @@ def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
     )
     what = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
     blank = Record(**what, flops=10**10, bytes_read=bytes_moved // 2, bytes_written=bytes_moved // 2)
-    return set(recorded(blank, seen, GPU, Ceilings("x", "X", (MEMORY_ROOF, PEAK)), "cold").flags)
+    return set(recorded(blank, seen, GPU, Machine("x", "X", (MEMORY_ROOF, PEAK)), "cold").flags)
 
 
 @pytest.mark.exhaustive

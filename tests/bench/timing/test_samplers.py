@@ -26,7 +26,7 @@ from bench.harness.timing.samplers import (
     host_latency_s,
     make_sampler,
 )
-from roofline.hardware.gpu import load_gpus
+from roofline.gpu_table import load_gpus
 from tests.bench.commands import CPU, GPU
 
 

@@ -1,0 +1,213 @@
+"""The GPUs of the table: one TOML file in `roofline/gpus` for each, with its peaks, clocks and memory, and sources.
+
+A GPU is chosen by its slug or by the exact name that its driver reports. Parts of names are never compared: "H200"
+is inside "GH200", "L4" inside "L40S", "A10" inside "A100", and cards of one compute capability differ up to fourfold.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from results.show.spelling import did_you_mean
+from roofline.machine import Ceiling, Machine
+from roofline.work import DTYPES
+
+GPU_FOLDER = Path(__file__).parent / "gpus"
+RATES_FILE = Path(__file__).parent / "rates.toml"
+
+PEAKS_OF_DTYPE = {
+    "fp64": ("fp64_tensor", "fp64"),
+    "fp32": ("fp32_tensor", "fp32"),  # only AMD multiplies fp32 matrices without rounding the inputs
+    "tf32": ("tf32_tensor",),
+    "fp16": ("fp16_tensor", "fp16_vector"),  # P100 has no tensor cores, but packed fp16
+    "bf16": ("bf16_tensor",),
+    "fp8e4m3": ("fp8_tensor",),  # both fp8 formats share one multiplier
+    "fp8e5m2": ("fp8_tensor",),
+    "int8": ("int8_tensor",),
+    "nvfp4": ("fp4_tensor",),  # not on AMD, see `peak_key`
+}
+"""The stated peaks that count for a dtype, best first.
+
+The peak of a dtype is the best dense one whose sums are kept in fp32, because that is what matmuls do by default; fp16
+accumulation is faster on GeForce cards and never counts here.
+"""
+
+VECTOR_PEAK_OF_DTYPE = {"fp64": "fp64", "fp32": "fp32", "fp16": "fp16_vector"}
+
+REPORTED_OF_MARKETED = (0.88, 1.02)
+"""Memory that the driver reports, as a fraction of the marketed size, for two to count as the same.
+
+Devices in the table report 0.919 (A10G, with ECC in GDDR6) to 1.000 of it. 0.88 leaves room for reserved memory
+and still separates 80 GB from 94 GB (0.85).
+"""
+
+INTEGRATED_CAPABILITIES = ("5.3", "6.2", "7.2", "8.7", "11.0")
+"""Compute capabilities of Jetson modules, whose device properties misstate the memory bus.
+
+Source: developer.nvidia.com/cuda-gpus. Jetson AGX Orin reports 128 bit at 1.3 GHz, hence 41.6 GB/s; it has 204.8.
+"""
+
+PCIE_BITS_PER_S = {3: 8e9 * 128 / 130, 4: 16e9 * 128 / 130, 5: 32e9 * 128 / 130, 6: 64e9 * 242 / 256}
+"""Bits of data per second and lane of a PCI Express generation, in one direction; packet headers left out.
+
+Source: PCI-SIG, PCI Express Base Specification, revisions 3.0 to 6.0: 8, 16, 32 and 64 GT/s, of which the coding
+128b/130b carries data, and 242 of 256 bytes of a unit of generation 6."""
+
+
+class UnknownGpuError(ValueError):
+    """No GPU of the table has this slug."""
+
+
+@cache
+def load_gpus() -> dict[str, Machine]:
+    """Return the GPUs of the table by slug, which is the stem of the file, sorted."""
+    return {path.stem: _gpu(path.stem, _read(path)) for path in sorted(GPU_FOLDER.glob("*.toml"))}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def _gpu(slug: str, data: dict[str, Any]) -> Machine:
+    stated: dict[str, float] = data.pop("peaks_flops_per_s")
+    file = f"roofline/gpus/{slug}.toml"
+    keys = [("flops", dtype, peak_key(stated, dtype, data["vendor"])) for dtype in DTYPES]
+    keys += [("fma", dtype, key) for dtype, key in VECTOR_PEAK_OF_DTYPE.items()]
+    entries = [
+        Ceiling(quantity, dtype, stated[key], "datasheet", file) for quantity, dtype, key in keys if key in stated
+    ]
+    entries.append(Ceiling("bandwidth", "memory", data["memory_bandwidth_bytes_per_s"], "datasheet", file))
+    facts: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    return Machine(
+        slug=slug,
+        entries=tuple(entries),
+        source=f"dense peak and bandwidth of {file}",
+        stated_peaks_flops_per_s=stated,
+        **facts,
+    )
+
+
+@cache
+def load_rates() -> dict[str, dict[str, int]]:
+    """Return the dense FLOPs per clock per SM (CU on AMD) of each family of GPUs: by its name, by key of a peak."""
+    return {name: entry["flops_per_clock_per_sm"] for name, entry in _read(RATES_FILE)["classes"].items()}
+
+
+def find_gpu(slug: str, gpus: Mapping[str, Machine] | None = None) -> Machine:
+    """Return the GPU of a slug.
+
+    Raises:
+        UnknownGpuError: no GPU has it; the message names the closest ones.
+    """
+    gpus = load_gpus() if gpus is None else gpus
+    if slug in gpus:
+        return gpus[slug]
+    wanted = "-".join(re.findall(r"[a-z0-9]+", slug.lower()[:80]))
+    close = [gpu.slug for gpu in gpus.values() if wanted == gpu.slug or slug in (*gpu.driver_names, gpu.name)]
+    longer = sorted(known for known in gpus if wanted and set(wanted.split("-")) <= set(known.split("-")))
+    if not close and len(longer) > 1:
+        raise UnknownGpuError(f"{wanted} is ambiguous: {', '.join(longer)}")
+    hint = f"did you mean {' or '.join(close or longer)}?" if close or longer else did_you_mean(wanted, gpus)
+    hint = hint or "`python -m roofline gpus` lists those it knows"
+    raise UnknownGpuError(f"unknown GPU {slug[:80]!r}: {hint}")
+
+
+def gpus_named(
+    driver_name: str,
+    memory_bytes: int | None = None,
+    sm_count: int | None = None,
+    gpus: Mapping[str, Machine] | None = None,
+) -> list[Machine]:
+    """Return the GPUs whose driver name is exactly `driver_name`: one, or none, or several if it is ambiguous.
+
+    What the device reports must agree with the table: a slice of a GPU (MIG, vGPU) or another module of the same
+    name (all Jetson Orin call themselves `Orin`) must not get the peaks of the whole.
+
+    Args:
+        driver_name: as `nvidia-smi` or `torch.cuda.get_device_name` gives it.
+        memory_bytes: as the device reports it; compared within `REPORTED_OF_MARKETED`. None: not compared.
+        sm_count: as the device reports it; compared exactly. None: not compared.
+        gpus: the table; None: `load_gpus()`.
+    """
+    low, high = REPORTED_OF_MARKETED
+    found = []
+    for gpu in (load_gpus() if gpus is None else gpus).values():
+        has_memory = memory_bytes is None or not gpu.memory_bytes or low <= memory_bytes / gpu.memory_bytes <= high
+        has_sms = sm_count is None or gpu.sm_count in (None, sm_count)
+        if driver_name in gpu.driver_names and has_memory and has_sms:
+            found.append(gpu)
+    return found
+
+
+def unknown_gpu(
+    driver_name: str,
+    memory_clock_hz: float | None = None,
+    bus_width_bits: int | None = None,
+    compute_capability: str | None = None,
+) -> Machine:
+    """Return a GPU that is not in the table: its bandwidth marked `derived`, and no peak, so that MFU stays blank.
+
+    The bandwidth is 2 x clock x bits / 8 bytes/s: the 2 is the double data rate, for the memory clock that drivers
+    report, GDDR6 and GDDR7 included. An integrated GPU has none, see `INTEGRATED_CAPABILITIES`.
+
+    Source: H100 SXM, 5120 bit x 2619 MHz, published 3.35 TB/s; T4, 256 bit x 5001 MHz, published 320 GB/s.
+    """
+    slug = "-".join(["unknown", *re.findall(r"[a-z0-9]+", driver_name.lower())])[:80].rstrip("-")
+    if not memory_clock_hz or not bus_width_bits or compute_capability in INTEGRATED_CAPABILITIES:
+        return Machine(slug, driver_name)
+    figures = f"{bus_width_bits} bit x {memory_clock_hz / 1e6:.0f} MHz x 2 / 8"
+    source = f"device: as the driver reports it; derived: bandwidth from {figures}"
+    bytes_per_s = 2 * memory_clock_hz * bus_width_bits / 8
+    bandwidth = Ceiling("bandwidth", "memory", bytes_per_s, "derived", source)
+    return Machine(slug, driver_name, (bandwidth,), memory_bandwidth_bytes_per_s=bytes_per_s)
+
+
+def peak_key(keys: Mapping[str, object], dtype: str, vendor: str | None) -> str | None:
+    """Return which of `keys` is the peak of a dtype by `PEAKS_OF_DTYPE`, or None.
+
+    The fp4 of AMD has the OCP microscaling format (blocks of 32 with power-of-two scales), so it is not nvfp4.
+    """
+    if dtype == "nvfp4" and vendor == "amd":
+        return None
+    return next((key for key in PEAKS_OF_DTYPE.get(dtype, ()) if key in keys), None)
+
+
+def lacks(gpu: Machine, dtype: str) -> bool:
+    """Return whether `dtype` is known to have no hardware path; False if that is only unknown."""
+    keys = PEAKS_OF_DTYPE.get(dtype, ())
+    is_known = any(key in gpu.unsupported or key in gpu.stated_peaks_flops_per_s for key in keys)
+    return is_known and gpu.peak(dtype) is None
+
+
+def clock_limited_flops_per_s(gpu: Machine, dtype: str, clock_hz: float, is_vector: bool = False) -> float | None:
+    """Return the dense peak at an SM clock: SMs x FLOPs per clock per SM x clock, FLOP/s.
+
+    None if the rate is not known, or if the product is capped below its rate (fp64 of H800 and H20). It may exceed the
+    datasheet peak, which holds at a lower clock on Hopper and Blackwell.
+
+    Args:
+        gpu: of the table.
+        dtype: of the operands.
+        clock_hz: of the SMs.
+        is_vector: whether the peak is that of fused multiply-adds outside the tensor cores.
+
+    Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s of bf16, and
+        132 x 256 x 1.98 GHz = 66.9 TFLOP/s of fp32 without tensor cores.
+    """
+    key = VECTOR_PEAK_OF_DTYPE.get(dtype) if is_vector else peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
+    if key is None or key in gpu.capped or gpu.rate_class is None or gpu.sm_count is None:
+        return None
+    rate = load_rates()[gpu.rate_class].get(key)
+    return None if rate is None else gpu.sm_count * rate * clock_hz
+
+
+def pcie_bytes_per_s(gpu: Machine) -> float | None:
+    """Return the bytes per second that the PCI Express link of a GPU carries in one direction; None if not known."""
+    if gpu.pcie_gen is None or gpu.pcie_lanes is None:
+        return None
+    return PCIE_BITS_PER_S[gpu.pcie_gen] * gpu.pcie_lanes / 8

@@ -1,0 +1,275 @@
+"""A machine: its peaks, bandwidths and launch floor, each with its kind and its source, and other facts of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
+
+from msgspec import Meta, ValidationError, convert
+
+from results.record import one_of
+
+QUANTITIES = {
+    "flops": "FLOP/s",
+    "burst": "FLOP/s",
+    "sustained": "FLOP/s",
+    "fma": "FLOP/s",
+    "bandwidth": "B/s",
+    "launch": "s",
+}
+"""What a ceiling limits, and the unit of its value.
+
+`flops` is the fastest matmul; `burst` and `sustained` are the same matmul at the start of a long run and in its later
+half, and nothing is judged by them; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector
+units. `launch` is a floor of time: no launch is shorter."""
+
+NO_LONGER_MEASURED = ("zeros", "fit", "cache", "knee")
+"""Quantities in files of earlier versions, ignored when a file is read."""
+
+KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
+"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`: what a long
+run sustains while the power limit holds the clock down; `measured`: reached on this machine; `derived`: computed
+from what the device reports about itself."""
+
+PUBLISHED_FIRST = ("datasheet", "derived", "measured")
+"""Kinds by which a record is judged, best first: MFU is by definition over the dense peak that is published."""
+
+MEASURED_FIRST = ("given", "measured", "datasheet", "derived")
+"""Kinds by which an estimate is made, best first; `given` is a figure of the user's."""
+
+MIX_RATIOS = {"read": (1, 0), "triad": (2, 1), "copy": (1, 1), "write": (0, 1)}
+"""Bytes read to bytes written, by the mixes whose bandwidth is measured.
+
+Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
+December 1995, for copy and triad, in arrays that a kernel reads and writes."""
+
+Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+
+
+class CeilingError(ValueError):
+    """The ceilings of a file are not valid."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One limit of one machine; what is not known is None."""
+
+    quantity: Annotated[str, one_of(QUANTITIES)]
+    name: str
+    """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth; `launch`."""
+    value: Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+    """In the unit that `QUANTITIES` gives."""
+    kind: Annotated[str, one_of(KINDS)]
+    source: str
+    """Where the value comes from: a publication, or the case and date of the measurement."""
+    ci95: tuple[Magnitude, Magnitude] | None = None
+    """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the shortest time,
+    as on a CPU, is at its upper end or above it."""
+    p5_p95: tuple[Magnitude, Magnitude] | None = None
+    """Quantiles of the samples of the case behind the value, in its unit."""
+    config: str | None = None
+    """The configuration that reached it, as text."""
+    work_per_launch: Annotated[int, Meta(ge=0)] | None = None
+    """Bytes or FLOPs counted for one launch."""
+    sm_clock_hz: Magnitude | None = None
+    memory_clock_hz: Magnitude | None = None
+    power_w: Magnitude | None = None
+    """Clocks and power while the samples ran."""
+    at_power_limit: bool | None = None
+    """Whether the power limit held the clock down during the samples."""
+    measured_at: str | None = None
+    """UTC, ISO 8601."""
+    disturbed: str | None = None
+    """What held the device back during the samples, so that a rate may be too low."""
+
+    @property
+    def unit(self) -> str:
+        return QUANTITIES[self.quantity]
+
+    @property
+    def title(self) -> str:
+        """Its name in a sentence: `bf16 peak`, `copy bandwidth`."""
+        known = {"flops": "peak", "launch": "floor"}
+        return f"{self.name} {known.get(self.quantity, self.quantity)}"
+
+    def judges(self, dtypes: Iterable[str]) -> bool:
+        """Return whether a row of one of these dtypes is judged by it."""
+        is_peak = self.quantity in ("flops", "fma")
+        return self.name in dtypes if is_peak else self.quantity in ("bandwidth", "launch")
+
+    @property
+    def flops_per_j(self) -> float | None:
+        """FLOP/J, which is FLOP/s per W; None if it limits something else or the power is not known."""
+        return self.value / self.power_w if self.power_w and self.unit == "FLOP/s" else None
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """What is drawn along a measured ceiling: p5 to p95 of its samples, or else the interval of their median."""
+        found = self.p5_p95 or self.ci95
+        return found if self.kind == "measured" and found and found[0] > 0 else None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device with its ceilings in `entries`; of a GPU of the table also the facts of its file, in SI units.
+
+    A fact that is not known is None or missing. All peaks are dense.
+    """
+
+    slug: str = "unknown"
+    name: str = "unknown"
+    entries: tuple[Ceiling, ...] = ()
+    note: str | None = None
+    """What a reader must know, for example that the device is not in the table."""
+    source: str = ""
+    """Where the figures come from, as an estimate states it."""
+    run: str | None = None
+    """The name of the saved run whose machine it is."""
+    mfu: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    """By dtype: the MFU that the run reached, and the words that say by what."""
+    driver_names: tuple[str, ...] = ()
+    """The exact names by which a driver calls this GPU."""
+    vendor: str | None = None
+    architecture: str | None = None
+    chip: str | None = None
+    compute_capability: str | None = None
+    """Such as "9.0", or "gfx942" on AMD."""
+    rate_class: str | None = None
+    """The entry of rates.toml with its FLOPs per clock per SM."""
+    sm_count: int | None = None
+    """Streaming multiprocessors; compute units on AMD."""
+    tensor_clock_hz: float | None = None
+    """The clock at which the tensor peaks hold."""
+    boost_clock_hz: float | None = None
+    """The clock at which the vector and the fp64 peaks hold."""
+    max_clock_hz: float | None = None
+    """The highest SM clock that the driver allows."""
+    memory_type: str | None = None
+    memory_bytes: int | None = None
+    """As marketed, with GB read as GiB: an H100 80GB reports 85.0e9 bytes, more than 80 GB."""
+    memory_reported_bytes: int | None = None
+    """As the driver reports it: less than marketed."""
+    memory_bandwidth_bytes_per_s: float | None = None
+    bandwidth_from_device_clock_bytes_per_s: float | None = None
+    """The bandwidth by the device's own memory clock, if that is not the one of the datasheet."""
+    l2_bytes: int | None = None
+    llc_bytes: int | None = None
+    """The cache behind L2: AMD's Infinity Cache."""
+    tdp_w: float | None = None
+    link_bytes_per_s: float | None = None
+    """NVLink, or Infinity Fabric on AMD, both directions together; 0 if there is none."""
+    pcie_gen: int | None = None
+    pcie_lanes: int | None = None
+    stated_peaks_flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    """By the keys of the file, which distinguish tensor, vector and accumulation."""
+    unsupported: tuple[str, ...] = ()
+    """Keys of peaks without a hardware path."""
+    capped: tuple[str, ...] = ()
+    """Keys of peaks that the product holds below SMs x rate x clock."""
+    confidence: str | None = None
+    """`high`, `medium` or `low`."""
+    sources: tuple[str, ...] = ()
+    """Each starts with a word on how far to trust it, see `tests/roofline/test_gpu_files.py`."""
+    notes: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """By key, how a value is known that no source simply states: "derived: from the datasheet bf16 peak"."""
+
+    @property
+    def usable_memory_bytes(self) -> int | None:
+        """As the device reports it, or if that is not known, as marketed."""
+        return self.memory_reported_bytes or self.memory_bytes
+
+    def peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
+        """Return the FLOP/s of matmuls in `dtype`, of the first kind that is known; None if none is."""
+        return self._first("flops", [dtype], kinds)
+
+    def vector_peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
+        """Return the FLOP/s of the vector units for an operation in `dtype` without a matmul, or None.
+
+        A dtype without its own rate is computed in fp32, as torch and Triton do for elementwise operations and
+        reductions; for fp64 that rate would be no ceiling.
+        """
+        names = [dtype] if dtype == "fp64" else [dtype, "fp32"]
+        found = (self._first("fma", [name], kinds) for name in names)
+        return next((entry for entry in found if entry is not None), None)
+
+    def bandwidth(self, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
+        """Return the memory bandwidth of the first kind that is known; of measured mixes the fastest.
+
+        A record is judged by `bandwidth_for`.
+        """
+        return self._first("bandwidth", None, kinds)
+
+    def bandwidth_for(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
+        """Return the memory bandwidth that MBU of a record is taken over: published, or else of the nearest mix."""
+        ceiling = self.bandwidth()
+        if ceiling is None or ceiling.kind != "measured":
+            return ceiling
+        return self.mix(bytes_read, bytes_written) or ceiling
+
+    def mix(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
+        """Return the measured bandwidth of the mix nearest to that of a record, by the fraction of bytes read.
+
+        None if nothing is moved or no mix was measured. Halfway between two mixes it is the faster one, so that no tie
+        flatters a record.
+        """
+        moved, measured = bytes_read + bytes_written, self.mixes()
+        if not moved or not measured:
+            return None
+        fractions = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
+        distances = {name: round(abs(bytes_read / moved - share), 9) for name, share in fractions.items()}
+        return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
+
+    def mixes(self) -> list[Ceiling]:
+        """Return the measured bandwidths of mixes, the fastest first, one for each mix."""
+        found = (self._first("bandwidth", [name], ["measured"]) for name in MIX_RATIOS)
+        return sorted((entry for entry in found if entry), key=lambda entry: -entry.value)
+
+    def launch_floor(self) -> Ceiling | None:
+        """Return the shortest time of a launch, or None if it was not measured."""
+        return self._first("launch", ["launch"], ["measured"])
+
+    def _first(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
+        known = [e for e in self.entries if e.quantity == quantity and (names is None or e.name in names)]
+        for kind in kinds:
+            if matching := [entry for entry in known if entry.kind == kind]:
+                return max(matching, key=lambda entry: entry.value)
+        return None
+
+    def with_entries(self, entries: Iterable[Ceiling]) -> Machine:
+        """Return the same machine with `entries` added; an entry of the same quantity, name and kind is replaced."""
+        merged = {(e.quantity, e.name, e.kind): e for e in (*self.entries, *entries)}
+        return replace(self, entries=tuple(merged.values()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object stored under `hardware` in a run file."""
+        entries = [asdict(entry) for entry in self.entries]
+        return {"slug": self.slug, "name": self.name, "entries": entries, "note": self.note}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
+        """Read what `to_dict` wrote; an empty object gives a machine without ceilings.
+
+        Ceilings that earlier versions measured and this one does not are left out.
+
+        Raises:
+            CeilingError: a value is not valid.
+        """
+        found = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
+        if isinstance(entries := found.get("entries"), list | tuple):
+            found["entries"] = [entry for entry in entries if not _is_no_longer_measured(entry)]
+        try:
+            return convert(found, cls)
+        except ValidationError as error:
+            raise CeilingError(f"in 'hardware': {error}") from None
+
+
+def _is_no_longer_measured(entry: Any) -> bool:
+    if not isinstance(entry, Mapping):
+        return False
+    quantity, name, config = (entry.get(key) for key in ("quantity", "name", "config"))
+    # "torch addcmul" was the FMA rate of a CPU with operands in caches: their bandwidth, and not a peak.
+    is_other = (quantity == "launch" and name != "launch") or (quantity == "fma" and "torch addcmul" in str(config))
+    return is_other or quantity in NO_LONGER_MEASURED

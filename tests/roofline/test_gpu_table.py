@@ -1,0 +1,265 @@
+"""Choosing a GPU: slugs, exact driver names, what an unknown GPU gets, and the peak of each dtype."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from roofline.gpu_table import (
+    PEAKS_OF_DTYPE,
+    UnknownGpuError,
+    clock_limited_flops_per_s,
+    find_gpu,
+    gpus_named,
+    lacks,
+    load_gpus,
+    load_rates,
+    unknown_gpu,
+)
+from roofline.machine import Machine
+from roofline.work import DTYPES
+
+GPUS = load_gpus()
+MIB = 1 << 20
+GIB = 1 << 30
+H100_TFLOPS = {
+    **{"fp64": 66.9, "fp32": 66.9, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4},
+    **{"fp8e4m3": 1978.9, "fp8e5m2": 1978.9, "int8": 1978.9},
+}
+
+
+def tera(gpu: Machine, quantity: str) -> dict[str, float]:
+    return {entry.name: entry.value / 1e12 for entry in gpu.entries if entry.quantity == quantity}
+
+
+def test_every_dtype_has_a_rule():
+    assert tuple(PEAKS_OF_DTYPE) == DTYPES
+
+
+# Dense peaks, TFLOP/s, as the datasheets give them. Sums in fp16 never count: RTX 4090 has 330.3 with them.
+@pytest.mark.parametrize(
+    ("slug", "peaks"),
+    [
+        ("h100-sxm", H100_TFLOPS),
+        ("a100-sxm-80gb", {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312, "int8": 624}),
+        ("t4", {"fp64": 0.254, "fp32": 8.1, "fp16": 65, "int8": 130}),
+        ("p100-sxm-16gb", {"fp64": 5.3, "fp32": 10.6, "fp16": 21.2}),
+        ("mi210", {"fp64": 45.3, "fp32": 45.3, "fp16": 181, "bf16": 181, "int8": 181}),
+        ("rtx-4090", {"fp16": 165.2}),
+        ("b200-sxm", {"nvfp4": 9000}),
+    ],
+)
+def test_peaks_by_dtype(slug, peaks):
+    found = tera(GPUS[slug], "flops")
+    assert {dtype: found[dtype] for dtype in (found if len(peaks) > 1 else peaks)} == pytest.approx(peaks)
+
+
+def test_vector_peaks():
+    assert tera(GPUS["h100-sxm"], "fma") == pytest.approx({"fp64": 33.5, "fp32": 66.9, "fp16": 133.8})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "is_lacking"),
+    [
+        (GPUS["t4"], "bf16", True),
+        (GPUS["t4"], "fp64", False),
+        (GPUS["p100-sxm-16gb"], "fp16", False),
+        (GPUS["a100-sxm-80gb"], "fp8e4m3", True),
+        (GPUS["h100-sxm"], "nvfp4", True),
+        (GPUS["mi355x"], "nvfp4", True),  # its fp4 has another format
+        (GPUS["h100-sxm"], "bf16", False),
+        (unknown_gpu("Some GPU"), "bf16", False),
+    ],
+)
+def test_lacking_a_dtype_is_not_the_same_as_an_unknown_peak(gpu, dtype, is_lacking):
+    assert lacks(gpu, dtype) is is_lacking
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("h100", "h100 is ambiguous: h100-nvl, h100-pcie, h100-sxm"),
+        ("a100-80gb", "a100-80gb is ambiguous: a100-pcie-80gb, a100-sxm-80gb"),
+        ("b200", "unknown GPU 'b200': did you mean b200-sxm?"),
+        ("H100-SXM", "unknown GPU 'H100-SXM': did you mean h100-sxm?"),
+        ("h100-smx", "unknown GPU 'h100-smx': did you mean h100-sxm, h800-sxm or h200-sxm?"),
+        ("NVIDIA H200", "unknown GPU 'NVIDIA H200': did you mean h200-sxm?"),
+        ("zzz", "unknown GPU 'zzz': `python -m roofline gpus` lists those it knows"),
+        ("", "unknown GPU '': `python -m roofline gpus` lists those it knows"),
+        ("\x1b[31mh", r"unknown GPU '\x1b[31mh': `python -m roofline gpus` lists those it knows"),
+    ],
+)
+def test_an_unknown_slug_is_reported_with_the_closest_ones(asked, message):
+    assert all(find_gpu(slug).slug == slug for slug in GPUS)
+    with pytest.raises(UnknownGpuError) as caught:
+        find_gpu(asked)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "slug"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("NVIDIA GH200 144G HBM3e", "gh200-144gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("NVIDIA A10", "a10"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("Tesla V100-SXM2-32GB", "v100-sxm-32gb"),
+        ("AMD Instinct MI250X/MI250", "mi250x-gcd"),
+    ],
+)
+def test_match_exact_driver_name(driver_name, slug):
+    assert gpus_named(driver_name) == [GPUS[slug]]
+
+
+@pytest.mark.parametrize(
+    "driver_name",
+    [
+        "NVIDIA H100",  # the 94 GB SXM5 card
+        "NVIDIA A100",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H20-3e",
+        "NVIDIA L40G",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "nvidia h200",
+        "GH100 [H100 SXM5 80GB]",
+        "",
+    ],
+)
+def test_no_match_by_part_of_a_name(driver_name):
+    assert gpus_named(driver_name) == []
+
+
+@pytest.mark.parametrize("slug", [slug for slug, gpu in GPUS.items() if gpu.memory_reported_bytes])
+def test_match_with_the_memory_that_devices_report(slug):
+    gpu = GPUS[slug]
+    assert gpus_named(gpu.driver_names[0], gpu.memory_reported_bytes, gpu.sm_count) == [gpu]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reported_mib", "fitting"),
+    [
+        ((40, 80), 40326, (40,)),
+        ((40, 80), 81089, (80,)),
+        ((80, 94), 81089, (80,)),
+        ((80, 94), 95830, (94,)),
+        ((12, 16), 15109, (16,)),
+        ((40, 48), 45589, (48,)),
+        ((40, 80), None, (40, 80)),
+        ((180, 192), 182642, (180, 192)),  # what a B200 reports, sold with 180 or 192 GB
+    ],
+)
+def test_a_shared_name_is_distinguished_by_memory_or_stays_ambiguous(sizes, reported_mib, fitting):
+    twins = {
+        f"{size}gb": Machine(f"{size}gb", "Twin", driver_names=("Twin",), memory_bytes=size * GIB) for size in sizes
+    }
+    found = gpus_named("Twin", None if reported_mib is None else reported_mib * MIB, gpus=twins)
+    assert [gpu.slug for gpu in found] == [f"{size}gb" for size in fitting]
+
+
+def test_a_shared_name_is_distinguished_by_sms():
+    """The name of MI250X and MI250 can be the same; they have 110 and 104 CUs per GCD."""
+    mi250x, name = GPUS["mi250x-gcd"], "AMD Instinct MI250X/MI250"
+    table = {"mi250x-gcd": mi250x, "mi250-gcd": replace(mi250x, slug="mi250-gcd", sm_count=104)}
+    assert gpus_named(name, 65520 * MIB, 104, table) == [table["mi250-gcd"]]
+    assert len(gpus_named(name, 65520 * MIB, gpus=table)) == 2
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "memory_bytes", "sm_count"),
+    [
+        ("Orin", 30 * GIB, None),  # AGX Orin 32GB
+        ("Orin", None, 8),  # Orin NX
+        ("NVIDIA H100 80GB HBM3", 9856 * MIB, 16),  # a MIG slice
+        ("NVIDIA H100 80GB HBM3", 94 * GIB, 132),
+        ("NVIDIA H100 80GB HBM3", 0, None),
+    ],
+)
+def test_a_name_whose_device_does_not_fit_gives_no_peaks(driver_name, memory_bytes, sm_count):
+    assert gpus_named(driver_name, memory_bytes, sm_count) == []
+
+
+@pytest.mark.parametrize(
+    ("bits", "clock_mhz", "gb_per_s"),
+    [
+        (5120, 2619, 3352),  # H100 SXM
+        (5120, 1593, 2039),  # H100 PCIe
+        (6144, 3201, 4917),  # H200
+        (8192, 3996, 8184),  # B200
+        (256, 5001, 320),  # T4
+    ],
+)
+def test_an_unknown_gpu_has_derived_bandwidth_and_no_peak(bits, clock_mhz, gb_per_s):
+    [bandwidth] = unknown_gpu("New", clock_mhz * 1e6, bits, "9.0").entries
+    assert (bandwidth.quantity, bandwidth.kind, round(bandwidth.value / 1e9)) == ("bandwidth", "derived", gb_per_s)
+    assert f"derived: bandwidth from {bits} bit x {clock_mhz} MHz" in bandwidth.source
+
+
+@pytest.mark.parametrize(
+    ("clock_hz", "bits", "capability"),
+    [(None, 5120, "9.0"), (0, 5120, "9.0"), (1e9, None, None), (1e9, 0, None), (1.3e9, 128, "8.7")],
+)
+def test_without_a_usable_clock_or_bus_there_is_no_bandwidth(clock_hz, bits, capability):
+    """Jetson Orin, 8.7, reports 128 bit at 1.3 GHz, which would be 41.6 GB/s; it has 204.8."""
+    assert unknown_gpu("Some GPU", clock_hz, bits, capability).entries == ()
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "slug"),
+    [
+        ("H100 SXM", "unknown-h100-sxm"),  # not the slug of a GPU that is in the table
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "unknown-nvidia-h100-80gb-hbm3-mig-1g-10gb"),
+        ("../../etc/passwd", "unknown-etc-passwd"),
+        ("\x1b[31m", "unknown-31m"),
+        ("", "unknown"),
+    ],
+)
+def test_slug_of_an_unknown_gpu_is_safe_in_a_path(driver_name, slug):
+    assert unknown_gpu(driver_name).slug == slug
+    assert slug not in GPUS
+
+
+@pytest.mark.parametrize(
+    ("slug", "dtype", "clock_mhz", "tflops_per_s"),
+    [
+        ("h100-sxm", "bf16", 1830, 989.4),
+        ("h100-sxm", "bf16", 1980, 1070.5),
+        ("h100-sxm", "fp64", 1980, 66.9),
+        ("a100-sxm-80gb", "tf32", 1410, 156),
+        ("a10g", "bf16", 1710, 70.0),
+        ("b300-sxm", "nvfp4", 1856, 13500),
+        ("mi300x", "fp8e4m3", 2100, 2614.9),
+        ("p100-sxm-16gb", "fp16", 1480, 21.2),
+    ],
+)
+def test_clock_limited_peak(slug, dtype, clock_mhz, tflops_per_s):
+    peak = clock_limited_flops_per_s(GPUS[slug], dtype, clock_mhz * 1e6)
+    assert peak == pytest.approx(tflops_per_s * 1e12, rel=0.002)
+
+
+def test_clock_limited_peak_without_tensor_cores_or_of_a_missing_dtype():
+    assert clock_limited_flops_per_s(GPUS["h100-sxm"], "fp32", 1.98e9, is_vector=True) == pytest.approx(66.9e12, 0.001)
+    assert clock_limited_flops_per_s(GPUS["t4"], "bf16", 1.59e9) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "rate"),
+    [  # stated by NVIDIA on its developer forum (t/244727), and by Proton for Blackwell
+        ("sm_70", "fp16_tensor", 1024),
+        ("sm_80", "bf16_tensor", 2048),
+        ("sm_90", "bf16_tensor", 4096),
+        ("sm_100", "bf16_tensor", 8192),
+        ("sm_100", "fp8_tensor", 16384),
+    ],
+)
+def test_published_rates(name, key, rate):
+    assert load_rates()[name][key] == rate
