@@ -11,12 +11,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.__main__ import families
-from bench.harness.data.inputs import Filler, InputSet, make_sets, torch_dtype
+from bench.harness.data.inputs import InputSet, torch_dtype
 from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.measure.rows import CPU_DTYPES
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
-from tests.bench.commands import CPU
+from tests.bench.commands import CPU, inputs_of
 
 FAMILIES = families()
 MODELS = ("decode", "attention")
@@ -92,17 +92,11 @@ def counted_flops(name, case):
 
 
 COUNTED_BY_TORCH = [
-    case_of("matmul", dtype, *extents, **options)
-    for dtype, extents, options in [
-        *((dtype, (96, 80, 64), {}) for dtype in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3")),
-        *(("bf16", (96, 80, 64), {"layout": layout}) for layout in ("nn", "nt", "tn")),
-        ("bf16", (96, 80, 64), {"batch": 3}),
-        ("bf16", (96, 80, 64), {"batch": 3, "layout": "tn"}),
-        ("bf16", (1, 1, 1), {}),
-        ("bf16", (3, 5, 7), {}),
-        ("bf16", (16384, 16384, 16384), {}),
-        ("fp8e4m3", (16384, 8192, 4096), {}),
-    ]
+    *(case_of("matmul", dtype, 96, 80, 64) for dtype in ("fp64", "tf32", "bf16", "fp8e4m3")),
+    *(case_of("matmul", "bf16", 96, 80, 64, layout=layout) for layout in ("nt", "tn")),
+    case_of("matmul", "bf16", 96, 80, 64, batch=3, layout="tn"),
+    case_of("matmul", "bf16", 3, 5, 7),
+    case_of("matmul", "fp8e4m3", 16384, 8192, 4096),
 ]
 
 
@@ -118,24 +112,17 @@ def test_flops_equal_those_that_torch_counts(case):
 # op, dtype, extents, options: FLOPs, bytes read, bytes written. Worked out on paper from the docstrings' formulas.
 BY_HAND = [
     ("matmul", "bf16", (3, 5, 7), {}, 210, 112, 30),
-    ("matmul", "fp16", (3, 5, 7), {}, 210, 112, 30),
-    ("matmul", "fp32", (3, 5, 7), {}, 210, 224, 60),
     ("matmul", "tf32", (3, 5, 7), {}, 210, 224, 60),  # fp32 in memory
     ("matmul", "fp64", (3, 5, 7), {}, 210, 448, 120),
     ("matmul", "int8", (3, 5, 7), {}, 210, 56, 60),  # int32 out
     ("matmul", "fp8e4m3", (3, 5, 7), {}, 210, 56, 30),  # bf16 out
     ("matmul", "bf16", (3, 5, 7), {"batch": 10}, 2100, 1120, 300),
     ("matmul", "bf16", (3, 5, 7), {"layout": "tn"}, 210, 112, 30),
-    ("matmul", "bf16", (1024, 1024, 1024), {}, 2_147_483_648, 4_194_304, 2_097_152),
     ("matvec", "bf16", (3, 5), {}, 30, 40, 6),
-    ("matvec", "fp64", (3, 5), {}, 30, 160, 24),
     ("sum", "bf16", (10,), {}, 10, 20, 2),
-    ("sum", "fp64", (10,), {}, 10, 80, 8),
     ("dot", "bf16", (10,), {}, 20, 40, 2),
-    ("dot", "fp32", (10,), {}, 20, 80, 4),
     ("copy", "bf16", (10,), {}, 0, 20, 20),
     ("add", "bf16", (10,), {}, 10, 40, 20),
-    ("add", "fp64", (10,), {}, 10, 160, 80),
     ("mul", "bf16", (10,), {}, 10, 40, 20),
     ("relu", "bf16", (10,), {}, 10, 20, 20),
     ("gelu", "bf16", (10,), {}, 200, 20, 20),
@@ -143,38 +130,30 @@ BY_HAND = [
     ("silu", "bf16", (10,), {}, 40, 20, 20),  # negation, exponential, addition, division
     ("swiglu", "bf16", (10,), {}, 50, 40, 20),  # silu and a product
     ("bias-gelu", "bf16", (2, 5), {}, 210, 30, 20),  # an addition and GELU; the bias is read once
-    ("bias-gelu", "fp32", (2, 5), {}, 210, 60, 40),
     ("residual-add", "bf16", (10,), {}, 10, 40, 20),
-    ("residual-add", "fp16", (10,), {}, 10, 40, 20),
     ("triad", "bf16", (10,), {}, 20, 40, 20),  # a product and a sum
-    ("triad", "fp32", (10,), {}, 20, 80, 40),
     ("dropout", "bf16", (10,), {}, 10, 28, 20),  # the seed takes 8 bytes whatever the dtype
     ("dropout", "fp64", (10,), {}, 10, 88, 80),
     ("matvec-int8", "bf16", (3, 5), {}, 33, 37, 6),  # 15 weights, 5 of x in 10 bytes, 3 scales in 12
     ("matvec-int8", "fp64", (3, 5), {}, 33, 67, 24),
     ("rmsnorm", "bf16", (2, 5), {}, 40, 30, 20),
-    ("rmsnorm", "fp32", (2, 5), {}, 40, 60, 40),
     ("layernorm", "bf16", (2, 5), {}, 70, 40, 20),  # weight and bias
-    ("layernorm", "fp16", (2, 5), {}, 70, 40, 20),
     ("residual-rmsnorm", "bf16", (2, 5), {}, 50, 50, 40),  # two matrices and a weight in, two matrices out
-    ("residual-rmsnorm", "fp32", (2, 5), {}, 50, 100, 80),
     ("softmax", "bf16", (2, 5), {}, 50, 20, 20),
-    ("softmax", "fp32", (2, 5), {}, 50, 40, 40),
     ("cross-entropy", "bf16", (2, 5), {}, 40, 36, 8),  # two labels of 8 bytes; two losses in fp32
-    ("cross-entropy", "fp32", (2, 5), {}, 40, 56, 8),
     ("cross-entropy", "fp64", (2, 5), {}, 40, 96, 16),  # losses in fp64
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "extents", "options", "flops", "read", "written"), BY_HAND)
-def test_work_by_hand(name, dtype, extents, options, flops, read, written):
-    work = OPS[name].work(case_of(name, dtype, *extents, **options))
-    assert (work.flops, work.bytes_read, work.bytes_written) == (flops, read, written)
-    assert {type(work.flops), type(work.bytes_read), type(work.bytes_written)} == {int}
-
-
-def test_no_op_is_without_a_hand_written_case():
-    assert {row[0] for row in BY_HAND} == set(OPS)
+@pytest.mark.parametrize("name", OPS)
+def test_work_by_hand(name):
+    rows = [row for row in BY_HAND if row[0] == name]
+    assert rows  # no op is without one
+    for _, dtype, extents, options, *expected in rows:
+        work = OPS[name].work(case_of(name, dtype, *extents, **options))
+        found = [work.flops, work.bytes_read, work.bytes_written]
+        assert found == expected
+        assert {type(count) for count in found} == {int}
 
 
 # ---- shapes --------------------------------------------------------------------------------------------------------
@@ -182,33 +161,28 @@ def test_no_op_is_without_a_hand_written_case():
 
 @pytest.mark.parametrize(("name", "dtype"), EVERY_OP_AND_DTYPE)
 @pytest.mark.parametrize("extent", [1, 7, 10**6])
-def test_the_reference_has_the_shape_that_the_op_declares(name, dtype, extent):
+def test_shapes_and_bytes_are_those_that_the_op_declares(name, dtype, extent):
     case = case_of(name, dtype, *(extent + index for index in range(len(EVERY_OP[name].axes))))
     if name not in OPS and is_refused(case):
         pytest.skip(f"{name} has no case {case.name}")
     inputs, out = meta_inputs(name, case)
     assert EVERY_OP[name].reference(*widened(inputs)).shape == out.shape
+    work = EVERY_OP[name].work(case)
+    if name in OPS and not dtype.startswith("fp8"):  # whose scales are two numbers beside the matrices
+        assert (sum(x.nbytes for x in inputs), out.nbytes) == (work.bytes_read, work.bytes_written)
 
 
-@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.take_rows])
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name, op in OPS.items() if op.take_rows), ("matmul", {"batch": 3})]
+)
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(2, 9, 4), slice(8, 9), slice(0, 9)])
-def test_rows_of_the_inputs_make_those_rows_of_the_result(name, rows):
-    op, case = OPS[name], case_of(name, "fp64", *[9, 5, 4][: len(OPS[name].axes)])
-    data = make_sets(op, case, Filler("normal", "fp64", CPU, 0), CPU, 1)[0]
-    whole = op.reference(*widened(data.inputs))
+def test_rows_of_the_inputs_make_those_rows_of_the_result(name, options, rows):
+    op, case = OPS[name], case_of(name, "fp64", *[9, 5, 4][: len(OPS[name].axes)], **options)
+    data = inputs_of(op, case, "normal")
     assert op.rows(case) == 9
-    inputs, part = op.take_rows(data.inputs, whole, rows)
+    inputs, part = op.take_rows(data.inputs, op.reference(*widened(data.inputs)), rows)
     assert part.numel() > 0
     assert torch.allclose(op.reference(*widened(inputs)), part, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("batch", [2, 3])
-def test_rows_of_a_batched_product(batch):
-    op, case = OPS["matmul"], case_of("matmul", "fp64", 9, 5, 4, batch=batch)
-    data = make_sets(op, case, Filler("normal", "fp64", CPU, 0), CPU, 1)[0]
-    inputs, part = op.take_rows(data.inputs, op.reference(*data.inputs), slice(1, 9, 3))
-    assert part.shape == (batch, 3, 5)
-    assert torch.allclose(op.reference(*inputs), part)
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
@@ -238,7 +212,7 @@ def test_eager_torch_is_right_at_every_size_in_every_dtype_that_this_cpu_has(nam
         if is_refused(case):
             assert name not in OPS or (dtype, case.shape["k"]) == ("int8", 1)
             continue
-        data = make_sets(EVERY_OP[name], case, Filler(fill, dtype, CPU, 0), CPU, 1)[0]
+        data = inputs_of(EVERY_OP[name], case, fill)
         found = verdict(name, case, data)
         assert found.is_right, f"{extents}: {found.reason}"
         assert found.checked_elements == found.elements == data.out.numel()
@@ -256,14 +230,14 @@ def test_matmul_is_right_in_every_layout_and_batched_or_refuses(dtype, layout, b
                 op.check(case, "cpu")
             continue
         op.check(case, "cpu")
-        data = make_sets(op, case, Filler("normal", dtype, CPU, 0), CPU, 1)[0]
+        data = inputs_of(op, case, "normal")
         found = verdict("matmul", case, data)
         assert found.is_right, f"{extents}: {found.reason}"
 
 
 def test_fp8_as_torch_converts_it_on_a_cpu_passes_the_check_that_a_gpu_is_held_to():
     case = case_of("matmul", "fp8e4m3", 64, 48, 128)
-    data = make_sets(OPS["matmul"], case, Filler("uniform", "fp8e4m3", CPU, 0), CPU, 1)[0]
+    data = inputs_of(OPS["matmul"], case)
     assert verdict("matmul", case, data).is_right
 
 
@@ -341,7 +315,7 @@ WIDENS = ("cross-entropy", "matvec-int8")
 @pytest.mark.parametrize("name", [name for name in OPS if name not in ("copy", *WIDENS_ON_A_CPU, *WIDENS)])
 def test_eager_torch_copies_nothing(name):
     case = case_of(name, "bf16", *(64 for _ in OPS[name].axes))
-    data = make_sets(OPS[name], case, Filler("uniform", "bf16", CPU, 0), CPU, 1)[0]
+    data = inputs_of(OPS[name], case)
     with torch.no_grad(), torch.profiler.profile() as profile:
         OPS[name].eager(*data.inputs, out=data.out)
     names = {event.key for event in profile.key_averages()}
@@ -352,7 +326,7 @@ def test_eager_torch_copies_nothing(name):
 @pytest.mark.parametrize("name", [*WIDENS_ON_A_CPU, *WIDENS])
 def test_what_eager_torch_widens_is_never_copied_into_the_output_afterwards(name):
     case = case_of(name, "bf16", *(64 for _ in OPS[name].axes))
-    data = make_sets(OPS[name], case, Filler("uniform", "bf16", CPU, 0), CPU, 1)[0]
+    data = inputs_of(OPS[name], case)
     data.out.fill_(7.0)
     with numerics("bf16"):
         returned = OPS[name].eager(*data.inputs, out=data.out)
@@ -378,7 +352,7 @@ def test_what_eager_torch_widens_is_never_copied_into_the_output_afterwards(name
 )
 def test_a_compiled_expression_is_right_too(name, dtype, extents):
     case = case_of(name, dtype, *extents)
-    data = make_sets(OPS[name], case, Filler("normal", dtype, CPU, 0), CPU, 1)[0]
+    data = inputs_of(OPS[name], case, "normal")
     found = verdict(name, case, data, "torch-compile")
     assert found.is_right, found.reason
 
@@ -386,7 +360,7 @@ def test_a_compiled_expression_is_right_too(name, dtype, extents):
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.check_result is None])
 def test_what_is_compiled_is_what_the_reference_computes(name):
     op, case = OPS[name], case_of(name, "fp64", *[9, 5, 4][: len(OPS[name].axes)])
-    data = make_sets(op, case, Filler("normal", "fp64", CPU, 0), CPU, 1)[0]
+    data = inputs_of(op, case, "normal")
     found = (op.expression or op.reference)(*data.inputs)
     found = torch.stack(found) if isinstance(found, tuple) else found
     assert torch.allclose(found, op.reference(*widened(data.inputs)), rtol=1e-12)
@@ -395,5 +369,5 @@ def test_what_is_compiled_is_what_the_reference_computes(name):
 @pytest.mark.parametrize(("dtype", "layout"), [("int8", "nn"), ("int8", "nt"), ("fp8e4m3", "nt")])
 def test_what_is_compiled_for_narrow_dtypes_is_what_is_run_eagerly(dtype, layout):
     op, case = OPS["matmul"], case_of("matmul", dtype, 32, 48, 64, layout=layout)
-    data = make_sets(op, case, Filler("uniform", dtype, CPU, 0), CPU, 1)[0]
+    data = inputs_of(op, case)
     assert check(op, case, data, op.expression(*data.inputs)).is_right

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.cli.main import main
+from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device.device import Device, cpu_device, default_threads
 from bench.harness.timing.protocol import Limits
 from results.record import Record
@@ -45,6 +46,11 @@ HALF_SECONDS = Record(
     launches_per_sample=1,
 )
 """A record of two samples of half a second."""
+
+
+def inputs_of(op, case, fill="uniform", seed=0):
+    """Return one set of inputs of a case, and its output, on the CPU."""
+    return make_sets(op, case, Filler(fill, case.dtype, CPU, seed), CPU, 1)[0]
 
 
 class Clock:

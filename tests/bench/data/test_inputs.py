@@ -23,13 +23,11 @@ from bench.harness.data.inputs import (
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
-from bench.norm import OPS as NORM
 from bench.reduction import OPS as REDUCTION
-from bench.softmax import OPS as SOFTMAX
 from roofline.work import DTYPE_BITS, DTYPES
 from tests.bench.commands import CPU
 
-OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *REDUCTION, *MATVEC, *NORM, *SOFTMAX, *CROSS_ENTROPY)}
+OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *REDUCTION, *MATVEC, *CROSS_ENTROPY)}
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 STORED = [dtype for dtype in DTYPES if dtype != "nvfp4"] + ["int32"]  # torch has no tensor of nvfp4
 
@@ -88,19 +86,13 @@ def test_uniform_is_uniform_in_minus_one_to_one(dtype):
     assert x.var() == pytest.approx(1 / 3, rel=0.05)
 
 
-def test_the_seed_decides():
-    one, same, other = (Filler("uniform", "fp32", CPU, seed)(1000) for seed in (7, 7, 8))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-
-
 @pytest.mark.parametrize("fill", [fill for fill in FILLS if fill != "zeros"])
-def test_copies_differ_although_they_come_from_one_pool(fill):
-    filler = Filler(fill, "bf16", CPU, 0)
-    copies = [filler(64, 64) for _ in range(50)]
-    for index, copy in enumerate(copies):
-        for other in copies[:index]:
-            assert (copy == other).double().mean() < 0.1
+def test_the_seed_decides_and_copies_of_one_pool_differ(fill):
+    one, same, other = (Filler(fill, "bf16", CPU, seed) for seed in (7, 7, 8))
+    copies = [one(64, 64) for _ in range(50)]
+    assert torch.equal(copies[0], same(64, 64))
+    for first, second in itertools.combinations([*copies, other(64, 64)], 2):
+        assert (first == second).double().mean() < 0.1
 
 
 def test_a_larger_tensor_after_a_smaller_one_is_filled_to_its_end():
@@ -124,28 +116,23 @@ def test_weights_of_int8_use_their_range_beside_activations_of_another_dtype(dty
 
 
 def test_whole_numbers_are_not_negative_follow_the_seed_and_differ_from_copy_to_copy():
-    drawn = [[Filler("uniform", "bf16", CPU, seed)(1000, dtype="int64") for _ in range(2)] for seed in (7, 7, 8)]
-    assert all(x.dtype == torch.int64 and x.min() >= 0 for pair in drawn for x in pair)
-    assert torch.equal(drawn[0][0], drawn[1][0])
-    assert not (drawn[0][0] == drawn[2][0]).any()
-    assert drawn[0][0].double().mean() == pytest.approx(2**62, rel=0.1)
-    filler = Filler("normal", "fp32", CPU, 0)
-    assert not (filler(1000, dtype="int64") == filler(1000, dtype="int64")).any()
+    first, second = (Filler("uniform", "bf16", CPU, 7) for _ in range(2))
+    drawn = first(1000, dtype="int64")
+    assert drawn.dtype == torch.int64
+    assert drawn.min() >= 0
+    assert drawn.double().mean() == pytest.approx(2**62, rel=0.1)
+    assert torch.equal(drawn, second(1000, dtype="int64"))
+    assert not (drawn == first(1000, dtype="int64")).any()
     assert not Filler("zeros", "bf16", CPU, 0)(5, dtype="int64").any()
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 1000])
 def test_labels_are_classes_and_every_class_comes_up(vocabulary):
     case = Case("cross-entropy", "bf16", {"m": 20_000, "v": vocabulary})
-    sets = make_sets(OPS["cross-entropy"], case, Filler("uniform", "bf16", CPU, 0), CPU, 2)
-    for data in sets:
-        labels = data.inputs[1]
-        assert (labels.dtype, tuple(labels.shape)) == (torch.int64, (20_000,))
-        assert labels.unique().tolist() == list(range(vocabulary))
-    if vocabulary > 2:
-        assert (sets[0].inputs[1] == sets[1].inputs[1]).double().mean() < 0.05
-    zeros = make_sets(OPS["cross-entropy"], case, Filler("zeros", "bf16", CPU, 0), CPU, 1)[0]
-    assert not zeros.inputs[1].any()
+    first, second = make_sets(OPS["cross-entropy"], case, Filler("uniform", "bf16", CPU, 0), CPU, 2)
+    for data in (first, second):
+        assert data.inputs[1].unique().tolist() == list(range(vocabulary))
+    assert vocabulary <= 2 or (first.inputs[1] == second.inputs[1]).double().mean() < 0.05
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
@@ -170,29 +157,6 @@ def test_sets_share_no_memory():
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
 
 
-@pytest.mark.parametrize(
-    ("op", "case"),
-    [
-        ("add", Case("add", "bf16", {"n": 1000})),
-        ("bias-gelu", Case("bias-gelu", "fp32", {"m": 10, "n": 20})),
-        ("dot", Case("dot", "fp64", {"n": 1000})),
-        ("matmul", matmul_case(20, 30, 40, "bf16", "nt", 2)),
-        ("matmul", matmul_case(32, 32, 32, "int8")),
-        ("dropout", Case("dropout", "bf16", {"n": 1000})),
-        ("matvec-int8", Case("matvec-int8", "bf16", {"m": 10, "n": 20})),
-        ("layernorm", Case("layernorm", "fp16", {"m": 10, "n": 20})),
-        ("residual-rmsnorm", Case("residual-rmsnorm", "bf16", {"m": 10, "n": 20})),
-        ("softmax", Case("softmax", "fp32", {"m": 10, "n": 20})),
-        *(("cross-entropy", Case("cross-entropy", dtype, {"m": 10, "v": 20})) for dtype in ("bf16", "fp64")),
-    ],
-)
-def test_the_bytes_of_a_set_are_those_of_the_declared_work(op, case):
-    data = make_sets(OPS[op], case, Filler("uniform", case.dtype, CPU, 0), CPU, 1)[0]
-    work = OPS[op].work(case)
-    assert sum(x.numel() * x.itemsize for x in data.inputs) == work.bytes_read
-    assert data.out.numel() * data.out.itemsize == work.bytes_written
-
-
 @pytest.mark.parametrize("case", [Case("copy", "fp32", {"n": 10**6}), Case("sum", "bf16", {"n": 10**6})])
 def test_required_bytes_cover_the_copies_and_the_pool(case):
     work = OPS[case.op].work(case)
@@ -201,15 +165,10 @@ def test_required_bytes_cover_the_copies_and_the_pool(case):
         assert least < required_bytes(OPS[case.op], case, copies) < 3 * least + 20 * 10**6
 
 
-def test_astronomical_cases_are_whole_numbers():
-    case = matmul_case(10**18, 10**18, 10**18, "bf16", batch=10**9)
-    assert required_bytes(OPS["matmul"], case, 1) > 10**45
-
-
 def test_required_bytes_count_what_the_verification_widens():
-    square = Case("matmul", "bf16", {"m": 65536, "n": 65536, "k": 65536}, {"layout": "nn", "batch": 1})
-    assert (
-        required_bytes(OPS["matmul"], square, 1) >= 2 * 3 * 2 * 65536**2 + 8 * 65536**2
-    )  # B in fp64, squared in place
+    assert required_bytes(OPS["matmul"], matmul_case(10**18, 10**18, 10**18, "bf16", batch=10**9), 1) > 10**45
+    square = matmul_case(65536, 65536, 65536, "bf16")
+    in_fp64 = 8 * 65536**2  # of B, squared in place
+    assert required_bytes(OPS["matmul"], square, 1) >= 2 * 3 * 2 * 65536**2 + in_fp64
     rows = Case("matvec", "bf16", dict.fromkeys(OPS["matvec"].axes, 65536), {})
     assert required_bytes(OPS["matvec"], rows, 1) < 2.1 * 2 * 65536**2  # of A only some rows at a time
