@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from bench.attention import OPS, OPTIONS
-from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import check
 from bench.harness.model.layers import causal_attention, plain_attention
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline.work import causal_attention_work
-from tests.bench.commands import CPU
+from tests.bench.commands import inputs_of
 
 (OP,) = OPS
 
@@ -22,7 +21,7 @@ def case_of(b, s, dtype="fp32", heads=6, kv_heads=2, head_dim=16):
 
 
 def data_of(case, fill="uniform"):
-    return make_sets(OP, case, Filler(fill, case.dtype, CPU, 0), CPU, 1)[0]
+    return inputs_of(OP, case, fill)
 
 
 def by_hand(q, keys, values):
@@ -79,12 +78,13 @@ def test_a_mistake_is_found(mistake, dtype):
 
 
 def test_work_counts_the_pairs_that_exist():
-    """3 pairs of 2 tokens, 2 d to score each and 2 d to weigh its value."""
+    """3 pairs of 2 tokens, 2 d to score each and 2 d to weigh its value; the intensity is that of the docstring."""
     work = causal_attention_work(1, 2, 1, 1, 1, "bf16")
     assert (work.flops, work.bytes_read, work.bytes_written) == (12, 12, 4)
-    work = causal_attention_work(2, 3, 4, 2, 8, "fp32")
+    work = OP.work(case_of(2, 3, "fp32", 4, 2, 8))
     assert (work.flops, work.bytes_read, work.bytes_written) == (2 * 4 * 6 * 32, 4 * 2 * 3 * 8 * 8, 4 * 2 * 3 * 8 * 4)
-    assert OP.work(case_of(2, 3, "fp32", 4, 2, 8)) == work
+    work = OP.work(case_of(1, 739, "bf16", 32, 8, 128))
+    assert work.flops / work.bytes == pytest.approx((739 + 1) / (2 * (1 + 8 / 32)), rel=1e-12)
 
 
 def test_work_is_half_of_all_pairs_and_half_a_diagonal():
@@ -92,11 +92,6 @@ def test_work_is_half_of_all_pairs_and_half_a_diagonal():
     flops = causal_attention_work(1, 8192, 32, 8, 128, "bf16").flops
     assert flops == 4 * 8192**2 * 128 * 32 // 2 + 2 * 8192 * 128 * 32
     assert flops == pytest.approx(549.8e9, rel=2e-4)
-
-
-def test_the_intensity_is_that_of_the_docstring():
-    work = OP.work(case_of(1, 739, "bf16", 32, 8, 128))
-    assert work.flops / work.bytes == pytest.approx((739 + 1) / (2 * (1 + 8 / 32)), rel=1e-12)
 
 
 def test_heads_that_cannot_be_shared_are_refused():
@@ -111,9 +106,8 @@ def test_a_single_number_is_the_length_of_one_sequence():
         OP.extents((1, 2, 3), OP.axes)
 
 
-def test_an_input_set_of_the_usual_heads_is_what_the_help_says():
+def test_inputs_of_the_usual_heads_are_what_the_help_says():
     defaults = {option.name: option.default("bf16") for option in OPTIONS}
     case = Case.of(OP.name, "bf16", {"b": 1, "s": 4}, OPTIONS, defaults)
     assert case.name == "1x4"
-    assert isinstance(data_of(case), InputSet)
     assert [tuple(x.shape) for x in data_of(case).inputs] == [(1, 32, 4, 128), (1, 8, 4, 128), (1, 8, 4, 128)]

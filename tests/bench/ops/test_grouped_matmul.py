@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from bench.grouped_matmul import OPS, OPTIONS, ends_of, library, reference, tokens_of
-from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.data.verify import check
 from bench.harness.op import Case, UnsupportedCaseError
-from roofline.work import grouped_matmul_work
-from tests.bench.commands import CPU
+from roofline.work import grouped_matmul_work, matmul_work
+from tests.bench.commands import inputs_of
 
 (OP,) = OPS
 
@@ -18,7 +17,7 @@ def case_of(t, n=32, k=48, dtype="fp32", experts=4, load="even"):
 
 
 def data_of(case, fill="uniform"):
-    return make_sets(OP, case, Filler(fill, case.dtype, CPU, 0), CPU, 1)[0]
+    return inputs_of(OP, case, fill)
 
 
 def test_the_reference_multiplies_each_token_by_the_matrix_of_its_expert():
@@ -51,15 +50,8 @@ def test_rows_of_the_inputs_make_those_rows_of_the_result(rows, load):
     assert torch.allclose(reference(*inputs), part, rtol=1e-12)
 
 
-def shifted(x, weights, ends):
-    """Give the first token of the second expert to the first."""
-    moved = ends.clone()
-    moved[0] += 1
-    return library(x, weights, moved)
-
-
 MISTAKES = {
-    "a token at the wrong expert": shifted,
+    "a token at the wrong expert": lambda x, weights, ends: library(x, weights, ends + (ends == ends[0]).int()),
     "one matrix for all": lambda x, weights, ends: x @ weights[0],
     "experts in another order": lambda x, weights, ends: library(x, weights.flip(0), ends),
     "the last token left out": lambda x, weights, ends: torch.cat((library(x, weights, ends)[:-1], x[-1:, :32] * 0)),
@@ -98,11 +90,6 @@ def test_work_is_counted_by_hand():
     assert work.bytes_read == 2 * (5 * 7 + 2 * 7 * 11) + 4 * 3
     assert work.bytes_written == 2 * 5 * 11
     assert OP.work(case_of(2, 16, 32, "bf16")) == grouped_matmul_work((0, 1, 0, 1), 16, 32, "bf16")
-
-
-def test_one_expert_is_a_product_of_matrices():
-    from roofline.work import matmul_work
-
     one, product = grouped_matmul_work((64,), 32, 48, "fp32"), matmul_work(64, 32, 48, "fp32", "fp32")
     assert (one.flops, one.bytes_written) == (product.flops, product.bytes_written)
     assert one.bytes_read == product.bytes_read + 4
