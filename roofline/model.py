@@ -3,7 +3,7 @@
 Nothing here is stored. A record keeps what was counted and timed; `judge` computes the rest when it is read.
 
 Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for multicore
-architectures, CACM 52(4), 2009.
+architectures, CACM 52(4), 2009. Formulas name what they add to it.
 """
 
 from __future__ import annotations
@@ -21,34 +21,28 @@ from roofline.work import VECTOR_OPS
 MIXED_WITHIN = 0.10
 """Two limits whose times differ by less than this fraction of the larger bind together: the bound is `mixed`."""
 
-FAR_BELOW_PCT = 30
-"""A row that reaches less than this share of every ceiling, the launch among them, is held back by something else."""
+FAR_BELOW = 0.3
+"""A row that reaches less than this fraction of every ceiling, including the launch, is held back by something else."""
 
 OTHER_CAUSES = "latency, instructions or the library"
-"""What holds a row back that is far below every ceiling: no ceiling tells which of them."""
+"""What holds a row back that is far below every ceiling; the ceilings do not tell which of them."""
+
+SLOWER_THEN = "the machine was slower when the ceiling was measured (python -m bench calibrate measures it again)"
 
 
 def intensity(flops: int, bytes_moved: int) -> float | None:
-    """Return the arithmetic intensity in FLOP/byte, or None where no byte is moved.
+    """Return the arithmetic intensity in FLOP/byte, or None if no byte is moved.
 
-    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: their operational intensity, which counts the bytes
-        between cache and memory. Here the bytes are the compulsory ones, so it is an upper limit of theirs.
+    Source: Williams et al. (2009), operational intensity. Theirs counts the bytes between cache and memory, this one
+        the compulsory bytes, so it is an upper limit of theirs.
     """
     return flops / bytes_moved if bytes_moved else None
-
-
-def rate(count: float, time_s: float) -> float:
-    """Return `count` per second: FLOP/s of FLOPs, byte/s of bytes.
-
-    Source: the definition of a rate.
-    """
-    return count / time_s
 
 
 def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return the ridge point in FLOP/byte: the intensity from which on the peak binds instead of the bandwidth.
 
-    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: where the slanted and the flat ceiling meet.
+    Source: Williams et al. (2009): where the slanted and the flat ceiling meet.
     """
     return peak_flops_per_s / bandwidth_bytes_per_s
 
@@ -56,20 +50,17 @@ def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> fl
 def least_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds.
 
-    Source: Williams, Waterman and Patterson, CACM 52(4), 2009: FLOPs over their attainable performance, which turns
-        the smaller of two rates into the larger of two times.
+    Source: Williams et al. (2009): FLOPs over their attainable performance, so that the smaller of two rates becomes
+        the larger of two times.
     """
     return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
 
 
 def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
-    """Return the model FLOPs utilization of one kernel, as a fraction of the dense peak of its dtype.
+    """Return the model FLOPs utilization as a fraction of the dense peak of the dtype; it may be above 1.
 
-    Above 1 it is returned as it is.
-
-    Source: Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, appendix B: observed throughput over
-        the one at peak FLOP/s. Theirs is of a whole training step and counts the FLOPs that the model needs; this one
-        is of a single operation and counts the FLOPs that the operation needs.
+    Source: Chowdhery et al., PaLM (2022), appendix B, for a training step. Of an operation it counts the FLOPs that the
+        operation needs.
     """
     return flops_per_s / peak_flops_per_s
 
@@ -77,19 +68,19 @@ def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
 def mbu(bytes_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return the memory bandwidth utilization, compulsory bytes per second over the bandwidth, as a fraction.
 
-    Source: defined here, as the analogue of `mfu` for bandwidth. The model bandwidth utilization of inference reports
-        divides likewise, but counts the weights and the key-value cache that a token needs as its bytes.
+    Source: defined here, as `mfu` for bandwidth. Inference reports divide likewise, but count the weights and the
+        key-value cache that a token needs as its bytes.
     """
     return bytes_per_s / bandwidth_bytes_per_s
 
 
 def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandwidth: float) -> float:
-    """Return the share of the roofline that was reached, in percent.
+    """Return the fraction of the roofline that was reached, in percent; it may be above 100.
 
     Achieved FLOP/s over min(peak, intensity x bandwidth) equals the least time over the measured time, and the
-    second form also holds for a copy, which has no FLOPs. Above 100 it is returned as it is.
+    second form also holds for a copy, which has no FLOPs.
 
-    Source: the ratio of measured to attainable performance of Williams, Waterman and Patterson, CACM 52(4), 2009.
+    Source: Williams et al. (2009): measured over attainable performance.
     """
     return 100 * least_time_s(flops, bytes_moved, peak, bandwidth) / time_s
 
@@ -97,34 +88,26 @@ def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandw
 def measured_pct(
     time_s: float, flops: int, bytes_moved: int, peak: Ceiling | None, bandwidth: Ceiling | None
 ) -> float | None:
-    """Return the share of the roofline of what was measured here, in percent, or None where that is not known.
+    """Return the percentage of the roofline of what was measured on the machine, or None if that is not known.
 
-    It is `roofline_pct` with the fastest matmul of the dtype and the bandwidth of the nearest mix. Where one of the two
-    was not measured, the published one stands in for it, as long as it does not bind: only a limit that was measured
-    gives a share of what was measured.
-
-    Args:
-        time_s: of one launch.
-        flops: of one launch; where there are none, no peak is needed.
-        bytes_moved: of one launch.
-        peak: the measured peak, else another one.
-        bandwidth: of the nearest measured mix, else another one.
+    It is `roofline_pct` with the fastest matmul of the dtype and the bandwidth of the nearest mix. If one of the two
+    was not measured, the published one is used as long as it does not bind.
 
     Source: as of `roofline_pct`; that measured ceilings take the place of published ones is ours.
     """
     if bandwidth is None or (peak is None and flops):
         return None
-    compute_s = flops / peak.value if peak else 0.0
-    binding = peak if peak and compute_s > bytes_moved / bandwidth.value else bandwidth
+    peak_flops_per_s = peak.value if peak else math.inf
+    binding = peak if peak and flops / peak.value > bytes_moved / bandwidth.value else bandwidth
     if binding.kind != "measured":
         return None
-    return roofline_pct(time_s, flops, bytes_moved, peak.value if peak else math.inf, bandwidth.value)
+    return roofline_pct(time_s, flops, bytes_moved, peak_flops_per_s, bandwidth.value)
 
 
 def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
     """Return how much of the shorter of two jobs hides behind the longer one: 1 all of it, 0 nothing.
 
-    It is below 0 where they are in each other's way. Times in seconds, of each alone and of both at once.
+    It is below 0 if they slow each other down. Times in seconds, of each alone and of both together.
 
     Source: NVIDIA, How to Overlap Data Transfers in CUDA C/C++ (2012): at best max(copy, compute), else their sum.
     """
@@ -132,38 +115,30 @@ def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
 
 
 def wait_share(waits_s: Sequence[float], steps_s: Sequence[float]) -> float:
-    """Return the share of the time of all steps that went by until their data was there.
-
-    Args:
-        waits_s: seconds that each step waited.
-        steps_s: seconds of each step, waiting included.
-    """
+    """Return the fraction of the time of all steps, waits included, that passed until their data was there."""
     return sum(waits_s) / sum(steps_s)
 
 
 def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
-    """Return what binds: `compute`, `memory`, `launch`, or `mixed` where the two longest are within 10 %.
+    """Return what binds: `compute`, `memory`, `launch`, or `mixed` if the two longest times are within 10 %.
 
     Args:
         compute_s: FLOPs over the peak, seconds.
         memory_s: compulsory bytes over the bandwidth, seconds.
-        launch_s: the shortest time of any launch, seconds; None where it is not known.
+        launch_s: the shortest time of any launch, seconds; None if it is not known.
 
-    Source: the max() form of the roofline of Williams, Waterman and Patterson, CACM 52(4), 2009, with the launch as a
-        third limit, and `MIXED_WITHIN`; both are ours.
+    Source: the max() form of the roofline of Williams et al. (2009); the launch as a third limit is ours.
     """
     if not compute_s and not memory_s:
-        return "launch"  # an empty kernel, also where the floor is not known
+        return "launch"  # an empty kernel, also if the floor is not known
     times = {"compute": compute_s, "memory": memory_s, "launch": launch_s or 0.0}
     first, second = sorted(times, key=lambda name: times[name], reverse=True)[:2]
-    if times[second] > times[first] * (1 - MIXED_WITHIN):
-        return "mixed"
-    return first
+    return "mixed" if times[second] > times[first] * (1 - MIXED_WITHIN) else first
 
 
 @dataclass(frozen=True)
 class Judgment:
-    """What a record means on its machine; None where a count, a time or a ceiling is missing."""
+    """What a record means on its machine; None if a count, a time or a ceiling is missing."""
 
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
@@ -171,25 +146,25 @@ class Judgment:
     """FLOP per compulsory byte."""
     bound: str | None = None
     mfu: float | None = None
-    """Fraction of the dense peak, 1 = all of it."""
+    """Fraction of the dense peak."""
     mbu: float | None = None
     """Fraction of the memory bandwidth: the published one, else the measured one of `mix`."""
     roofline_pct: float | None = None
     """Percent of min(peak, intensity x bandwidth), with the peak of `peak_units` and the bandwidth of `mbu`."""
     peak_units: str | None = None
-    """Whose peak that is: `matrix` for products (tensor cores), `vector` for what has none, see `peak_of`."""
+    """`matrix` for the peak of matmuls (tensor cores), `vector` for operations without one, see `peak_of`."""
     held_back_by: str | None = None
-    """`OTHER_CAUSES` where less than `FAR_BELOW_PCT` of every ceiling is reached; else None."""
+    """`OTHER_CAUSES` if less than `FAR_BELOW` of every ceiling is reached; else None."""
     peak_kind: str | None = None
-    """Kind of the peak behind `mfu`: `datasheet`, `measured`, ..."""
+    """Kind of the peak of `mfu`: `datasheet`, `measured`, ..."""
     bandwidth_kind: str | None = None
-    """Kind of the bandwidth behind `mbu`; `measured` means that of `mix`, or of the envelope where there is no mix."""
+    """Kind of the bandwidth of `mbu`."""
     mix: str | None = None
-    """The measured mix of reads and writes that is nearest to the record's own: `read`, `write`, `copy`, `triad`."""
+    """The measured mix of reads and writes that is nearest to the record's: `read`, `write`, `copy`, `triad`."""
     mix_pct: float | None = None
-    """Bytes/s in percent of the bandwidth measured for `mix`, whether a published one is known or not."""
+    """Bytes/s in percent of the bandwidth measured for `mix`."""
     measured_pct: float | None = None
-    """Percent of the roofline of what was measured here, see `measured_pct`."""
+    """Percent of the roofline of what was measured on the machine, see `measured_pct`."""
     hfu: float | None = None
     """Of a training step: as `mfu`, by the FLOPs that were executed, recomputation included."""
     tokens_per_s: float | None = None
@@ -197,11 +172,11 @@ class Judgment:
     link_share: float | None = None
     """Of a copy: fraction of what the link to the GPU carries one way."""
     hidden_share: float | None = None
-    """Of a copy beside products: fraction of the shorter of the two that hides behind the other."""
+    """Of a copy during matmuls: fraction of the shorter of the two that hides behind the other."""
     wait_share: float | None = None
     """Of a loop that loads its batches: fraction of the steps' time that they wait for their batch."""
     excess: str | None = None
-    """Where something is above 100 %: the likely cause."""
+    """The likely cause if something is above 100 %."""
 
 
 JUDGED_KEYS = tuple(key.name for key in fields(Judgment))
@@ -212,10 +187,10 @@ JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | 
 
 
 def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
-    """Return the peak that a record is held against, and the units whose it is, `matrix` or `vector`.
+    """Return the peak by which a record is judged, and whether it is of `matrix` or `vector` units.
 
-    An operation without a product runs on vector units. Where their rate is not known, the peak of products, which is
-    above it, stands in for it.
+    An operation without a matmul runs on vector units. If their rate is not known, the peak of matmuls, which is
+    higher, is used.
     """
     by_name = record.op in VECTOR_OPS or record.extra.get("matmul_flops") == 0
     is_vector = record.units == "vector" if record.units else by_name
@@ -226,9 +201,7 @@ def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
 def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | None:
     """Return the least times of a record by computing, by moving its bytes and by launching, seconds.
 
-    None where a count or a ceiling is not known; the third is 0 where the launch was not measured.
-
-    Source: the three times of `bound`.
+    None if a count or a ceiling is not known; the third is 0 if the launch was not measured.
     """
     if record.flops is None or record.bytes_read is None or record.bytes_written is None:
         return None
@@ -242,84 +215,58 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
     return record.flops / peak.value, moved_s, launches * launch.value if launch else 0.0
 
 
-def held_back_by(time_s: float, limits_s: Iterable[float]) -> str | None:
-    """Return what holds back a launch whose time is far above all that ceilings explain, or None where they may.
-
-    Args:
-        time_s: of one launch.
-        limits_s: the least times by each of the ceilings, seconds.
-
-    Source: ours; that a kernel far below its roofline is bound by latency or instructions is the reading of Williams,
-        Waterman and Patterson, CACM 52(4), 2009, section on machine.
-    """
-    return OTHER_CAUSES if max(limits_s) < FAR_BELOW_PCT / 100 * time_s else None
-
-
 def judge(record: Record, machine: Machine) -> Judgment:
     """Return the judgment of one record against the ceilings of its machine."""
     flops, read, written = record.flops, record.bytes_read, record.bytes_written
-    transfers = transfer_values(record)
+    values = _transfer(record)
     if flops is None or read is None or written is None:
-        return Judgment(**transfers)
+        return Judgment(**values)
     moved, time_s = read + written, record.median_s
     if record.status != "ok" or time_s is None or "interpreted" in record.flags:
         return Judgment(intensity=intensity(flops, moved))
-    dense, bandwidth = machine.peak(record.dtype), machine.bandwidth_for(read, written)
-    peak, units = peak_of(record, machine)
-    mix = machine.mix(read, written)
-    values: dict[str, Any] = {
-        "flops_per_s": rate(flops, time_s),
-        "bytes_per_s": rate(moved, time_s),
-        "intensity": intensity(flops, moved),
-    }
+    flops_per_s, bytes_per_s = flops / time_s, moved / time_s
+    values |= {"flops_per_s": flops_per_s, "bytes_per_s": bytes_per_s, "intensity": intensity(flops, moved)}
+    dense, bandwidth, mix = machine.peak(record.dtype), machine.bandwidth_for(read, written), machine.mix(read, written)
     if dense:
-        values |= {"mfu": mfu(values["flops_per_s"], dense.value), "peak_kind": dense.kind}
+        values |= {"mfu": mfu(flops_per_s, dense.value), "peak_kind": dense.kind}
+    if dense and flops and record.hardware_flops:
+        values["hfu"] = mfu(record.hardware_flops / time_s, dense.value)
+    if record.tokens_per_step:
+        values["tokens_per_s"] = record.tokens_per_step / time_s
     if bandwidth:
-        values |= {"mbu": mbu(values["bytes_per_s"], bandwidth.value), "bandwidth_kind": bandwidth.kind}
+        values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
     if mix:
-        values |= {"mix": mix.name, "mix_pct": 100 * mbu(values["bytes_per_s"], mix.value)}
+        values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}
+    peak, units = peak_of(record, machine)
     if peak and bandwidth:
-        values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
         limits = limits_s(record, machine) or (0.0, 0.0, 0.0)
-        values |= {"peak_units": units, "bound": bound(*limits), "held_back_by": held_back_by(time_s, limits)}
-    values |= training_values(record, time_s, dense) | transfers
-    is_vector = units == "vector"
-    measured = (machine.vector_peak if is_vector else machine.peak)(record.dtype, ["measured"])
+        values |= {"peak_units": units, "bound": bound(*limits)}
+        values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
+        values["held_back_by"] = OTHER_CAUSES if max(limits) < FAR_BELOW * time_s else None
+    measured = (machine.vector_peak if units == "vector" else machine.peak)(record.dtype, ["measured"])
     values["measured_pct"] = measured_pct(time_s, flops, moved, measured or peak, mix or bandwidth)
-    return Judgment(**values, excess=excess_cause(record, values))
+    return Judgment(**values, excess=_excess(record, values))
 
 
-def training_values(record: Record, time_s: float, peak: Ceiling | None) -> dict[str, float]:
-    """Return HFU and tokens per second of a training step; nothing for a record that has no such counts."""
-    tokens, executed = record.tokens_per_step, record.hardware_flops
-    values = {"tokens_per_s": rate(tokens, time_s)} if tokens else {}
-    if peak and record.flops and executed:
-        values["hfu"] = mfu(rate(executed, time_s), peak.value)
-    return values
-
-
-def transfer_values(record: Record) -> dict[str, Any]:
-    """Return what a copy or a loop reaches of the link, hides or waits; nothing for a record of anything else."""
+def _transfer(record: Record) -> dict[str, Any]:
+    """Return what a copy or a loop reaches of the link, hides or waits; nothing for other records."""
     values: dict[str, Any] = {}
     time_s, shape = record.median_s, record.shape
     if record.status != "ok" or not time_s:
         return {}
     if record.link_bytes_per_s and "bytes" in shape:
-        values["link_share"] = rate(shape["bytes"], time_s) / record.link_bytes_per_s
+        values["link_share"] = shape["bytes"] / time_s / record.link_bytes_per_s
     if record.copy_s and record.compute_s:
         values["hidden_share"] = hidden_share(median(record.copy_s), median(record.compute_s), time_s)
     if record.waits_s and record.samples_s:
         values["wait_share"] = wait_share(record.waits_s, record.samples_s)
     if record.waits_s and "b" in shape and "s" in shape:
-        values["tokens_per_s"] = rate(shape["b"] * shape["s"], time_s)
+        values["tokens_per_s"] = shape["b"] * shape["s"] / time_s
     return values
 
 
-SLOWER_THEN = "the machine was slower when the ceiling was measured (python -m bench calibrate measures it again)"
-
-
-def excess_cause(record: Record, judged: Mapping[str, Any]) -> str | None:
-    """Return the likely cause of a utilization above 100 %, or None where there is none.
+def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
+    """Return the likely cause of a utilization above 100 %, or None.
 
     Nothing is clamped: more than all of a ceiling is a finding about the ceiling, the byte count or the cache.
     """

@@ -27,8 +27,7 @@ from typing import Any
 
 from bench.harness import op as machinery
 from bench.harness.op import Op, Option
-from results.record import DEFINITION_PREFIX
-from roofline.work import UNITS
+from results.record import DEFINITION_PREFIX, UNITS
 
 BENCH = Path(__file__).resolve().parents[1]
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from results.record import Record
 from results.store.runs import Run
 from roofline.accounting.config.config import ConfigError
-from roofline.gpu_table import lacks
+from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import bound, intensity, least_time_s, mfu, ridge_intensity
+from roofline.work import dtype_named
 
 ASSUMED_MFU = 0.5
 """CS336 lecture 2 calls it good; published runs reach 0.38 to 0.57."""
@@ -28,13 +29,13 @@ class Attainable:
     flops: int
     bytes: int
     intensity: float | None
-    """FLOP per byte; None where no byte is moved."""
+    """FLOP per byte; None if no byte is moved."""
     ridge: float
     """The intensity from which on the peak binds instead of the bandwidth, FLOP per byte."""
     seconds: float
     """The least time: max(FLOPs / peak, bytes / bandwidth)."""
     bound: str
-    """`compute`, `memory`, or `mixed` where both take as long within 10 %."""
+    """`compute`, `memory`, or `mixed` if both take as long within 10 %."""
     compute_s: float
     memory_s: float
     peak_flops_per_s: float
@@ -44,12 +45,11 @@ class Attainable:
 
     @property
     def flops_per_s(self) -> float:
-        """The attainable rate, min(peak, intensity x bandwidth); 0 where there are no FLOPs."""
+        """The attainable rate, min(peak, intensity x bandwidth); 0 if there are no FLOPs."""
         return self.flops / self.seconds
 
     @property
     def bytes_per_s(self) -> float:
-        """The bytes per second that go with it."""
         return self.bytes / self.seconds
 
 
@@ -104,14 +104,27 @@ def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, st
     return ASSUMED_MFU, f"MFU {ASSUMED_MFU:g} is assumed{measured}: published runs reach 0.38 to 0.57"
 
 
-def attainable(machine: Machine, flops: int, moved: int, dtype: str) -> Attainable:
-    """Return the most that a device does of some FLOPs and bytes in a dtype.
+def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") -> Attainable:
+    """Return the most that a GPU does of some work: time, rates, and what binds.
+
+    Args:
+        gpu: slug of the table that `python -m roofline gpus` prints, such as `h100-sxm`; or a machine.
+        flops: floating-point operations; a fused multiply-add counts as 2.
+        bytes: bytes that memory must move, read and written together.
+        dtype: whose dense peak is taken: `bf16`, `fp32`, `fp8e4m3`, ...
 
     Raises:
-        ConfigError: its peak or its bandwidth is not known.
+        UnknownGpuError: no GPU has this slug; the message names the closest ones.
+        ConfigError: a count is not valid, or the peak or the bandwidth is not known.
     """
+    for name, value in (("flops", flops), ("bytes", bytes)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**30 or value % 1:
+            raise ConfigError(f"{name}={value!r:.60} must be a whole number from 0 to 10^30")
+    if not flops and not bytes:
+        raise ConfigError("flops and bytes are both 0: nothing is to be done")
+    machine, dtype = find_gpu(gpu) if isinstance(gpu, str) else gpu, dtype_named(dtype)
+    flops, moved = int(flops), int(bytes)
     peak, bandwidth = peak_of(machine, dtype), bandwidth_of(machine)
-    compute_s, memory_s = flops / peak, moved / bandwidth
     return Attainable(
         gpu=machine.slug,
         dtype=dtype,
@@ -120,9 +133,9 @@ def attainable(machine: Machine, flops: int, moved: int, dtype: str) -> Attainab
         intensity=intensity(flops, moved),
         ridge=ridge_intensity(peak, bandwidth),
         seconds=least_time_s(flops, moved, peak, bandwidth),
-        bound=bound(compute_s, memory_s, None),
-        compute_s=compute_s,
-        memory_s=memory_s,
+        bound=bound(flops / peak, moved / bandwidth, None),
+        compute_s=flops / peak,
+        memory_s=moved / bandwidth,
         peak_flops_per_s=peak,
         bandwidth_bytes_per_s=bandwidth,
         source=machine.source,

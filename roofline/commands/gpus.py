@@ -26,7 +26,6 @@ SHOWN_DTYPES = {
 }
 """Columns of a table by label; both fp8 formats have the same peak."""
 
-COLUMNS = ("GPU", *SHOWN_DTYPES, "GB/s", "L2 MiB", "ridge")
 LEAVING = ("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8")
 """Columns that a narrow terminal leaves out, in this order."""
 
@@ -95,9 +94,10 @@ def _text(form: str, gpus: Sequence[Machine], is_detailed: bool) -> str:
     draw = _print_overview if not is_detailed else _print_page if len(gpus) == 1 else _print_side_by_side
     table = Table(
         rows=lambda: [_flat_row(gpu) for gpu in gpus],
-        shown=lambda: [_markdown_row(gpu) for gpu in gpus],
+        shown=lambda: [_cells(gpu) for gpu in gpus],
         document=lambda: [gpu_row(gpu) for gpu in gpus],
         draw=lambda console: draw(console, gpus),
+        notes=f"\n{DENSE} {MARKS}\n",
     )
     return table.render(form)
 
@@ -135,10 +135,6 @@ def _flat_row(gpu: Machine) -> dict[str, Any]:
 # ---- texts ----------------------------------------------------------------------------------------------------------
 
 
-def _unit(label: str) -> str:
-    return "TOP/s" if label == "int8" else "TFLOP/s"
-
-
 def _tera(flops_per_s: float) -> str:
     return f"{flops_per_s / 1e12:.5g}"
 
@@ -167,17 +163,6 @@ def _cells(gpu: Machine) -> dict[str, str]:
     }
 
 
-def _markdown_row(gpu: Machine) -> dict[str, str]:
-    cells = _cells(gpu)
-    return {
-        "GPU": gpu.slug,
-        "name": gpu.name,
-        **{f"{label} {_unit(label)}": cells[label] for label in SHOWN_DTYPES},
-        **{key: cells[key] for key in ("GB/s", "L2 MiB")},
-        **{f"ridge {label} FLOP/byte": _ridge_text(gpu, dtype) for label, dtype in SHOWN_DTYPES.items()},
-    }
-
-
 def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
     """Return the facts of a GPU, each as its label, its text and how it is known."""
     rows = []
@@ -193,26 +178,30 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 # ---- on a terminal --------------------------------------------------------------------------------------------------
 
 
-def _print_text(console: Console, text: str = "", indent: str = "") -> None:
-    """Print a paragraph, wrapped between words on a terminal; `indent` opens the lines after the first."""
-    width = console.width if console.width < WIDE else max(1, len(text))
-    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+def _print_text(console: Console, *paragraphs: str, indent: str = "") -> None:
+    """Print paragraphs, wrapped between words on a terminal; `indent` opens the lines after the first of each."""
+    for text in paragraphs:
+        width = console.width if console.width < WIDE else max(1, len(text))
+        lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
     columns = []
-    for title in COLUMNS:
+    for title in rows[0]:
         side: Literal["left", "right"] = "left" if title == "GPU" else "right"
         leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
         columns.append(Column(title, [row[title] for row in rows], side, leaves))
     print_grid(console, columns, hint="--format json has all")
-    _print_text(console)
-    _print_text(console, f"{DENSE} {MARKS}")
-    _print_text(console, "ridge: the peak of that dtype over the memory bandwidth, in FLOP/byte.")
-    _print_text(console, "Everything known of one GPU, with sources and all ridge points: python -m roofline gpus SLUG")
-    _print_text(console, "Of all GPUs, for programs: python -m roofline gpus --format json")
+    _print_text(
+        console,
+        "",
+        f"{DENSE} {MARKS}",
+        "ridge: the peak of that dtype over the memory bandwidth, in FLOP/byte.",
+        "Everything known of one GPU, with sources and all ridge points: python -m roofline gpus SLUG",
+        "Of all GPUs, for programs: python -m roofline gpus --format json",
+    )
 
 
 def _print_side_by_side(console: Console, gpus: Sequence[Machine]) -> None:
@@ -223,45 +212,37 @@ def _print_side_by_side(console: Console, gpus: Sequence[Machine]) -> None:
         leaves = len(gpus) - index if index else 0
         columns.append(Column(gpu.slug, [page[label] for label in labels], "right", leaves))
     print_grid(console, columns, hint="--format json has all")
-    _print_text(console)
-    _print_text(console, f"{DENSE} {MARKS}")
-    _print_text(console, "A word in brackets says how a value is known, if no source simply states it.")
+    meaning = "A word in brackets says how a value is known, if no source simply states it."
+    _print_text(console, "", f"{DENSE} {MARKS}", meaning)
 
 
 def _page(gpu: Machine) -> dict[str, str]:
     """Return the texts of a GPU by label, each with the word for how it is known if no source states it."""
-    keys = {label: peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor) for label, dtype in SHOWN_DTYPES.items()}
-    kinds = {label: gpu.kinds.get(key, "") if key else "" for label, key in keys.items()}
-    rows = [(f"{label} {_unit(label)}", _peak_text(gpu, dtype), kinds[label]) for label, dtype in SHOWN_DTYPES.items()]
+    rows = []
+    for label, dtype in SHOWN_DTYPES.items():
+        key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
+        unit = "TOP/s" if label == "int8" else "TFLOP/s"
+        rows.append((f"{label} {unit}", _peak_text(gpu, dtype), gpu.kinds.get(key or "", "")))
     rows += [(f"ridge {label} FLOP/byte", _ridge_text(gpu, dtype), "") for label, dtype in SHOWN_DTYPES.items()]
-    return {label: _with_kind(text, kind) for label, text, kind in (*rows, *_fact_rows(gpu))}
-
-
-def _with_kind(text: str, kind: str) -> str:
-    word = kind.partition(":")[0]
-    return text if word in ("", "stated", "datasheet") else f"{text} ({word})"
+    texts = {}
+    for label, text, kind in (*rows, *_fact_rows(gpu)):
+        word = kind.partition(":")[0]
+        texts[label] = text if word in ("", "stated", "datasheet") else f"{text} ({word})"
+    return texts
 
 
 def _print_page(console: Console, gpus: Sequence[Machine]) -> None:
     (gpu,) = gpus
     names = ", ".join(f'"{name}"' for name in gpu.driver_names) or "not known"
-    kind = gpu.kinds.get("driver_names")
-    _print_text(console, f"{gpu.name} ({gpu.slug})")
-    _print_text(console, f"driver names: {names}" + (f" ({kind})" if kind else ""))
-    _print_text(console)
+    kind = f" ({gpu.kinds['driver_names']})" if "driver_names" in gpu.kinds else ""
+    _print_text(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
     _print_peaks(console, gpu)
-    _print_text(console)
-    _print_text(console, f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.")
-    _print_text(console)
+    _print_text(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
     labels, values, kinds = zip(*(row for row in _fact_rows(gpu) if row[1]), strict=True)
     _print_known(console, [Column("fact", labels), Column("value", values, "right")], kinds)
-    _print_text(console)
-    _print_text(console, "stated: a source below says it. Any other word says how far to trust the value.")
+    _print_text(console, "", "stated: a source below says it. Any other word says how far to trust the value.")
     for title, lines in (("notes", gpu.notes), ("sources", gpu.sources)):
-        _print_text(console)
-        _print_text(console, title)
-        for line in lines:
-            _print_text(console, f"- {line}", indent="  ")
+        _print_text(console, "", title, *(f"- {line}" for line in lines), indent="  ")
 
 
 def _print_known(console: Console, columns: Sequence[Column], kinds: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from results.record import Environment, Record
 from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
 from roofline.machine import KINDS, Ceiling, Machine
-from roofline.model import judge, limits_s, peak_of, rate, ridge_intensity
+from roofline.model import judge, limits_s, peak_of, ridge_intensity
 from roofline.picture.style import FILLINGS, dtype_color, short_case, si, significant
 from roofline.work import DTYPES
 
@@ -380,7 +380,7 @@ def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Se
     if not record.flops or judged.intensity is None or judged.flops_per_s is None:
         return "without FLOPs or bytes"
     fast, slow = (None if share is not None else record.ci95_s) or (record.median_s, record.median_s)
-    low, high = rate(record.flops, slow or math.nan), rate(record.flops, fast or math.nan)
+    low, high = record.flops / (slow or math.nan), record.flops / (fast or math.nan)
     if not all(math.isfinite(value) and value > 0 for value in (judged.intensity, judged.flops_per_s, low, high)):
         return "with impossible values"
     least = limits_s(record, ceilings)

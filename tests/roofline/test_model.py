@@ -320,7 +320,6 @@ def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(hardwar
     "formula",
     [
         "intensity",
-        "rate",
         "ridge_intensity",
         "least_time_s",
         "mfu",

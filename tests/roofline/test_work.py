@@ -132,7 +132,7 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize("name", ["flops", "bytes_read", "bytes_written"])
 def test_only_whole_numbers_are_counts(name: str, bad: object) -> None:
     values: dict[str, object] = {"flops": 1, "bytes_read": 1, "bytes_written": 1} | {name: bad}
-    with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+    with pytest.raises(ValueError, match=f"{name} must be an integer"):
         Work(**values)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from results.show.table import ABSENT, format_number, format_percent, format_rat
 from results.show.terminal import printable
 from results.stats.samples import median
 from roofline.machine import Machine
-from roofline.model import judged, mbu, mfu, rate
+from roofline.model import judged, mbu
 from roofline.work import dtype_named
 
 if TYPE_CHECKING:
@@ -256,8 +256,8 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         "compute_bound": share(lambda _, score: score["bound"] == "compute"),
         "attributed": share(lambda record, _: record.op != UNATTRIBUTED),
         "in_operations": share(lambda record, _: record.op not in REMAINDERS),
-        "mfu": None if peak_s is None else mfu(rate(peak_s, step["time_s"]), 1.0),
-        "mbu": mbu(rate(read + written, step["time_s"]), bandwidth.value) if bandwidth else None,
+        "mfu": None if peak_s is None else peak_s / step["time_s"],
+        "mbu": mbu((read + written) / step["time_s"], bandwidth.value) if bandwidth else None,
     }
 
 
