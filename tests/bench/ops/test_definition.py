@@ -16,7 +16,7 @@ from bench.harness import op_file, worker
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row
-from bench.harness.op import Case, Op
+from bench.harness.op import Case
 from bench.harness.op_file import modules_sha256, op_sha256, options_of
 from results.store.runs import load_run
 from roofline.work import VECTOR_OPS
@@ -102,22 +102,6 @@ def test_every_op_of_a_family_has_its_own_hash():
     assert len(set(found)) == len(found)
 
 
-def test_an_op_of_functions_without_a_text_has_none():
-    def of(*functions):
-        names = ("work", "make_inputs", "output_shape", "reference", "eager")
-        return Op(name="op", formula="", axes=("n",), **dict(zip(names, functions, strict=True)))
-
-    assert op_sha256(of(len, len, len, len, len)) is None
-    own = of(
-        len,
-        replace,
-        importlib.import_module("torch").nn.functional.gelu,
-        len,
-        test_an_op_of_functions_without_a_text_has_none,
-    )
-    assert op_sha256(own) is not None
-
-
 MACHINERY = {
     "bench.harness.api.family",
     "bench.harness.cli.main",
@@ -153,13 +137,6 @@ def test_the_definition_of_decoding_covers_the_layer_that_is_decoded(tmp_path):
     assert found() != first
 
 
-def test_nothing_is_hashed_before_a_record_is_made():
-    code = "import bench.__main__ as m; m.families(); from bench.harness import op_file; "
-    code += "print(op_file._parsed.cache_info().currsize)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "0\n"
-
-
 # ---- every record has it -------------------------------------------------------------------------------------------
 
 
@@ -183,15 +160,6 @@ def test_rows_that_were_measured_and_skipped_and_of_a_users_function_have_it(tmp
     assert {one.status for one in records} == {"ok", "skipped", "failed"}
     assert {one.op_sha256 for one in records} == {op_sha256(OPS["relu"][1])}
     assert {one["op_sha256"] for one in json.loads(out)["records"]} == {op_sha256(OPS["relu"][1])}
-
-
-@pytest.mark.exhaustive
-def test_rows_of_a_comparison_have_it(tmp_path):
-    words = ("compare", "--op", "relu", "--dtype", "fp32", "--shape", "4096", "--provider", "torch,torch")
-    words += ("--rounds", "10", "--device", "cpu", "-q", "--output", tmp_path)
-    code, _, err = commands.finish(commands.start("bench", *map(str, words)))
-    assert code in (0, 1), err
-    assert {one.op_sha256 for one in kept(tmp_path)} == {op_sha256(OPS["relu"][1])}
 
 
 @pytest.mark.parametrize("family", ["transfer", "train_step"])

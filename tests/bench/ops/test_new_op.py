@@ -1,13 +1,12 @@
 """A new op is one file: it is listed, measured and compared, whatever its options are called."""
 
 import json
-import pickle
 import re
 from dataclasses import replace
 
 import pytest
 
-from bench.__main__ import families
+from bench.__main__ import families, main
 from bench.harness.cli.terminal import baseline_lines
 from bench.harness.compare import command as compare
 from bench.harness.op import Case, Option
@@ -80,22 +79,18 @@ def test_a_new_op_is_measured_and_its_options_are_in_the_names_of_its_cases(repo
     assert baseline_lines([*records, *others], "torch") == ratios
 
 
-def test_help_of_a_new_op_without_examples(repository):
-    out, _ = ready(repository, "bench.scaled_copy", "--help")
-    assert "examples:" not in out
-    assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
-
-
 def test_the_command_of_an_op_with_an_option_of_every_command_says_so(repository):
     code, out, err = run_in(repository, "bench.usual", "--help")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "usual.py: argument --dtype: conflicting option string: --dtype; every command has that option" in err
 
 
-def test_out_of_a_reference_is_no_input(repository):
-    """What `--signature` prints of an op whose reference serves as `eager` too takes what the op gives."""
+def test_help_and_signature_of_a_new_op(repository):
+    out, _ = ready(repository, "bench.scaled_copy", "--help")
+    assert "examples:" not in out  # it has none
+    assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
     out, _ = ready(repository, "bench.scaled_copy", "--signature")
-    assert "def scaled_copy(x, out):" in out
+    assert "def scaled_copy(x, out):" in out  # its reference serves as `eager` too, and `out` is no input
 
 
 @pytest.mark.exhaustive
@@ -125,15 +120,9 @@ def test_an_option_that_an_op_does_not_have_is_refused(name, capsys):
     owner = next(ops[0].name for family, ops in known.items() if name in [one.name for one in options_of(family)])
     for ops in (other, f"{owner},{other}"):
         words = ["compare", "--op", ops, "--provider", "torch,torch", f"--{name}", "no-such-value"]
-        assert command(words) == 2
+        assert main(words) == 2
         out, err = capsys.readouterr()
         assert (out, err) == ("", f"python -m bench compare: error: --{name} is no option of {other}; leave it out\n")
-
-
-def command(words):
-    from bench.__main__ import main
-
-    return main(words)
 
 
 def test_no_command_has_an_option_twice_whatever_the_families_call_theirs():
@@ -144,18 +133,6 @@ def test_no_command_has_an_option_twice_whatever_the_families_call_theirs():
     assert {"rounds", "fail_on", "shape", "signature", "run", "timeout"} <= compare.reserved_names()
     own = {option.dest for family in families() for option in options_of(family)}
     assert not own & compare.reserved_names()
-
-
-@pytest.mark.parametrize("family", families())
-def test_two_values_of_an_option_are_two_names(family):
-    """Each option by itself: with all others at their defaults, no two values share a name."""
-    options = options_of(family)
-    values = {"layout": ("nn", "nt", "tn"), "batch": (1, 2), "model": ("a", "b"), "layers": ("all", "1", "2")}
-    usual = {option.name: option.default("bf16") for option in options}
-    for option in options:
-        several = values.get(option.name, ())
-        names = [Case.of("op", "bf16", {"n": 4}, options, usual | {option.name: one}).name for one in several]
-        assert len(set(names)) == len(several)
 
 
 def test_names_are_those_of_before():
@@ -169,12 +146,6 @@ def test_names_are_those_of_before():
     assert name(matmul, "fp8e4m3", layout="nt", batch=1) == "4x5:nt"  # also where it is the default
     assert name(decode, model="qwen2.5-0.5b", layers="all") == "4x5:qwen2.5-0.5b"
     assert name(decode, model="gpt2", layers="2") == "4x5:gpt2:layers=2"
-
-
-def test_a_case_keeps_its_name_on_the_way_to_another_process():
-    case = Case.of("op", "bf16", {"m": 4}, options_of("matmul"), {"layout": "nt", "batch": 4})
-    assert pickle.loads(pickle.dumps(case)) == case
-    assert pickle.loads(pickle.dumps(case)).name == "4:b4:nt"
 
 
 def test_an_option_without_a_label_is_shown_by_name_unless_it_is_the_default_of_the_dtype():

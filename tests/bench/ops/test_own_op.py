@@ -10,7 +10,7 @@ import pytest
 from bench.__main__ import families, main, op_words
 from bench.harness import op_file
 from bench.harness.cli.arguments import UsageError
-from bench.harness.op_file import OpFileError, command_of, family_of, own_families, own_file
+from bench.harness.op_file import OpFileError, own_families
 from results.store.runs import load_run
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY
@@ -65,35 +65,26 @@ def test_a_copy_of_an_op_file_can_be_measured_from_python(mine):
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_commands_own_ops_and_those_of_a_file_are_measured_in_one_run(mine, runs):
-    words = ("--op", "relu,soft_cap.py", "--dtype", "fp32", "--shape", "64", "--provider", "torch")
-    assert commands.here("elementwise", *words) == 0
+@pytest.mark.parametrize(
+    ("words", "ops"),
+    [(["elementwise", "--op", "relu,soft_cap.py"], ["relu", "soft-cap"]), (["soft_cap.py"], ["soft-cap"])],
+)
+def test_the_ops_of_a_file_are_measured_with_others_and_by_its_path(mine, runs, words, ops):
+    options = ("--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "-q")
+    assert main([*words, *options]) == 0
     (saved,) = commands.run_files(runs)
-    assert [(one.op, one.status) for one in load_run(saved).records] == [("relu", "ok"), ("soft-cap", "ok")]
+    assert [(one.op, one.status) for one in load_run(saved).records] == [(op, "ok") for op in ops]
 
 
-@pytest.mark.usefixtures("quick")
-def test_the_path_of_an_op_file_is_a_command(mine, runs):
-    assert main(["soft_cap.py", "--dtype", "fp32", "--shape", "64", "--device", "cpu", "-q"]) == 0
-    (saved,) = commands.run_files(runs)
-    assert [one.op for one in load_run(saved).records] == ["soft-cap"]
-
-
-def test_the_command_of_a_file_shows_its_docstring_and_its_path(mine, capsys):
+def test_the_command_of_a_file_shows_its_docstring_its_path_and_its_signature(mine, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["soft_cap.py", "--help"])
-    out = capsys.readouterr().out
     assert caught.value.code == 0
-    assert "Softmax of rows: out = exp(x - max(x))" in out
-    assert "python soft_cap.py --dtype bf16" in out
-
-
-def test_a_signature_of_an_own_op_imports_its_file(mine, capsys):
-    capsys.readouterr()
     assert main(["soft_cap.py", "--signature"]) == 0
     out = capsys.readouterr().out
-    assert "from soft_cap import OPS" in out
-    assert "def soft_cap(x, out):" in out
+    said = ("Softmax of rows: out = exp(x - max(x))", "python soft_cap.py --dtype bf16")
+    for text in (*said, "from soft_cap import OPS", "def soft_cap(x, out):"):
+        assert text in out
 
 
 @pytest.mark.exhaustive
@@ -154,22 +145,6 @@ def test_a_file_that_is_not_there_and_an_op_that_it_does_not_have_are_one_line(m
 
 
 # ---- families ------------------------------------------------------------------------------------------------------
-
-
-def test_a_family_is_a_name_in_bench_and_a_path_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert family_of(op_file.BENCH / "matmul.py") == "matmul"
-    assert family_of("matmul.py") == str(tmp_path / "matmul.py")
-    assert command_of("matmul") == "python -m bench.matmul"
-    assert command_of(str(tmp_path / "folder" / "mine.py")) == "python folder/mine.py"
-    assert command_of("/elsewhere/mine.py") == "python /elsewhere/mine.py"
-
-
-def test_a_word_names_a_file_where_it_ends_like_one(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert own_file("mine.py") == (tmp_path / "mine.py", None)
-    assert own_file("mine.py:soft-cap") == (tmp_path / "mine.py", "soft-cap")
-    assert [own_file(word) for word in ("gelu", "decode-step", "mine.py.txt", "py")] == [None] * 4
 
 
 def test_two_files_may_not_have_one_op(tmp_path):
