@@ -11,22 +11,12 @@ from msgspec import Meta, ValidationError, convert
 
 from results.record import one_of
 
-QUANTITIES = {
-    "flops": "FLOP/s",
-    "burst": "FLOP/s",
-    "sustained": "FLOP/s",
-    "fma": "FLOP/s",
-    "bandwidth": "B/s",
-    "launch": "s",
-}
+QUANTITIES = {**dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"), "bandwidth": "B/s", "launch": "s"}
 """What a ceiling limits, and the unit of its value.
 
 `flops` is the fastest matmul; `burst` and `sustained` are the same matmul at the start of a long run and in its later
 half, and nothing is judged by them; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector
 units. `launch` is a floor of time: no launch is shorter."""
-
-NO_LONGER_MEASURED = ("zeros", "fit", "cache", "knee")
-"""Quantities in files of earlier versions, ignored when a file is read."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
 """`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`: what a long
@@ -252,24 +242,22 @@ class Machine:
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
         """Read what `to_dict` wrote; an empty object gives a machine without ceilings.
 
-        Ceilings that earlier versions measured and this one does not are left out.
+        Quantities of other versions are left out.
 
         Raises:
             CeilingError: a value is not valid.
         """
         found = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
         if isinstance(entries := found.get("entries"), list | tuple):
-            found["entries"] = [entry for entry in entries if not _is_no_longer_measured(entry)]
+            found["entries"] = [entry for entry in entries if _is_known(entry)]
         try:
             return convert(found, cls)
         except ValidationError as error:
             raise CeilingError(f"in 'hardware': {error}") from None
 
 
-def _is_no_longer_measured(entry: Any) -> bool:
-    if not isinstance(entry, Mapping):
-        return False
-    quantity, name, config = (entry.get(key) for key in ("quantity", "name", "config"))
-    # "torch addcmul" was the FMA rate of a CPU with operands in caches: their bandwidth, and not a peak.
-    is_other = (quantity == "launch" and name != "launch") or (quantity == "fma" and "torch addcmul" in str(config))
-    return is_other or quantity in NO_LONGER_MEASURED
+def _is_known(entry: Any) -> bool:
+    """Return False for quantities of other versions, and for what an early version took for the FMA rate of a CPU."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("quantity"), str):
+        return True
+    return entry["quantity"] in QUANTITIES and "torch addcmul" not in str(entry.get("config"))

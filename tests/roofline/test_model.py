@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 
 from results.record import Environment, Record
-from roofline import model
 from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
@@ -90,15 +88,10 @@ def test_roofline_pct_equals_achieved_over_attainable(flops: int, moved: int) ->
     assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(100 / 3)
 
 
-def test_a_copy_has_a_share_of_the_roof_too() -> None:
-    assert roofline_pct(2e-3, 0, 2 * 10**9, PEAK, BANDWIDTH) == pytest.approx(50)
-
-
 def test_utilizations_are_fractions_and_never_clamped() -> None:
-    assert mfu(500e12, PEAK) == 0.5
-    assert mfu(1500e12, PEAK) == 1.5
-    assert mbu(3e12, BANDWIDTH) == 1.5
-    assert roofline_pct(0.5e-3, 0, 2 * 10**9, PEAK, BANDWIDTH) == pytest.approx(200)
+    assert (mfu(1500e12, PEAK), mbu(3e12, BANDWIDTH)) == (1.5, 1.5)
+    assert roofline_pct(0.5e-3, 0, 2 * 10**9, PEAK, BANDWIDTH) == pytest.approx(200)  # of a copy
+    assert intensity(5, 0) is None
 
 
 @pytest.mark.parametrize(
@@ -122,11 +115,6 @@ def test_bound_is_the_longest_time_or_mixed_within_ten_percent(
     assert bound(compute_s, memory_s, launch_s) == expected
 
 
-def test_nothing_moved_has_no_intensity() -> None:
-    assert intensity(5, 0) is None
-    assert intensity(6, 4) == 1.5
-
-
 def test_a_record_is_judged_by_hand() -> None:
     judged = judge(record(), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
     assert judged.flops_per_s == pytest.approx(500e12)
@@ -139,34 +127,28 @@ def test_a_record_is_judged_by_hand() -> None:
     assert (judged.peak_kind, judged.bandwidth_kind, judged.excess) == ("datasheet", "datasheet", None)
 
 
-def test_a_launch_longer_than_the_work_is_what_binds() -> None:
-    judged = judge(record(), ceilings(flops=PEAK, bandwidth=BANDWIDTH, launch=4e-6))
-    assert judged.bound == "launch"
+BLANK = {"flops_per_s": None, "mfu": None, "bound": None}
 
 
-def test_an_unknown_peak_leaves_mfu_blank() -> None:
-    judged = judge(record(dtype="fp16"), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
-    assert (judged.mfu, judged.peak_kind, judged.bound, judged.roofline_pct) == (None, None, None, None)
-    assert judged.flops_per_s == pytest.approx(500e12)
-    assert judged.mbu is not None
-
-
-def test_an_unknown_bandwidth_leaves_mbu_and_bound_blank() -> None:
-    judged = judge(record(), ceilings(flops=PEAK))
-    assert judged.mfu == pytest.approx(0.5)
-    assert (judged.mbu, judged.bound, judged.roofline_pct) == (None, None, None)
-
-
-@pytest.mark.parametrize("status", ["skipped", "invalid", "failed"])
-def test_what_did_not_run_well_has_no_rate(status: str) -> None:
-    judged = judge(record(status=status), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
-    assert judged.intensity == pytest.approx(1024 / 3)
-    assert (judged.flops_per_s, judged.mfu, judged.bound) == (None, None, None)
-
-
-def test_a_record_without_counts_has_no_judgment() -> None:
-    judged = judge(record(flops=None), ceilings(flops=PEAK, bandwidth=BANDWIDTH))
-    assert set(vars(judged).values()) == {None}
+@pytest.mark.parametrize(
+    ("changes", "known", "expected"),
+    [
+        ({}, {"flops": PEAK, "bandwidth": BANDWIDTH, "launch": 4e-6}, {"bound": "launch"}),
+        (
+            {"dtype": "fp16"},
+            {"flops": PEAK, "bandwidth": BANDWIDTH},
+            {"mfu": None, "bound": None, "roofline_pct": None},
+        ),
+        ({}, {"flops": PEAK}, {"mfu": 0.5, "mbu": None, "bound": None, "roofline_pct": None}),
+        *(({"status": status}, {"flops": PEAK}, {"intensity": 1024 / 3, **BLANK}) for status in ("invalid", "failed")),
+        ({"flops": None}, {"flops": PEAK}, {"intensity": None, **BLANK}),
+    ],
+)
+def test_what_is_not_known_leaves_blank_what_needs_it(
+    changes: dict[str, Any], known: dict[str, float], expected: dict[str, Any]
+) -> None:
+    judged = vars(judge(record(**changes), ceilings(**known)))
+    assert {key: judged[key] for key in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -235,42 +217,38 @@ def test_the_bound_is_that_under_the_matched_mix() -> None:
     assert 0.89 * ridge > 795e12 / 4502e9
 
 
-def test_beside_mbu_a_datasheet_gpu_is_told_what_it_can_do_with_this_mix() -> None:
+def test_with_a_datasheet_mbu_is_of_it_and_the_mix_has_its_own_share() -> None:
     judged = judge(streamed(1, 1, 3.85e12), calibrated(*H200))
-    assert (judged.mbu, judged.bandwidth_kind) == (pytest.approx(3.85 / 4.8), "datasheet")
+    assert (judged.mbu, judged.bandwidth_kind, judged.mix) == (pytest.approx(3.85 / 4.8), "datasheet", "copy")
     assert judged.roofline_pct == pytest.approx(385 / 4.8)
-    assert judged.mix == "copy"
     assert (judged.mix_pct, judged.measured_pct) == pytest.approx((98.01, 98.01), abs=0.01)
 
 
-def test_beside_mfu_it_is_told_the_share_of_the_fastest_matmul() -> None:
-    cube = record(flops=2 * 8192**3, bytes_read=4 * 8192**2, bytes_written=2 * 8192**2, median_s=2 * 8192**3 / 780e12)
-    judged = judge(cube, calibrated(*H200))
-    assert judged.mfu == pytest.approx(780 / 989.4)
-    assert judged.measured_pct == pytest.approx(78000 / 795)
+CUBE = {"flops": 2 * 8192**3, "bytes_read": 4 * 8192**2, "bytes_written": 2 * 8192**2, "median_s": 2 * 8192**3 / 780e12}
+
+
+def test_with_a_datasheet_mfu_is_of_it_and_the_fastest_matmul_has_its_own_share() -> None:
+    judged = judge(record(**CUBE), calibrated(*H200))
+    assert (judged.mfu, judged.measured_pct) == pytest.approx((780 / 989.4, 78000 / 795))
     assert (judged.mix, judged.bound) == ("triad", "compute")
-    assert judge(cube, calibrated()).measured_pct == judged.measured_pct  # no mix is needed where the peak binds
 
 
-def test_a_published_ceiling_stands_in_only_where_it_does_not_bind() -> None:
-    copy = streamed(1, 1, 3.85e12)
-    assert judge(copy, calibrated(*H200, peak=None)).measured_pct == pytest.approx(385 / 3.928)
-    assert judge(copy, calibrated()).measured_pct is None
-    cube = record(flops=2 * 8192**3, bytes_read=4 * 8192**2, bytes_written=2 * 8192**2)
-    assert judge(cube, calibrated(*H200, peak=None)).measured_pct is None
-    assert judge(cube, calibrated(*H200, peak=None)).mix_pct is not None
-
-
-def test_a_copy_without_flops_needs_no_peak() -> None:
-    known = calibrated(*H200, published=False, peak=None)
-    assert judge(streamed(1, 1, 3.85e12, flops=0), known).measured_pct == pytest.approx(385 / 3.928)
-    assert judge(streamed(1, 1, 3.85e12), known).measured_pct is None
-
-
-def test_a_machine_that_was_never_calibrated_has_no_mix() -> None:
-    judged = judge(streamed(1, 1, 3.85e12), ceilings(flops=PEAK, bandwidth=4.8e12))
-    assert (judged.mix, judged.mix_pct, judged.measured_pct) == (None, None, None)
-    assert judged.mbu == pytest.approx(3.85 / 4.8)
+@pytest.mark.parametrize(
+    ("row", "known", "measured_pct"),
+    [
+        (streamed(1, 1, 3.85e12), calibrated(*H200, peak=None), 385 / 3.928),
+        (streamed(1, 1, 3.85e12), calibrated(), None),
+        (streamed(1, 1, 3.85e12), ceilings(flops=PEAK, bandwidth=4.8e12), None),
+        (record(**CUBE), calibrated(), 78000 / 795),  # no mix is needed if the peak binds
+        (record(**CUBE), calibrated(*H200, peak=None), None),
+        (streamed(1, 1, 3.85e12, flops=0), calibrated(*H200, published=False, peak=None), 385 / 3.928),
+        (streamed(1, 1, 3.85e12), calibrated(*H200, published=False, peak=None), None),
+    ],
+)
+def test_a_published_ceiling_replaces_a_measured_one_only_if_it_does_not_bind(
+    row: Record, known: Machine, measured_pct: float | None
+) -> None:
+    assert judge(row, known).measured_pct == pytest.approx(measured_pct)
 
 
 @pytest.mark.parametrize("published", [True, False])
@@ -285,7 +263,7 @@ def test_more_than_the_matched_mix_is_kept_and_names_it(published: bool) -> None
 
 
 def test_more_than_the_fastest_matmul_is_kept_though_less_than_the_datasheet() -> None:
-    cube = record(flops=2 * 8192**3, bytes_read=4 * 8192**2, bytes_written=2 * 8192**2, median_s=2 * 8192**3 / 800e12)
+    cube = record(**CUBE | {"median_s": 2 * 8192**3 / 800e12})
     assert "measured compute ceiling" in str(judge(cube, calibrated(*H200)).excess)
     assert judge(cube, calibrated(*H200, peak=None)).excess is None
 
@@ -316,23 +294,6 @@ def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(hardwar
     assert "\n" not in reported[0]
 
 
-@pytest.mark.parametrize(
-    "formula",
-    [
-        "intensity",
-        "ridge_intensity",
-        "least_time_s",
-        "mfu",
-        "mbu",
-        "roofline_pct",
-        "measured_pct",
-        "bound",
-    ],
-)
-def test_every_formula_states_its_source(formula: str) -> None:
-    assert "\nSource: " in str(inspect.getdoc(getattr(model, formula)))
-
-
 VECTOR = Machine(
     "a-gpu",
     "A GPU",
@@ -361,10 +322,6 @@ def test_a_dtype_without_vector_units_of_its_own_is_computed_in_fp32_but_fp64_is
     assert judge(record(op="gelu", dtype="fp64"), VECTOR).roofline_pct is None
 
 
-def test_without_a_rate_of_vector_units_the_peak_of_products_stands_in() -> None:
-    assert judge(record(op="gelu"), ceilings(flops=PEAK, bandwidth=BANDWIDTH)).peak_units == "matrix"
-
-
 def test_more_than_the_peak_of_the_vector_units_has_a_cause() -> None:
     fast = judge(record(op="gelu", median_s=2**31 / 60e12), VECTOR)
     assert fast.roofline_pct == pytest.approx(120)
@@ -384,11 +341,12 @@ def test_a_row_far_below_every_ceiling_is_held_back_by_what_no_ceiling_tells(
 
 
 @pytest.mark.parametrize(
-    ("op", "units", "judged_by"),
+    ("op", "units", "known", "judged_by"),
     [
-        *(("mine", None, "matrix"), ("mine", "vector", "vector"), ("mine", "matrix", "matrix")),
-        *(("gelu", None, "vector"), ("gelu", "matrix", "matrix")),
+        *(("mine", None, VECTOR, "matrix"), ("mine", "vector", VECTOR, "vector"), ("mine", "matrix", VECTOR, "matrix")),
+        *(("gelu", None, VECTOR, "vector"), ("gelu", "matrix", VECTOR, "matrix")),
+        ("gelu", None, ceilings(flops=PEAK, bandwidth=BANDWIDTH), "matrix"),  # no rate of vector units is known
     ],
 )
-def test_what_the_definition_of_an_op_says_of_its_units_comes_before_its_name(op, units, judged_by) -> None:
-    assert judge(record(op=op, units=units), VECTOR).peak_units == judged_by
+def test_the_definition_of_an_op_decides_its_units_before_its_name(op, units, known, judged_by) -> None:
+    assert judge(record(op=op, units=units), known).peak_units == judged_by
