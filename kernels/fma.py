@@ -143,9 +143,6 @@ def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Ten
         iterations: rounds, below 2^31.
         out: ends, of the same shape.
         config: how the chains are laid out.
-
-    Raises:
-        ValueError: one line that says which tensor does not fit.
     """
     label = "fma v1"
     operands = {"x": x, "ab": ab, "out": out}

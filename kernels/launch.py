@@ -1,7 +1,8 @@
 """What every kernel version shares: the record of how a kernel is compiled, and the checks of its tensors.
 
-A measured kernel must do exactly what its caller asked for. So a tensor of the wrong layout, dtype or device is refused
-in one line: a silent `.contiguous()` would add the time of a copy.
+A measured kernel must do exactly what its caller asked for. So a tensor of the wrong layout, dtype or device is
+refused: a silent `.contiguous()` would add the time of a copy. Each check raises a ValueError of one line, which
+begins with its `label`, operation and version, and says which operand, what it is and what is allowed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -89,17 +90,46 @@ class Variant:
             self.kernel[(programs,)](*arguments, **self.constants, **self.options)
 
 
-def require_tensors(label: str, *, dtypes: Collection[torch.dtype] = DTYPES.keys(), **tensors: torch.Tensor) -> None:
-    """Refuse tensors that do not share one supported dtype and one device, or that are not aligned.
+@dataclass(frozen=True)
+class Pieces:
+    """How several programs share each row."""
+
+    rows: int
+    """Rows that are in flight together."""
+    count: int
+    """Pieces a row, one for each program."""
+    elements: int
+    """Elements of a piece; the last of a row may be shorter, but is not empty."""
+
+
+MAX_PIECES = 128  # of a row
+PROGRAMS_A_PROCESSOR = 2  # what sharing aims at
+FEWEST_STEPS = 4  # of a row that is shared because rows are few
+WIDE = 2**17  # elements from which rows are shared, however many they are
+CACHE_SHARE = 2  # rows in flight take at most this fraction of the cache, `1 / CACHE_SHARE`
+
+
+def pieces_of(m: int, n: int, row_bytes: int, step: int, unit: int, gpu: Gpu) -> Pieces | None:
+    """Return how programs share m rows of n elements; None if rows are neither few nor too wide for the cache.
 
     Args:
-        label: Operation and version, the opening words of the message.
-        dtypes: Those that are supported.
-        tensors: The operands by the name the message gives them. The first sets dtype and device.
-
-    Raises:
-        ValueError: One line that says which operand, what it is and what is allowed.
+        m: Rows.
+        n: Elements a row.
+        row_bytes: Bytes a row.
+        step: Elements of a step of the loop, which is the least worth a program.
+        unit: Of how many elements a piece is a multiple.
+        gpu: The GPU.
     """
+    if n < WIDE and (m >= gpu.processors or n < FEWEST_STEPS * step):
+        return None
+    rows = min(m, max(1, gpu.cache_bytes // CACHE_SHARE // row_bytes))
+    wanted = min(triton.cdiv(PROGRAMS_A_PROCESSOR * gpu.processors, rows), triton.cdiv(n, step), MAX_PIECES)
+    elements = triton.cdiv(triton.cdiv(n, wanted), unit) * unit
+    return Pieces(rows, triton.cdiv(n, elements), elements)
+
+
+def require_tensors(label: str, *, dtypes: Collection[torch.dtype] = DTYPES.keys(), **tensors: torch.Tensor) -> None:
+    """Refuse tensors that do not share one of `dtypes` and the device of the first, or that are not aligned."""
     first_name, first = next(iter(tensors.items()))
     for name, tensor in tensors.items():
         _require_tensor(label, name, tensor)
@@ -113,18 +143,7 @@ def require_tensors(label: str, *, dtypes: Collection[torch.dtype] = DTYPES.keys
 def require_companion(
     label: str, name: str, tensor: torch.Tensor, dtype: torch.dtype, like: tuple[str, torch.Tensor]
 ) -> None:
-    """Refuse a tensor, such as labels, that does not have the dtype that its meaning needs.
-
-    Args:
-        label: Operation and version, the opening words of the message.
-        name: What the message calls the tensor.
-        tensor: The tensor.
-        dtype: The dtype needed.
-        like: The name of an operand on the device needed, and the operand.
-
-    Raises:
-        ValueError: One line that says what the tensor is and what is needed.
-    """
+    """Refuse a tensor, such as labels, without the dtype that its meaning needs, or on another device than `like`."""
     _require_tensor(label, name, tensor)
     if tensor.dtype != dtype:
         raise ValueError(f"{label}: {name} has dtype {tensor.dtype}; {dtype} is needed")
@@ -151,11 +170,7 @@ def _require_place(label: str, name: str, tensor: torch.Tensor, like: tuple[str,
 
 
 def require_contiguous(label: str, **tensors: torch.Tensor) -> None:
-    """Refuse tensors that are not dense and row-major.
-
-    Raises:
-        ValueError: One line that says which operand, its shape and strides.
-    """
+    """Refuse tensors that are not dense and row-major."""
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
             raise ValueError(
@@ -165,27 +180,19 @@ def require_contiguous(label: str, **tensors: torch.Tensor) -> None:
 
 
 def require_shape(label: str, name: str, tensor: torch.Tensor, shape: Sequence[int]) -> None:
-    """Refuse a tensor of another shape.
-
-    Raises:
-        ValueError: One line that says which operand, its shape and the one needed.
-    """
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{label}: {name} has shape {tuple(tensor.shape)}; the other operands need {tuple(shape)}")
 
 
 def row_stride(label: str, name: str, matrix: torch.Tensor, axes: str = "(m, n)", of_one_row: int | None = None) -> int:
-    """Return the elements from one row of a matrix to the next.
+    """Return the elements from one row of a matrix to the next; refuse rows that are not dense, or overlap.
 
     Args:
-        label: Operation and version, the opening words of the message.
+        label: Opening words of the message.
         name: What the message calls the matrix.
         matrix: Rows and columns.
         axes: What the message calls them.
         of_one_row: The stride of a matrix that has one row, as torch gives it any; None is its length.
-
-    Raises:
-        ValueError: It has another number of dimensions, its rows are not dense, or they overlap.
     """
     if matrix.dim() != 2:
         raise ValueError(f"{label}: {name} has shape {tuple(matrix.shape)}; two dimensions are needed, {axes}")

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from types import ModuleType
@@ -148,7 +148,7 @@ def in_processes(
     Raises:
         BrokenProcessPool: A process was ended from outside.
     """
-    count = min(processes or _cores(), len(items))
+    count = min(processes or len(os.sched_getaffinity(0)), len(items))
     beginning = said_if_slow(f"compiling {len(items)} kernels in {count} process{'es' * (count > 1)}")
     said = time.monotonic() + QUIET_S - REPORT_EVERY_S
     with beginning, _pool_of(count) as pool:
@@ -171,10 +171,6 @@ def said_if_slow(what: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -217,8 +213,7 @@ def _end_with_parent(folder: str) -> None:
     """In a new process: let the kernel kill it when its parent ends, and leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tempfile.tempdir = folder
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     parent = parent_process()
     if parent is None or os.getppid() != parent.pid:
         os._exit(1)

@@ -7,11 +7,9 @@ file with its version 1. Each of these files has
     variants    `variants(arch)`: every `Variant` it would compile for an architecture, 80 for sm_80
 """
 
-import ast
 import hashlib
 import re
-from collections.abc import Iterator
-from importlib.util import resolve_name
+from modulefinder import ModuleFinder
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -39,50 +37,22 @@ def modules(family: str) -> dict[str, str]:
 
 
 def source_files(module: str) -> list[Path]:
-    """Return the files of this package that a module is made of: its own first, then all it imports, by their names.
+    """Return the files of this package that a module is made of: its own first, then all it imports, by their paths.
 
-    They are found by the import statements in their text, at any depth; nothing is imported. The packages that they
-    lie in count too, as importing a module runs them.
+    They are found by the import statements, at any depth and in functions too; nothing is imported. The packages that
+    they lie in count too, as importing a module runs them.
 
     Args:
         module: `kernels.matmul.v4_tma`.
     """
-    found = {module: _file(module)}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        for other in [*_packages(name), *_imported(name, found[name])]:
-            path = _file(other)
-            if other not in found and path.is_file():
-                found[other] = path
-                waiting.append(other)
-    return [found.pop(module), *(found[name] for name in sorted(found))]
+    finder = ModuleFinder([str(PACKAGE.parent)])
+    finder.import_hook(module)
+    own = Path(finder.modules.pop(module).__file__)
+    others = (Path(found.__file__) for found in finder.modules.values() if found.__file__)
+    return [own, *sorted(path for path in others if path.is_relative_to(PACKAGE))]
 
 
 def source_sha256(module: str) -> str:
     """Return the hash of all text that a module is made of: of the hashes of its `source_files`, in their order."""
     digests = [hashlib.sha256(path.read_bytes()).digest() for path in source_files(module)]
     return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def _file(module: str) -> Path:
-    path = PACKAGE.joinpath(*module.split(".")[1:])
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def _packages(module: str) -> list[str]:
-    words = module.split(".")
-    return [".".join(words[:count]) for count in range(1, len(words))]
-
-
-def _imported(module: str, path: Path) -> Iterator[str]:
-    """Yield what may be a module of this package among the names that a file imports."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), package)
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        yield from (name for name in names if name.split(".")[0] == "kernels")

@@ -2,4 +2,4 @@
 
 
 class AuditError(Exception):
-    """One line for the user: what is wrong, which value, what is allowed."""
+    """One line for the user, from any part of an audit: what is wrong, which value, what is allowed."""

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -33,6 +34,20 @@ class Version:
     def variants(self, arch: int) -> tuple[Variant, ...]:
         """Return what the version compiles for an architecture."""
         return _variants(self.module_name, arch)
+
+    def dtypes(self) -> dict[str, list[str]]:
+        """Return the dtypes of each operation."""
+        found: dict[str, dict[str, None]] = {}
+        for arch in ARCHES:
+            for variant in self.variants(arch):
+                found.setdefault(variant.op, {})[variant.dtype] = None
+        return {op: list(names) for op, names in found.items()}
+
+    @property
+    def change(self) -> str:
+        """What is new, from the opening of the file."""
+        opening = " ".join(self.module.__doc__.partition("\n\n")[0].split())
+        return opening.partition(": ")[2].rstrip(".")
 
 
 @functools.cache
@@ -144,28 +159,20 @@ def _words(choice: Choice) -> list[str]:
 
 def listing() -> list[dict[str, Any]]:
     """Return a row for each operation of each version: what `python -m kernels list` gives to programs."""
-    rows = []
-    for version in shipped():
-        dtypes: dict[str, dict[str, None]] = {}
-        for arch in ARCHES:
-            for variant in version.variants(arch):
-                dtypes.setdefault(variant.op, {})[variant.dtype] = None
-        opening = " ".join(version.module.__doc__.partition("\n\n")[0].split())
-        named = {
-            "file": f"{version.module_name.replace('.', '/')}.py",
-            "change": opening.partition(": ")[2].rstrip("."),
-        }
-        for op, found in dtypes.items():
-            rows.append({"family": version.family, "op": op, "version": version.name, "dtypes": list(found), **named})
-    return rows
+    return [
+        {"family": version.family, "op": op, "version": version.name, "dtypes": dtypes}
+        | {"file": f"{version.module_name.replace('.', '/')}.py", "change": version.change}
+        for version in shipped()
+        for op, dtypes in version.dtypes().items()
+    ]
 
 
 def by_version() -> list[dict[str, Any]]:
     """Return a row for each version of each family: what `python -m kernels list` shows to people."""
-    found: dict[str, dict[str, Any]] = {}
-    for row in listing():
-        named = {"family": row["family"], "version": row["version"], "ops": [], "dtypes": [], "change": row["change"]}
-        joined = found.setdefault(row["file"], named)
-        joined["ops"].append(row["op"])
-        joined["dtypes"] += [dtype for dtype in row["dtypes"] if dtype not in joined["dtypes"]]
-    return list(found.values())
+    rows = []
+    for version in shipped():
+        by_op = version.dtypes()
+        dtypes = list(dict.fromkeys(itertools.chain(*by_op.values())))
+        named = {"family": version.family, "version": version.name, "ops": list(by_op)}
+        rows.append(named | {"dtypes": dtypes, "change": version.change})
+    return rows

@@ -55,11 +55,7 @@ def show_versions(args: argparse.Namespace) -> None:
 
 
 def audit(args: argparse.Namespace) -> None:
-    """Audit what was asked for and print it.
-
-    Raises:
-        AuditError: What the user can put right.
-    """
+    """Audit what was asked for and print it."""
     if launch.INTERPRETED:
         raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
     own = [name for name in args.names if ":" in name or name.endswith(".py")]

@@ -74,11 +74,7 @@ def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True)
 
 
 def compile_ahead(source: ASTSource, arch: int, options: Mapping[str, Any]) -> Any:
-    """Return what Triton compiles a source to for `sm_<arch>`.
-
-    Raises:
-        AuditError: It does not compile; the line is the compiler's own.
-    """
+    """Return what Triton compiles a source to for `sm_<arch>`."""
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what `tl.static_print` prints is not part of the output
             return triton.compile(source, target=GPUTarget("cuda", arch, limits.WARP_SIZE), options=dict(options))
@@ -193,21 +189,13 @@ def key_of(item: Row) -> str:
 
 
 def audit(choice: Choice) -> Row:
-    """Compile a shipped variant in this process and return its row.
-
-    Raises:
-        AuditError: It does not compile.
-    """
+    """Compile a shipped variant in this process and return its row."""
     compiled = compile_ahead(source_of(choice.variant), choice.arch, choice.variant.options)
     return row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
 
 
 def audit_all(choices: Sequence[Choice]) -> list[Row]:
-    """Compile shipped variants on all cores and return their rows in the order of kernels; progress goes to stderr.
-
-    Raises:
-        AuditError: One of them does not compile, or the processes that compile are ended from outside.
-    """
+    """Compile shipped variants on all cores and return their rows in the order of kernels; progress goes to stderr."""
     if len(choices) <= FEW:
         with precompile.said_if_slow(f"compiling {len(choices)} kernels"):
             return sorted(map(audit, choices), key=_place)

@@ -140,11 +140,7 @@ class Binary:
 
 
 def read_back(cubin: bytes) -> Binary:
-    """Return the instructions and resources of a compiled kernel.
-
-    Raises:
-        AuditError: Triton has no `cuobjdump`, or it cannot read the kernel.
-    """
+    """Return the instructions and resources of a compiled kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -1,1 +1,20 @@
-"""Cross-entropy of logits and labels, a loss for each row."""
+"""What cross-entropy is asked for, read from its tensors once for all versions; anything else is refused."""
+
+import torch
+
+from kernels.launch import require_companion, require_contiguous, require_shape, require_tensors, row_stride
+from kernels.online_softmax import MAX_COLUMNS
+
+
+def read(label: str, logits: torch.Tensor, labels: torch.Tensor, out: torch.Tensor) -> tuple[int, int, int]:
+    """Return rows, columns and the elements from one row of the logits to the next."""
+    require_tensors(label, logits=logits)
+    stride = row_stride(label, "logits", logits, "(m, v)")
+    m, v = logits.shape
+    if not 1 <= v <= MAX_COLUMNS:
+        raise ValueError(f"{label}: logits has {v} columns; 1 to {MAX_COLUMNS} are supported")
+    for name, tensor, dtype in (("labels", labels, torch.int64), ("out", out, torch.float32)):
+        require_companion(label, name, tensor, dtype, ("logits", logits))
+        require_contiguous(label, **{name: tensor})
+        require_shape(label, name, tensor, (m,))
+    return m, v, stride

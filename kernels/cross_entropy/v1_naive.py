@@ -21,13 +21,11 @@ Changed against the last version: nothing, this is the starting point, the loop 
 - the loads of a loop without `tl.dot` are not started ahead.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 
-from kernels.cross_entropy.operands import read
+from kernels.cross_entropy import read
 from kernels.launch import DTYPES, Variant
 
 WARPS = 8
@@ -79,7 +77,6 @@ VARIANTS: dict[torch.dtype, Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
     return tuple(VARIANTS.values())
 
 
@@ -89,4 +86,4 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Ten
         VARIANTS[logits.dtype].launch(m, logits, labels, out, v, stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"cross-entropy": _cross_entropy}
+KERNELS = {"cross-entropy": _cross_entropy}

@@ -20,21 +20,18 @@ Changed against the last version, and why:
 What it leaves out: rows shared between programs, so fewer rows than multiprocessors leave some idle.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 
-from kernels.cross_entropy.operands import read
+from kernels.cross_entropy import read
+from kernels.cross_entropy.v1_naive import IGNORED
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.online_softmax import top_and_total
 
 WARPS = 8
 DEPTH = 4  # elements of each lane in one step
 STAGES = 3  # steps in flight
-
-IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
 
 
 @triton.jit(do_not_specialize=["v", "x_stride"])
@@ -79,7 +76,6 @@ VARIANTS: dict[torch.dtype, Variant] = {dtype: _variant(dtype) for dtype in DTYP
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
     return tuple(VARIANTS.values())
 
 
@@ -89,4 +85,4 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Ten
         VARIANTS[logits.dtype].launch(m, logits, labels, out, v, stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"cross-entropy": _cross_entropy}
+KERNELS = {"cross-entropy": _cross_entropy}

@@ -16,16 +16,14 @@ could combine the pieces instead, for the price of a counter that has to be zero
 the pieces are all it writes; the buffers are taken from torch's allocator in every call.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.cross_entropy import v2_online
-from kernels.cross_entropy.operands import read
-from kernels.cross_entropy.v2_online import IGNORED
+from kernels.cross_entropy import read, v2_online
+from kernels.cross_entropy.v1_naive import IGNORED
 from kernels.launch import DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, UNIT, top_and_total
 
@@ -118,7 +116,6 @@ VARIANTS: dict[torch.dtype, tuple[Variant, Variant, Variant]] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
     return tuple(variant for each in VARIANTS.values() for variant in each)
 
 
@@ -149,4 +146,4 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Ten
     finish.launch(m, logits, labels, tops, totals, out, v, stride, splits)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"cross-entropy": _cross_entropy}
+KERNELS = {"cross-entropy": _cross_entropy}

@@ -1,1 +1,81 @@
-"""Elementwise operations: every output element depends on the inputs at its own position."""
+"""What an elementwise operation is asked for, read from its tensors once for all versions; anything else is refused."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kernels.launch import DTYPES, Variant, require_companion, require_contiguous, require_shape, require_tensors
+
+MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
+
+Ops = Mapping[str, tuple[Any, Any, Sequence[str]]]
+"""By operation: kernel, formula, and the names that messages give the inputs of one shape. bias-gelu takes a bias
+beside them, dropout a seed."""
+Variants = Mapping[tuple[str, torch.dtype], Variant]
+
+
+def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
+    """Return the variants of a version by operation and dtype, each for blocks of `block_bytes` of an operand."""
+    return {
+        (op, dtype): Variant(
+            kernel=kernel,
+            constants={"FORMULA": formula, "BLOCK": block_bytes // dtype.itemsize},
+            options={"num_warps": warps, "enable_fp_fusion": True},
+            op=op,
+            dtype=DTYPES[dtype],
+            types={"seed_ptr": "*i64"} if op == "dropout" else {},
+            elements=block_bytes // dtype.itemsize,
+            bytes=(len(names) + 1) * block_bytes,  # a bias or a seed comes from the cache
+        )
+        for op, (kernel, formula, names) in ops.items()
+        for dtype in DTYPES
+    }
+
+
+def launchers(
+    version: str, ops: Ops, variants: Variants, programs: Callable[[int, int], int]
+) -> dict[str, Callable[..., None]]:
+    """Return the launchers of a version, `v3`, by operation; `programs(n, block)` handle n elements in blocks."""
+
+    def run(op: str, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+        sizes = _read(f"{op} {version}", op, ops[op][2], inputs, out)
+        if out.numel():
+            variant = variants[op, out.dtype]
+            variant.launch(programs(out.numel(), variant.constants["BLOCK"]), *inputs, out, out.numel(), *sizes)
+
+    def of(op: str) -> Callable[..., None]:
+        return lambda *inputs, out: run(op, inputs, out)
+
+    return {op: of(op) for op in ops}
+
+
+def _read(
+    label: str, op: str, names: Sequence[str], inputs: Sequence[torch.Tensor], out: torch.Tensor
+) -> tuple[int, ...]:
+    """Return the columns of bias-gelu, and nothing for other operations."""
+    wanted = [*names, *{"bias-gelu": ["bias"], "dropout": ["seed"]}.get(op, [])]
+    if len(inputs) != len(wanted):
+        raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(wanted)}")
+    operands = dict(zip(wanted, inputs, strict=True))
+    x, seed = inputs[0], operands.pop("seed", None)
+    require_tensors(label, **operands, out=out)
+    require_contiguous(label, **operands, out=out)
+    bias = operands.pop("bias", None)
+    for name, tensor in (operands | {"out": out}).items():
+        require_shape(label, name, tensor, x.shape)
+    if op == "dropout":  # the seed is on the device, so that a captured graph can be given another one
+        require_companion(label, "seed", seed, torch.int64, ("x", x))
+        require_shape(label, "seed", seed, (1,))
+    if bias is None:
+        return ()
+    _require_bias(label, x, bias)
+    return tuple(bias.shape)
+
+
+def _require_bias(label: str, x: torch.Tensor, bias: torch.Tensor) -> None:
+    if x.dim() != 2:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, cols)")
+    if x.shape[1] > MAX_COLUMNS:
+        raise ValueError(f"{label}: x has {x.shape[1]} columns; at most {MAX_COLUMNS} are supported")
+    require_shape(label, "bias", bias, x.shape[1:])

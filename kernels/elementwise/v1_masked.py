@@ -38,13 +38,12 @@ What the formula leaves out: 1 + erf cancels in the negative tail. The absolute 
 of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import triton
 import triton.language as tl
 
-from kernels.elementwise.operands import launchers, variants_of
+from kernels.elementwise import launchers, variants_of
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
@@ -58,63 +57,49 @@ DROPPED = tl.constexpr(0.1)  # probability of dropping an element
 KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
 
 
+# Formulas of blocks: x, y and bias in their own dtype, the result in fp32.
+
+
 @triton.jit
-def copy(
-    x,  # block in its own dtype
-):
+def copy(x):
     """Pass a block through, bits unchanged."""
     return x
 
 
 @triton.jit
-def add(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
+def add(x, y):
     """Add two blocks in fp32."""
     return x.to(tl.float32) + y.to(tl.float32)
 
 
 @triton.jit
-def mul(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
+def mul(x, y):
     """Multiply two blocks in fp32."""
     return x.to(tl.float32) * y.to(tl.float32)
 
 
 @triton.jit
-def triad(
-    x,  # block in its own dtype
-    y,  # block of the same dtype
-):
+def triad(x, y):
     """Add a multiple of one block to another, in fp32."""
     return x.to(tl.float32) + TRIAD_SCALAR * y.to(tl.float32)
 
 
 @triton.jit
-def relu(
-    x,  # block in its own dtype
-):
+def relu(x):
     """Clip below at zero; NaN stays NaN."""
     # The default of tl.maximum returns the number beside a NaN, torch.relu the NaN.
     return tl.maximum(x.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def gelu(
-    x,  # block in its own dtype
-):
+def gelu(x):
     """Apply GELU by the error function, in fp32."""
     v = x.to(tl.float32)
     return 0.5 * v * (1.0 + tl.erf(v * SQRT_HALF))
 
 
 @triton.jit
-def gelu_tanh(
-    x,  # block in its own dtype
-):
+def gelu_tanh(x):
     """Apply the tanh form of GELU as a logistic function of twice its argument, in fp32."""
     v = x.to(tl.float32)
     z = SQRT_2_OVER_PI * (v + CUBIC * v * v * v)
@@ -122,28 +107,20 @@ def gelu_tanh(
 
 
 @triton.jit
-def silu(
-    x,  # block in its own dtype
-):
+def silu(x):
     """Multiply a block by its own logistic function, in fp32."""
     v = x.to(tl.float32)
     return v * tl.sigmoid(v)
 
 
 @triton.jit
-def swiglu(
-    x,  # gate, block in its own dtype
-    y,  # block of the same dtype
-):
+def swiglu(x, y):
     """Gate one block with SiLU of the other, in fp32."""
     return silu(x) * y.to(tl.float32)
 
 
 @triton.jit
-def bias_gelu(
-    x,  # block in its own dtype
-    bias,  # bias of each element, same dtype
-):
+def bias_gelu(x, bias):
     """Add the bias and apply GELU by the error function, in fp32."""
     return gelu(x.to(tl.float32) + bias.to(tl.float32))
 
@@ -248,8 +225,7 @@ VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return everything this file compiles for an architecture, 80 for sm_80; the same for all."""
     return tuple(VARIANTS.values())
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v1", OPS, VARIANTS, triton.cdiv)
+KERNELS = launchers("v1", OPS, VARIANTS, triton.cdiv)

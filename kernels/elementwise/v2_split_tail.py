@@ -17,13 +17,12 @@ block, 26 where the full path of `copy` needs 14.
 What the formulas leave out is what those of version 1 do.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import triton
 import triton.language as tl
 
-from kernels.elementwise.operands import launchers, variants_of
+from kernels.elementwise import launchers, variants_of
 from kernels.elementwise.v1_masked import OPS as FIRST_OPS
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
@@ -144,8 +143,7 @@ VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return everything this file compiles for an architecture, 80 for sm_80; the same for all."""
     return tuple(VARIANTS.values())
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v2", OPS, VARIANTS, triton.cdiv)
+KERNELS = launchers("v2", OPS, VARIANTS, triton.cdiv)

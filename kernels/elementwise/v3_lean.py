@@ -34,13 +34,12 @@ dtype is not computed two at a time, as the compiler does for add and mul. `out`
 overlap one in part.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import triton
 import triton.language as tl
 
-from kernels.elementwise.operands import launchers, variants_of
+from kernels.elementwise import launchers, variants_of
 from kernels.elementwise.v1_masked import add, copy, mul, relu, triad
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
@@ -63,10 +62,11 @@ G0_TO_5 = tl.constexpr((-1.1511080, -0.45917946, -0.052586306, 0.0071802773, -1.
 G6_TO_11 = tl.constexpr((5.1048824e-5, -7.2835169e-6, 6.4008526e-7, -3.4671231e-8, 1.0629271e-9, -1.4124174e-11))
 
 
+# Formulas of blocks: x, y and bias in their own dtype, the result in fp32.
+
+
 @triton.jit
-def gelu(
-    x,  # block in its own dtype
-):
+def gelu(x):
     """Apply GELU by the normal tail of |x|, in fp32."""
     v = x.to(tl.float32)
     t = tl.minimum(tl.abs(v), GELU_LIMIT)
@@ -90,37 +90,27 @@ def logistic_product(
 
 
 @triton.jit
-def gelu_tanh(
-    x,  # block in its own dtype
-):
+def gelu_tanh(x):
     """Apply the tanh form of GELU as a logistic function of twice its argument, in fp32."""
     v = x.to(tl.float32)
     return logistic_product(v, v * (v * v * -TANH_CUBIC - TANH_LINEAR))
 
 
 @triton.jit
-def silu(
-    x,  # block in its own dtype
-):
+def silu(x):
     """Multiply a block by its own logistic function, in fp32."""
     v = x.to(tl.float32)
     return logistic_product(v, v * -LOG2_E)
 
 
 @triton.jit
-def swiglu(
-    x,  # gate, block in its own dtype
-    y,  # block of the same dtype
-):
+def swiglu(x, y):
     """Gate one block with SiLU of the other, in fp32."""
     return silu(x) * y.to(tl.float32)
 
 
 @triton.jit
-def bias_gelu(
-    x,  # block in its own dtype
-    bias,  # bias of each element, same dtype
-):
+def bias_gelu(x, bias):
     """Add the bias and apply GELU, in fp32."""
     return gelu(x.to(tl.float32) + bias.to(tl.float32))
 
@@ -273,7 +263,6 @@ VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return everything this file compiles for an architecture, 80 for sm_80; the same for all."""
     return tuple(VARIANTS.values())
 
 
@@ -281,4 +270,4 @@ def _programs(n: int, block: int) -> int:
     return triton.cdiv(n // WHOLE.value * WHOLE.value, block) + (n % WHOLE.value > 0)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v3", OPS, VARIANTS, _programs)
+KERNELS = launchers("v3", OPS, VARIANTS, _programs)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import triton.language as tl
 
-from kernels.matmul.operands import Operands
+from kernels.matmul import Operands
 
 GROUP_M = 8  # rows of tiles that are walked together; Source: Triton tutorials 03 and 09
 FILLED = 3, 4  # share of the multiprocessors that a size class must keep busy

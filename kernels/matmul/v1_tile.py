@@ -17,7 +17,6 @@ What it leaves out: tf32, int8 and fp8; layout tt. Where stored rows are no mult
 loaded element by element: most do not start on 16 bytes, so nothing wider exists.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -25,7 +24,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul.operands import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
+from kernels.matmul import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
 from kernels.matmul.tiles import Tile
 
 LABEL = "matmul v1"
@@ -91,7 +90,6 @@ def _variant(dtype: str, layout: str) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return what is compiled for an architecture, 80 for sm_80: one tile for each dtype and layout, on all alike."""
     return tuple(_variant(dtype, layout) for dtype in DTYPES for layout in LAYOUTS)
 
 
@@ -107,4 +105,4 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.
         variant.launch(programs, a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}
+KERNELS = {"matmul": _matmul}

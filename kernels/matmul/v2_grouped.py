@@ -19,7 +19,6 @@ the next one has filled its pipeline; that is for version 3. Stored rows that ar
 loaded element by element.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -27,7 +26,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul.operands import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
+from kernels.matmul import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
 from kernels.matmul.tiles import GROUP_M, Table, Tile, size_class, sizes
 
 LABEL = "matmul v2"
@@ -133,7 +132,6 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return what is compiled for an architecture, 80 for sm_80."""
     return tuple(
         _variant(dtype, layout, size, tile)
         for dtype in TILES[min(TILES)]
@@ -157,4 +155,4 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.
         variant.launch(programs, a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}
+KERNELS = {"matmul": _matmul}

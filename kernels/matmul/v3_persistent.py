@@ -30,7 +30,6 @@ are loaded 4 bytes at a time in tf32 on sm_90 and later. Stored rows of A and B 
 are loaded element by element, those of C that are no multiple of 16 elements stored so.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -38,7 +37,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul.operands import (
+from kernels.matmul import (
     LAYOUTS,
     MAX_TILES,
     Operands,
@@ -194,7 +193,6 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile, unit: int) -> Varia
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return what is compiled for an architecture, 80 for sm_80."""
     return tuple(
         _variant(dtype, layout, size, tile, unit)
         for dtype in TILES[90]
@@ -222,4 +220,4 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.
     variant.launch(programs, a, b, out, *shape, *asked.strides, *asked.batch_strides, *scales)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matmul": _matmul}
+KERNELS = {"matmul": _matmul}

@@ -30,7 +30,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import ALIGNMENT_BYTES, Variant
-from kernels.matmul.operands import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
+from kernels.matmul import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
 from kernels.matmul.tiles import Table, Tile, constants_of, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
@@ -137,7 +137,6 @@ def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return what is compiled for an architecture, 90 for sm_90; nothing before `MINIMUM_ARCH`."""
     return tuple(
         _variant(dtype, layout, size, tile)
         for dtype in TILES[MINIMUM_ARCH]
@@ -206,4 +205,4 @@ def launcher(label: str, start: Callable[..., None]) -> Callable[..., None]:
     return matmul
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matmul": launcher(LABEL, launch)}
+KERNELS = {"matmul": launcher(LABEL, launch)}

@@ -14,8 +14,7 @@ What it leaves out: as version 4, but for the split. A second launch costs a few
 tile may not pay where a product takes as few: only timing tells, and nothing here has been timed.
 """
 
-from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,8 +22,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import v4_tma
-from kernels.matmul.operands import LAYOUTS, Operands, output_type, triton_type
+from kernels.matmul import LAYOUTS, Operands, output_type, triton_type, v4_tma
 from kernels.matmul.tiles import Tile, constants_of, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
@@ -194,7 +192,6 @@ def _finish(dtype: str) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return what is compiled for an architecture, 90 for sm_90; nothing before `MINIMUM_ARCH`."""
     found = list(v4_tma.variants(arch))
     for dtype in dict.fromkeys(variant.dtype for variant in found):
         smallest = _with_room(list(sizes(TILES, arch, dtype).values())[-1], arch)
@@ -260,22 +257,9 @@ def _launch_split(
     add_splits[(blocks,)](**arguments, **finish.constants, **finish.options)
 
 
-def _launch(label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]) -> None:
-    tile, splits = chosen(asked)
-    if splits > 1:
-        _launch_split(label, asked, tensors, scales, tile, splits)
-    else:
-        v4_tma.launch(label, asked, tensors, scales)
-
-
 def _launch_tuned(
-    label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]
+    label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...], tile: Tile
 ) -> None:
-    tile, splits = chosen(asked)
-    if splits > 1:
-        _launch_split(label, asked, tensors, scales, tile, splits)
-        return
-
     def grid(meta: dict[str, Any]) -> tuple[int]:
         return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
@@ -285,5 +269,21 @@ def _launch_tuned(
     tuner(asked.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matmul": v4_tma.launcher(LABEL, _launch)}
-AUTOTUNED: dict[str, Callable[..., None]] = {"matmul": v4_tma.launcher(LABEL, _launch_tuned)}
+def _launch(
+    label: str,
+    asked: Operands,
+    tensors: tuple[torch.Tensor, ...],
+    scales: tuple[torch.Tensor, ...],
+    is_tuned: bool = False,
+) -> None:
+    tile, splits = chosen(asked)
+    if splits > 1:
+        _launch_split(label, asked, tensors, scales, tile, splits)
+    elif is_tuned:
+        _launch_tuned(label, asked, tensors, scales, tile)
+    else:
+        v4_tma.launch(label, asked, tensors, scales)
+
+
+KERNELS = {"matmul": v4_tma.launcher(LABEL, _launch)}
+AUTOTUNED = {"matmul": v4_tma.launcher(LABEL, partial(_launch, is_tuned=True))}

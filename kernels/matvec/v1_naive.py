@@ -18,14 +18,12 @@ costs, as the compiler shows it for sm_90:
 What it leaves out: everything that versions 2 and 3 do about that, and int8 weights.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import DTYPES, Variant
-from kernels.matvec.operands import read
+from kernels.matvec import read
 
 WARPS = 4
 BLOCK = 1024  # columns a step
@@ -68,7 +66,6 @@ VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant; they are the same for all architectures."""
     return tuple(VARIANTS.values())
 
 
@@ -78,4 +75,4 @@ def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
         VARIANTS["matvec", a.dtype].launch(a.shape[0], a, x, out, a.shape[1], stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec}
+KERNELS = {"matvec": _matvec}

@@ -15,14 +15,12 @@ them have no work, so a short and wide A runs far from the memory ceiling. A par
 matrix whose row stride is not a multiple of 16 elements, is read element by element. No int8 weights.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import DTYPES, Variant
-from kernels.matvec.operands import read
+from kernels.matvec import read
 
 WARPS = 4
 ROWS = 4  # each block of x is used for this many rows
@@ -77,7 +75,6 @@ VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant; they are the same for all architectures."""
     return tuple(VARIANTS.values())
 
 
@@ -87,4 +84,4 @@ def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
         VARIANTS["matvec", a.dtype].launch(triton.cdiv(a.shape[0], ROWS), a, x, out, *a.shape, stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec}
+KERNELS = {"matvec": _matvec}

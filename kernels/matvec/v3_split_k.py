@@ -44,7 +44,6 @@ What it leaves out: the configurations are reasoned, not measured. A row of more
 one of them a conversion, which some architectures issue at a fraction of the rate of others.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -53,7 +52,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
-from kernels.matvec.operands import read
+from kernels.matvec import read
 
 WARPS = 4
 PROGRAMS_PER_SM = 2  # with fewer programs than that, columns are split
@@ -253,7 +252,6 @@ def finish_variant(op: str, dtype: torch.dtype) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant; they are the same for all architectures."""
     found: list[Variant] = []
     for op in KERNELS:
         for dtype in DTYPES:
@@ -329,4 +327,4 @@ def _matvec_int8(a: torch.Tensor, x: torch.Tensor, scales: torch.Tensor, *, out:
     _launch("matvec-int8", a, x, scales, out=out)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"matvec": _matvec, "matvec-int8": _matvec_int8}
+KERNELS = {"matvec": _matvec, "matvec-int8": _matvec_int8}

@@ -1,1 +1,76 @@
-"""Normalization of the rows of a matrix: RMSNorm, LayerNorm, and RMSNorm of a residual sum."""
+"""What a row norm is asked for, read from its tensors once for all versions; what none of them computes is refused."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.launch import require_contiguous, require_shape, require_tensors, row_stride
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The norm asked for. Strides count elements.
+
+    Attributes:
+        inputs: Matrices, then vectors of n elements, in the order in which the kernels take them.
+        out: The result, of residual-rmsnorm the sum and the result.
+        strides: From one row to the next, of each matrix among the inputs and of `out`; 0 where there is one row.
+        plane: From the sum to the result of residual-rmsnorm; 0 for the other operations.
+    """
+
+    m: int
+    n: int
+    inputs: tuple[torch.Tensor, ...]
+    out: torch.Tensor
+    strides: tuple[int, ...]
+    plane: int
+
+
+def launchers(
+    version: str, most_columns: int, launch: Callable[[str, Operands], None]
+) -> dict[str, Callable[..., None]]:
+    """Return the launchers of a version, `v3`, by operation; `launch` is not called if there is nothing to write."""
+
+    def run(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch.Tensor], out: torch.Tensor) -> None:
+        asked = _read(f"{op} {version}", matrices, vectors, out, most_columns)
+        if out.numel():
+            launch(op, asked)
+
+    def rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
+        run("rmsnorm", {"x": x}, {"weight": weight}, out)
+
+    def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, out: torch.Tensor) -> None:
+        run("layernorm", {"x": x}, {"weight": weight, "bias": bias}, out)
+
+    def residual(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
+        run("residual-rmsnorm", {"x": x, "residual": residual}, {"weight": weight}, out)
+
+    return {"rmsnorm": rmsnorm, "layernorm": layernorm, "residual-rmsnorm": residual}
+
+
+def _read(
+    label: str,
+    matrices: dict[str, torch.Tensor],
+    vectors: dict[str, torch.Tensor],
+    out: torch.Tensor,
+    most_columns: int,
+) -> Operands:
+    x = matrices["x"]
+    require_tensors(label, **matrices, **vectors, out=out)
+    require_contiguous(label, **vectors)
+    if x.dim() != 2:
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, columns)")
+    m, n = x.shape
+    if n > most_columns:
+        raise ValueError(f"{label}: x has {n} columns; at most {most_columns} are supported by this version")
+    for name, tensor in (matrices | vectors).items():
+        require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
+    require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))
+    planes = out if out.dim() == 3 else out[None]
+    stored = matrices | {"out": planes[0]}
+    strides = tuple(row_stride(label, name, tensor, of_one_row=0) for name, tensor in stored.items())
+    plane = planes.stride(0) if len(planes) == 2 else 0
+    if len(planes) == 2 and plane < (m - 1) * strides[-1] + n:
+        raise ValueError(f"{label}: out has strides {out.stride()}; its two matrices must not overlap")
+    return Operands(m, n, (*matrices.values(), *vectors.values()), out, strides, plane)

@@ -27,7 +27,7 @@ has 64-bit offsets. Its faults stay on record:
 - up to half of a block is idle, and rows beyond 65,536 columns are refused.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -35,7 +35,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import DTYPES, Variant
-from kernels.norm.operands import Operands, launchers
+from kernels.norm import Operands, launchers
 
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
@@ -163,4 +163,4 @@ def launch(found: Variants, op: str, asked: Operands) -> None:
     found[op, asked.out.dtype, block].launch(asked.m, *asked.inputs, asked.out, *sizes)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v1", BLOCKS[-1], partial(launch, VARIANTS))
+KERNELS = launchers("v1", BLOCKS[-1], partial(launch, VARIANTS))

@@ -11,11 +11,10 @@ What it leaves out: still one row a program, so one of 1024 columns has 4 warps 
 block is idle; an n that is no multiple of 16, or a row stride that is none, costs every 16-byte access of every row.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from kernels.launch import Variant
-from kernels.norm.operands import launchers
+from kernels.norm import launchers
 from kernels.norm.v1_naive import launch, variants_of
 
 WARPS = {1024: 4, 2048: 4, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by columns; a row takes the first that holds it
@@ -23,8 +22,7 @@ VARIANTS = variants_of(WARPS)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return everything this file compiles, the same for every architecture; `elements` as in version 1."""
     return tuple(VARIANTS.values())
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v2", max(WARPS), partial(launch, VARIANTS))
+KERNELS = launchers("v2", max(WARPS), partial(launch, VARIANTS))

@@ -19,7 +19,6 @@ root counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
-from kernels.norm.operands import Operands, launchers
+from kernels.norm import Operands, launchers
 
 RMS_EPS = 1e-6
 LAYER_EPS = 1e-5
@@ -258,4 +257,4 @@ def launch(op: str, asked: Operands) -> None:
     variant.launch(triton.cdiv(asked.m, rows or 1), *operands, *([asked.m] if rows else []), *sizes)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v3", MAX_COLUMNS, launch)
+KERNELS = launchers("v3", MAX_COLUMNS, launch)

@@ -18,28 +18,17 @@ them.
 """
 
 import itertools
-from collections.abc import Callable
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
-from kernels.norm import v3_tiles
-from kernels.norm.operands import Operands, launchers
-from kernels.norm.v3_tiles import MAX_COLUMNS, inverse_deviation, rounded_sum
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, MAX_PIECES, Variant, gpu_of, pieces_of
+from kernels.norm import Operands, launchers, v3_tiles
+from kernels.norm.v3_tiles import DROP, KEEP, LAYER_EPS, MAX_COLUMNS, RMS_EPS, inverse_deviation, rounded_sum
 
-RMS_EPS = v3_tiles.RMS_EPS
-LAYER_EPS = v3_tiles.LAYER_EPS
 WARPS = 4
 ACCESSES = 4  # of 16 bytes, in flight for each thread
-MAX_SPLITS = 128  # programs of one row
-PROGRAMS_A_PROCESSOR = 2  # what splitting aims at
-FEWEST_STEPS = 4  # of a row that is split because rows are few
-WIDE = 2**17  # columns from which rows are split, however many they are
-CACHE_SHARE = 2  # rows in flight take at most this fraction of the cache, `1 / CACHE_SHARE`
-DROP = tl.constexpr("evict_first")  # what is not read again
-KEEP = tl.constexpr("evict_last")  # what is
 SIZES = ("first_row", "splits", "steps")  # one binary serves all values of them
 
 
@@ -188,11 +177,11 @@ def layer_finish(
 
 KERNELS_OF = {
     ("rmsnorm", "partial"): (rms_partial, {"RESIDUAL": False}),
-    ("rmsnorm", "finish"): (rms_finish, {"EPS": RMS_EPS, "MAX_SPLITS": MAX_SPLITS}),
+    ("rmsnorm", "finish"): (rms_finish, {"EPS": RMS_EPS, "MAX_SPLITS": MAX_PIECES}),
     ("residual-rmsnorm", "partial"): (rms_partial, {"RESIDUAL": True}),
-    ("residual-rmsnorm", "finish"): (rms_finish, {"EPS": RMS_EPS, "MAX_SPLITS": MAX_SPLITS}),
+    ("residual-rmsnorm", "finish"): (rms_finish, {"EPS": RMS_EPS, "MAX_SPLITS": MAX_PIECES}),
     ("layernorm", "partial"): (layer_partial, {}),
-    ("layernorm", "finish"): (layer_finish, {"EPS": LAYER_EPS, "MAX_SPLITS": MAX_SPLITS}),
+    ("layernorm", "finish"): (layer_finish, {"EPS": LAYER_EPS, "MAX_SPLITS": MAX_PIECES}),
 }
 MOVED = {("rmsnorm", "partial"): 1, ("layernorm", "partial"): 1, ("residual-rmsnorm", "partial"): 3}
 """Matrices that a launch moves, where it is not a read and a write."""
@@ -221,43 +210,23 @@ SHARED: dict[tuple[str, torch.dtype, str], Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return everything this file compiles, the same for every architecture."""
     return (*v3_tiles.variants(arch), *SHARED.values())
 
 
-def split_of(rows: int, n: int, step: int, processors: int) -> tuple[int, int]:
-    """Return into how many pieces a row is cut, and the steps of each; the last may have fewer.
-
-    Args:
-        rows: Rows that are in flight together.
-        n: Columns.
-        step: Columns of one step.
-        processors: Multiprocessors.
-    """
-    all_steps = triton.cdiv(n, step)
-    wanted = min(triton.cdiv(PROGRAMS_A_PROCESSOR * processors, rows), all_steps, MAX_SPLITS)
-    steps = triton.cdiv(all_steps, wanted)
-    return triton.cdiv(all_steps, steps), steps
-
-
-def is_shared(m: int, n: int, step: int, processors: int) -> bool:
-    """Return whether programs share rows: where they are few, or one on each multiprocessor exceeds the cache."""
-    return n >= WIDE or (m < processors and n >= FEWEST_STEPS * step)
-
-
 def _launch(op: str, asked: Operands) -> None:
-    out, gpu = asked.out, gpu_of(asked.out.device)
+    out = asked.out
     partial, finish = (SHARED[op, out.dtype, part] for part in ("partial", "finish"))
-    if not is_shared(asked.m, asked.n, partial.elements, gpu.processors):
+    step = partial.elements
+    pieces = pieces_of(asked.m, asked.n, asked.n * out.element_size(), step, step, gpu_of(out.device))
+    if pieces is None:
         v3_tiles.launch(op, asked)
         return
-    row_bytes = asked.n * out.element_size()
-    together = min(asked.m, max(1, gpu.cache_bytes // CACHE_SHARE // row_bytes))
-    splits, steps = split_of(together, asked.n, partial.elements, gpu.processors)
-    sums = torch.empty((3 if op == "layernorm" else 1) * together * splits, dtype=torch.float32, device=out.device)
+    count = (3 if op == "layernorm" else 1) * pieces.rows * pieces.count
+    sums = torch.empty(count, dtype=torch.float32, device=out.device)
     x, x_stride, out_stride = asked.inputs[0], asked.strides[0], asked.strides[-1]
-    for first in range(0, asked.m, together):
-        programs, sizes = min(together, asked.m - first) * splits, (first, splits, steps)
+    for first in range(0, asked.m, pieces.rows):
+        programs = min(pieces.rows, asked.m - first) * pieces.count
+        sizes = (first, pieces.count, pieces.elements // step)
         if op == "layernorm":
             partial.launch(programs, x, sums, asked.n, x_stride, *sizes)
             finish.launch(programs, x, *asked.inputs[1:], sums, out, asked.n, x_stride, out_stride, *sizes)
@@ -270,4 +239,4 @@ def _launch(op: str, asked: Operands) -> None:
         finish.launch(programs, summed, asked.inputs[-1], sums, out, *normed, *sizes)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v4", MAX_COLUMNS, _launch)
+KERNELS = launchers("v4", MAX_COLUMNS, _launch)

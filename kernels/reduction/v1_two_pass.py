@@ -23,14 +23,12 @@ reads 4 bytes of scratch a thread and access, so it takes ever longer as n grows
 flight and nothing to do while it waits.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import DTYPES, Variant
-from kernels.reduction.operands import launchers
+from kernels.reduction import launchers
 
 WARPS = 4
 BLOCK = 1024  # elements a program
@@ -108,7 +106,6 @@ VARIANTS: dict[tuple[str, torch.dtype], tuple[Variant, Variant]] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant; they are the same for all architectures."""
     return tuple(variant for both in VARIANTS.values() for variant in both)
 
 
@@ -121,4 +118,4 @@ def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: tor
     last.launch(1, partial, out, programs)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v1", _reduce)
+KERNELS = launchers("v1", _reduce)

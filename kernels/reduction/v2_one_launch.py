@@ -32,7 +32,6 @@ What it leaves out: the configuration is reasoned, not measured. A launch that i
 behind as it is; CUDA ends the context then.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -40,7 +39,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
-from kernels.reduction.operands import launchers
+from kernels.reduction import launchers
 
 WARPS = 8
 LANES = 32 * WARPS  # accesses side by side, one a thread
@@ -186,7 +185,6 @@ VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant; they are the same for all architectures."""
     return tuple(VARIANTS.values())
 
 
@@ -209,4 +207,4 @@ def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: tor
     variant.launch(programs, x, partial, arrived, out, n, rounds, piece, *others)
 
 
-KERNELS: dict[str, Callable[..., None]] = launchers("v2", _reduce)
+KERNELS = launchers("v2", _reduce)

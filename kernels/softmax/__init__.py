@@ -1,1 +1,49 @@
-"""Softmax along the rows of a matrix."""
+"""What softmax is asked for, read from its tensors once for all versions; what none of them computes is refused."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.launch import require_shape, require_tensors, row_stride
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Rows and columns, and the elements from one row to the next, of x and of out."""
+
+    m: int
+    n: int
+    x_stride: int
+    out_stride: int
+
+
+def launcher(
+    version: str,
+    most_columns: int,
+    launch: Callable[[Operands, torch.Tensor, torch.Tensor], None],
+    unit: int = 1,
+) -> Callable[..., None]:
+    """Return the launcher of a version, `v2`; `launch` is not called if there is nothing to write.
+
+    The row strides of x and out must differ by a multiple of `unit` elements.
+    """
+    label = f"softmax {version}"
+
+    def softmax(x: torch.Tensor, *, out: torch.Tensor) -> None:
+        require_tensors(label, x=x, out=out)
+        x_stride = row_stride(label, "x", x)
+        require_shape(label, "out", out, x.shape)
+        out_stride = row_stride(label, "out", out)
+        m, n = x.shape
+        if n > most_columns:
+            raise ValueError(f"{label}: x has {n} columns; at most {most_columns} are supported by this version")
+        if (x_stride - out_stride) % unit:
+            raise ValueError(
+                f"{label}: rows of x are {x_stride} elements apart, rows of out {out_stride}; the strides must differ "
+                f"by a multiple of {unit} (version 1 takes any)"
+            )
+        if out.numel():
+            launch(Operands(m, n, x_stride, out_stride), x, out)
+
+    return softmax

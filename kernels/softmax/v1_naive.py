@@ -19,14 +19,12 @@ compiler makes of it, for sm_80, sm_90 and sm_100:
 What it leaves out: rows of more than 65,536 elements, which it refuses; several short rows for one program.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import DTYPES, Variant
-from kernels.softmax.operands import Operands, launcher
+from kernels.softmax import Operands, launcher
 
 WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}  # by elements of the block
 
@@ -67,7 +65,6 @@ VARIANTS: dict[tuple[torch.dtype, int], Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
     return tuple(VARIANTS.values())
 
 
@@ -76,4 +73,4 @@ def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
     VARIANTS[x.dtype, block].launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v1", max(WARPS), _launch)}
+KERNELS = {"softmax": launcher("v1", max(WARPS), _launch)}

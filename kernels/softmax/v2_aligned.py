@@ -1,18 +1,15 @@
 """Version 2 of softmax: every width, 16 bytes an access wherever a row starts and ends, and no spill.
 
-Computes out_ij = exp(x_ij - max_k x_ik) / sum_k exp(x_ik - max_l x_il) for x of shape (m, n), along the last axis.
-
-Bytes moved, for elements of e bytes: read m n e, written m n e. Rows of more than 32,768 elements are read a second
-time, from L2 as far as it still holds them; those reads are not counted.
+Computes what version 1 does, with the same bytes moved and the same special values. Rows of more than 32,768 elements
+are read a second time, from L2 as far as it still holds them; those reads are not counted.
 
 Rounding: operands are widened to fp32 and everything runs in fp32. e^d is taken as 2^(d log2(e)) of the difference d
 from the maximum, never of x itself: folding the maximum into one multiply-add is an instruction less, but where that
 add is not fused, logits near 10^4 lose three digits. A row is divided once; its elements are multiplied by the
 reciprocal and rounded once to the dtype of out, to the nearest even.
 
-Special values, as torch: a row with NaN or +inf is NaN, -inf gives 0, a row of nothing but -inf is NaN. `tl.max` drops
-NaN, but the exponential of NaN is NaN and spoils the sum of its row. The running maximum starts at the lowest finite
-number, because -inf - -inf, in a row that only begins with -inf, would be NaN.
+The running maximum starts at the lowest finite number, because -inf - -inf, in a row that only begins with -inf, would
+be NaN.
 
 Changed against the last version, and why:
 - A row is cut where addresses are multiples of 16 elements: a body, and fewer than 16 elements at either end. The
@@ -29,7 +26,6 @@ What it leaves out: rows shared between programs, so fewer rows than multiproces
 row while this one is reduced; several short rows for one program.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,7 +34,7 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, running
-from kernels.softmax.operands import Operands, launcher
+from kernels.softmax import Operands, launcher
 
 WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row held in registers
 WALK_WARPS = 16
@@ -156,7 +152,6 @@ WALKS: dict[torch.dtype, Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
     return (*ROWS.values(), *WALKS.values())
 
 
@@ -169,4 +164,4 @@ def launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
     variant.launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v2", MAX_COLUMNS, launch, UNIT.value)}
+KERNELS = {"softmax": launcher("v2", MAX_COLUMNS, launch, UNIT.value)}

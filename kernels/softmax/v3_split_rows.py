@@ -18,26 +18,18 @@ wait for each other, as in a cluster, would read it once; an interpreter that ru
 them.
 """
 
-from collections.abc import Callable
-
 import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, MAX_PIECES, Variant, gpu_of, pieces_of
 from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, top_and_total
-from kernels.softmax import v2_aligned
-from kernels.softmax.operands import Operands, launcher
+from kernels.softmax import Operands, launcher, v2_aligned
 from kernels.softmax.v2_aligned import out_shift
 
 PIECE_WARPS = 4
 DEPTH = 4  # elements of each lane in one step
 STAGES = 3  # steps in flight
-MAX_SPLITS = 128  # programs of one row
-PROGRAMS_A_PROCESSOR = 2  # what splitting aims at
-FEWEST_STEPS = 4  # of a row that is split because rows are few
-WIDE = 2**17  # columns from which rows are split, however many they are
-CACHE_SHARE = 2  # rows in flight take at most this fraction of the cache, `1 / CACHE_SHARE`
 
 
 @triton.jit(do_not_specialize=["n", "x_stride", "first_row", "splits", "chunk"])
@@ -112,7 +104,7 @@ def _variant(dtype: torch.dtype, part: str) -> Variant:
     lanes = PIECE_WARPS * 32 * ALIGNMENT_BYTES // dtype.itemsize
     constants = {"DEPTH": DEPTH, "LANES": lanes, "STAGES": STAGES}
     if part != "partial":
-        constants["MAX_SPLITS"] = MAX_SPLITS
+        constants["MAX_SPLITS"] = MAX_PIECES
     return Variant(
         kernel=softmax_partial if part == "partial" else softmax_finish,
         constants=constants,
@@ -133,43 +125,22 @@ SHARED: dict[tuple[torch.dtype, str], Variant] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return every variant compiled for an architecture, 80 for sm_80; here they are the same for all."""
     return (*v2_aligned.variants(arch), *SHARED.values())
 
 
-def split(rows: int, n: int, step: int, processors: int) -> tuple[int, int]:
-    """Return into how many pieces a row is cut, and the elements of each; the last may be shorter.
-
-    Args:
-        rows: Rows that are in flight together.
-        n: Elements a row.
-        step: Elements of one step of the loop, which is the least worth a program.
-        processors: Multiprocessors.
-    """
-    wanted = min(triton.cdiv(PROGRAMS_A_PROCESSOR * processors, rows), triton.cdiv(n, step), MAX_SPLITS)
-    chunk = triton.cdiv(triton.cdiv(n, wanted), UNIT.value) * UNIT.value
-    return triton.cdiv(n, chunk), chunk
-
-
-def is_shared(m: int, n: int, step: int, processors: int) -> bool:
-    """Return whether programs share rows: where they are few, or one on each multiprocessor exceeds the cache."""
-    return n >= WIDE or (m < processors and n >= FEWEST_STEPS * step)
-
-
 def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
-    gpu = gpu_of(x.device)
     partial, finish = SHARED[x.dtype, "partial"], SHARED[x.dtype, "finish"]
-    if not is_shared(asked.m, asked.n, partial.elements, gpu.processors):
+    pieces = pieces_of(asked.m, asked.n, asked.n * x.element_size(), partial.elements, UNIT.value, gpu_of(x.device))
+    if pieces is None:
         v2_aligned.launch(asked, x, out)
         return
-    together = min(asked.m, max(1, gpu.cache_bytes // CACHE_SHARE // (asked.n * x.element_size())))
-    splits, chunk = split(together, asked.n, partial.elements, gpu.processors)
-    tops, totals = (torch.empty((together, splits), dtype=torch.float32, device=x.device) for _ in range(2))
-    for first in range(0, asked.m, together):
-        programs = min(together, asked.m - first) * splits
-        sizes = (first, splits, chunk)
+    sizes_of_sums = (pieces.rows, pieces.count)
+    tops, totals = (torch.empty(sizes_of_sums, dtype=torch.float32, device=x.device) for _ in range(2))
+    for first in range(0, asked.m, pieces.rows):
+        programs = min(pieces.rows, asked.m - first) * pieces.count
+        sizes = (first, pieces.count, pieces.elements)
         partial.launch(programs, x, tops, totals, asked.n, asked.x_stride, *sizes)
         finish.launch(programs, x, tops, totals, out, asked.n, asked.x_stride, asked.out_stride, *sizes)
 
 
-KERNELS: dict[str, Callable[..., None]] = {"softmax": launcher("v3", MAX_COLUMNS, _launch, UNIT.value)}
+KERNELS = {"softmax": launcher("v3", MAX_COLUMNS, _launch, UNIT.value)}

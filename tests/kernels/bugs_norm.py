@@ -59,7 +59,6 @@ BUGS = [
     Bug("wrong stride", V4, "out_ptr + plane + row * out_stride", "out_ptr + plane + row * x_stride"),
     Bug("wrong stride", V4, "r_ptr + row * r_stride", "r_ptr + row * x_stride"),
     Bug("lost tail", V4, "range(first_step, first_step + steps)", "range(first_step, first_step + steps - 1)", count=4),
-    Bug("lost tail", V4, "return triton.cdiv(all_steps, steps), steps", "return max(all_steps // steps, 1), steps"),
     Bug("int32 offset wrap", V4, "    row += first_row\n", "    row = (row + first_row).to(tl.int32)\n", count=3),
     Bug("eps misplaced", V4, "tl.rsqrt(squares / n + EPS)", "tl.rsqrt((squares + EPS) / n)"),
     Bug(

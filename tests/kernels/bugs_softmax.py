@@ -62,7 +62,6 @@ BUGS = [
     Bug("wrong stride", V3, "cuts(row * x_stride + begin", "cuts(row * out_stride + begin"),
     Bug("lost tail", V3, "tl.range(0, full, STEP", "tl.range(0, full - STEP, STEP"),
     Bug("lost tail", V3, "scale, mask=edge_inside)", "scale, mask=edge_inside & (edges < body))"),
-    Bug("lost tail", V3, "return triton.cdiv(n, chunk), chunk", "return max(n // chunk, 1), chunk"),
     Bug("lost tail", V3, "    row += first_row\n", ""),
     Bug("int32 offset wrap", V3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
     Bug("missing max-subtraction", V3, "totals * tl.exp2((tops - top) * LOG2_E)", "totals"),

@@ -10,8 +10,7 @@ import mmap
 import torch
 from exact import EPS32, GUARD, UNWRITTEN, Expected, assert_close
 
-from kernels.matmul import v1_tile, v2_grouped, v3_persistent, v4_tma, v5_split_k
-from kernels.matmul.operands import OUTPUTS
+from kernels.matmul import OUTPUTS, v1_tile, v2_grouped, v3_persistent, v4_tma, v5_split_k
 
 VERSIONS = {"v1": v1_tile, "v2": v2_grouped, "v3": v3_persistent, "v4": v4_tma, "v5": v5_split_k}
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}

@@ -114,6 +114,24 @@ def test_odd_and_even_sizes_share_one_binary(launches, family):
     assert len({compiled.hash for _, compiled in launches}) == 1
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "shared"),
+    [(1, 16384, True), (131, 16384, True), (132, 16384, False), (1, 16383, False), (999, 2**17, True)],
+)
+def test_rows_are_shared_if_they_are_few_or_wide(m, n, shared):
+    assert bool(kernels.launch.pieces_of(m, n, 2 * n, 4096, 16, H100)) is shared
+
+
+@pytest.mark.parametrize("unit", [16, 4096])
+@pytest.mark.parametrize(("rows", "n"), [(1, 262144), (3, 50257), (100, 16384), (40, 131075)])
+def test_pieces_cover_a_row_and_keep_every_processor_busy(rows, n, unit):
+    pieces = kernels.launch.pieces_of(rows, n, 2 * n, 4096, unit, H100)
+    assert (pieces.count - 1) * pieces.elements < n <= pieces.count * pieces.elements
+    assert pieces.elements % unit == 0
+    assert pieces.count <= 128
+    assert rows * pieces.count >= 132 or pieces.count == 128 or pieces.elements <= 4096 + 16
+
+
 def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatch):
     monkeypatch.setattr(kernels.launch, "stand_in", H100)
     for m, wanted in ((4, [64, 64]), (132, [132])):

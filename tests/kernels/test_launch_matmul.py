@@ -7,8 +7,7 @@ from compiled import divisible
 from matmul_cases import VERSIONS, output_dtype
 
 import kernels.launch
-from kernels.matmul import tiles
-from kernels.matmul.operands import DTYPES, Operands
+from kernels.matmul import DTYPES, Operands, tiles
 
 pytestmark = [
     pytest.mark.sampled(2),

@@ -86,13 +86,16 @@ def versions(tmp_path, monkeypatch):
         (family / f"{name}.py").write_text(KERNEL)
     for name in ("launch.py", "v4.py", "vx_wrong.py", "v5_notes.txt", "old_v6_x.py", "v7_a.b.py"):
         (family / name).write_text("raise RuntimeError('imported')")
-    monkeypatch.setattr(kernel_files, "PACKAGE", package)
+    named = tmp_path / "as_named" / "kernels"  # where import statements of the package are followed
+    named.parent.mkdir()
+    named.symlink_to(package)
+    monkeypatch.setattr(kernel_files, "PACKAGE", named)
     monkeypatch.syspath_prepend(tmp_path)
     real = registry.importlib.import_module
     monkeypatch.setattr(
         registry.importlib, "import_module", lambda name: real(name.replace("kernels.", "kernels_of_a_test.", 1))
     )
-    yield family
+    yield named / family.name
     for name in [name for name in sys.modules if name.startswith("kernels_of_a_test")]:
         del sys.modules[name]
 

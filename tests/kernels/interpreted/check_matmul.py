@@ -12,7 +12,7 @@ from matmul_cases import DTYPES, FP8, LAYOUTS, VERSIONS, check, check_case, chec
 from planted import plant
 from triton.runtime.errors import InterpreterError
 
-from kernels.matmul.operands import Operands
+from kernels.matmul import Operands
 from kernels.matmul.tiles import GROUP_M, Tile
 
 NARROW = ("v3", "v4", "v5")  # versions with int8 and fp8

@@ -226,7 +226,7 @@ def battery_of_wide_rows(module, ops):
 
 def battery_of_shared_rows(module, ops):
     """Rows of several pieces, in groups and together, with a large mean, and far apart."""
-    with patch.object(module, "FEWEST_STEPS", 1):  # shorter rows, so that it takes less
+    with patch.object(kernels.launch, "FEWEST_STEPS", 1):  # shorter rows, so that it takes less
         for op in ops:
             check(op, module.KERNELS[op], *draw(op, torch.float16, 3, 6008, SCALES), corrected=True)
             check(op, module.KERNELS[op], *draw(op, torch.float32, 2, 5001, (300.0, 1e-4)), corrected=True)
@@ -250,7 +250,7 @@ def battery_of_shared_rows(module, ops):
 def test_rows_go_through_the_cache_in_groups(monkeypatch, op, cache_bytes, groups):
     module, launched = VERSIONS["v4"], []
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, cache_bytes))
-    monkeypatch.setattr(module, "WIDE", 20000)
+    monkeypatch.setattr(kernels.launch, "WIDE", 20000)
     part = module.SHARED[op, torch.float16, "partial"]
     launch = part.launch
     monkeypatch.setitem(vars(part), "launch", lambda *given: launched.append(given[0]) or launch(*given))

@@ -110,7 +110,7 @@ def test_rows_go_through_the_cache_in_groups(monkeypatch):
     seen = []
     for variant in v3_split_rows.SHARED.values():
         monkeypatch.setitem(vars(variant), "launch", Recorded(variant, seen))
-    monkeypatch.setattr(v3_split_rows, "WIDE", 20000)
+    monkeypatch.setattr(kernels.launch, "WIDE", 20000)
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 200_000))
     check_softmax(v3_split_rows.KERNELS["softmax"], normal(5, 20001, torch.float16), "5 rows, 2 at a time")
     assert [(part, programs) for part, programs in seen] == [
@@ -129,23 +129,6 @@ class Recorded:
     def __call__(self, programs, *arguments):
         self.seen.append((self.variant.part, programs))
         type(self.variant).launch(self.variant, programs, *arguments)
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "shared"),
-    [(1, 16384, True), (131, 16384, True), (132, 16384, False), (1, 16383, False), (999, 2**17, True)],
-)
-def test_rows_are_shared_where_they_are_few_or_wide(m, n, shared):
-    assert v3_split_rows.is_shared(m, n, 4096, 132) is shared
-
-
-def test_pieces_cover_a_row_and_keep_every_processor_busy():
-    for rows, n in ((1, 262144), (3, 50257), (100, 16384), (40, 131075)):
-        splits, chunk = v3_split_rows.split(rows, n, 4096, 132)
-        assert (splits - 1) * chunk < n <= splits * chunk
-        assert chunk % 16 == 0
-        assert splits <= 128
-        assert rows * splits >= 132 or splits == 128 or chunk <= 4096 + 16
 
 
 @pytest.mark.parametrize("n", [100, 40000])
