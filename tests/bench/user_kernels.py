@@ -21,33 +21,23 @@ def measure(provider, op="gelu", dtype="fp32", settings=None, deadline=None, tim
 
 
 HONEST = """
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from torch.nn.functional import gelu as torch_gelu
-
-CALLS = []
-
 
 def into_out(x, out):
     torch.ops.aten.gelu.out(x, out=out)
 
-
 def returned(x):
     return torch_gelu(x)
-
 
 def by_name(x, *, out=None):
     out.copy_(torch_gelu(x))
     return "whatever a launcher returns"
 
-
 def with_a_pool(x, out):
     parts = [(a, b) for a, b in zip(x.chunk(4), out.chunk(4))]
     list(pool.map(lambda part: torch.ops.aten.gelu.out(part[0], out=part[1]), parts))
-
 
 def settings_of_its_own(x):
     threads = torch.get_num_threads()
@@ -57,10 +47,8 @@ def settings_of_its_own(x):
     torch.set_num_threads(threads)
     return result
 
-
 def dropout(x, seed):
     return torch.nn.functional.dropout(x, 0.1)
-
 
 pool = ThreadPoolExecutor(4)
 """
@@ -75,121 +63,93 @@ from torch.nn.functional import gelu
 CACHE = {}
 pool = ThreadPoolExecutor(1)
 
-
 def remembered(key, x):
     if key not in CACHE:
         CACHE[key] = gelu(x)
     return CACHE[key]
 
-
 def cached_by_shape(x):
     return remembered(x.shape, x)
 
-
 def cached_by_address(x):
     return remembered(x.data_ptr(), x)
-
 
 def only_into_an_empty_output(x, out):
     if out[0] != out[0] or out[0] == 0:
         torch.ops.aten.gelu.out(x, out=out)
 
-
 def on_another_thread(x, out):
     pool.submit(lambda: (time.sleep(0.004), torch.ops.aten.gelu.out(x, out=out)))
-
 
 def returned_from_another_thread(x):
     out = torch.zeros_like(x)
     pool.submit(lambda: (time.sleep(0.004), torch.ops.aten.gelu.out(x, out=out)))
     return out
 
-
 def changes_its_input(x):
     result = gelu(x)
     x[len(x) // 3] += 1
     return result
-
 
 def turns_its_input(x):
     words = x.view(torch.int64)
     words.copy_(words.roll(1))
     return gelu(x)
 
-
 def half(x, out):
     torch.ops.aten.gelu.out(x[: len(x) // 2], out=out[: len(x) // 2])
-
 
 def half_returned(x):
     out = torch.empty_like(x)
     half(x, out)
     return out
 
-
-
-
 def other_memory(x, out):
     out.data = gelu(x)
-
 
 def its_input(x):
     return x
 
-
 def one_number(x):
     return gelu(x[:1]).expand(len(x))
-
 
 def wide(x):
     return gelu(x.double())
 
-
 def short(x):
     return gelu(x)[1:]
-
 
 def nothing(x):
     gelu(x)
 
-
 def number(x):
     return 1.0
-
 
 class Lazy(torch.Tensor):
     pass
 
-
 def lazy(x):
     return gelu(x).as_subclass(Lazy)
-
 
 def in_bf16(x):
     return gelu(x.bfloat16()).float()
 
-
 def zeros(x):
     return torch.zeros_like(x)
-
 
 def same_mask(x, seed):
     torch.manual_seed(1)
     return torch.nn.functional.dropout(x, 0.1)
 
-
 def then(x, change):
     change()
     return gelu(x)
 
-
 def threads(x):
     return then(x, lambda: torch.set_num_threads(3))
 
-
 def default_dtype(x):
     return then(x, lambda: torch.set_default_dtype(torch.float64))
-
 
 def precision(x):
     return then(x, lambda: setattr(torch.backends.mkldnn.matmul, "fp32_precision", "bf16"))
@@ -205,72 +165,57 @@ import time
 import torch
 from torch.nn.functional import gelu
 
-
 def segmentation_fault(x):
     ctypes.string_at(0)
-
 
 def aborts(x):
     os.abort()
 
-
 def leaves(x):
     os._exit(0)
 
-
 def exits(x):
     sys.exit("enough")
-
 
 def kills_its_parent(x):
     os.kill(os.getppid(), 9)
     time.sleep(1000)
 
-
 def slow(x):
     time.sleep(0.15)
     return gelu(x)
 
-
 def raises(x):
     raise ValueError("three is\\nno number")
-
 
 class Fatal(BaseException):
     pass
 
-
 def raises_what_is_no_exception(x):
     raise Fatal("the end")
-
 
 def raises_later(x, count=iter(range(10**9))):
     if next(count) > 50:
         raise RuntimeError("out of luck")
     return gelu(x)
 
-
 def endless(x):
     while True:
         pass
-
 
 def endless_later(x, count=iter(range(10**9))):
     while next(count) > 500:
         time.sleep(1e-6)
     return gelu(x)
 
-
 def waits_for_ever(x):
     threading.Event().wait()
-
 
 def prints(x):
     print("on stdout", x.shape)
     print("on stderr", file=sys.stderr)
     os.write(1, b'{"kind": "record"}\\n\\xff\\x00')
     return gelu(x)
-
 
 def leaves_a_thread_and_a_process(x, started=[]):
     if not started:
@@ -280,7 +225,6 @@ def leaves_a_thread_and_a_process(x, started=[]):
         print("child", started[0])
         threading.Thread(target=time.sleep, args=(1000,)).start()
     return gelu(x)
-
 
 def says_where(x):
     import pathlib

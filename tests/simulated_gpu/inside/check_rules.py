@@ -20,26 +20,6 @@ from tests.simulated_gpu.tensors import TIMELINE, seconds_of
 GPU = "cuda:0"
 
 
-def test_a_tensor_is_where_it_was_made_and_computes_there():
-    a = torch.full((4, 4), 2.0, device=GPU)
-    assert (a.device, a.is_cuda) == (torch.device("cuda", 0), True)
-    product = a @ a
-    assert product.is_cuda
-    assert product.cpu().tolist() == [[16.0] * 4] * 4
-    assert not product.cpu().is_cuda
-    assert torch.ones(2).to(GPU).is_cuda
-
-
-def test_a_view_shares_memory_and_an_operation_in_place_is_seen_through_it():
-    a = torch.zeros(8, device=GPU)
-    a[2:4].add_(1)
-    assert a.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
-    assert a[2:].data_ptr() == a.data_ptr() + 8
-    out = torch.empty(8, device=GPU)
-    assert torch.add(a, 1, out=out) is out
-    assert out.sum().item() == 10
-
-
 def test_operands_on_two_devices_are_rejected():
     with pytest.raises(RuntimeError, match="same device"):
         torch.ones(3, device=GPU) + torch.ones(3)
