@@ -9,7 +9,7 @@ from results.compare.selection import add_latest, latest_of
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
 from results.store.runfile import write_output
 from results.store.runs import StoreError
-from roofline.commands.plot import UsageError, add_sources, default_dtypes, known_words, load_sources, words_of
+from roofline.commands.plot import UsageError, add_sources, default_dtypes, dtypes_of, load_sources
 from roofline.gpu_table import UnknownGpuError
 from roofline.machine import CeilingError
 from roofline.picture.page import MissingExtraError, check_extra, page_html
@@ -61,9 +61,9 @@ def _page(args: argparse.Namespace) -> int:
     if args.output.suffix.lower() not in SUFFIXES:
         shown = one_line(str(args.output), 200)
         raise UsageError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
-    wanted, slugs, chosen = words_of(args.dtype, "--dtype"), words_of(args.gpu, "--gpu"), latest_of(args)
-    sources = load_sources(args.runs, slugs, args.folder, chosen)
-    scene = sources.scene(known_words(wanted) or default_dtypes(sources))
+    dtypes, chosen = dtypes_of(args.dtype), latest_of(args)
+    sources = load_sources(args.runs, args.gpu, args.folder, chosen)
+    scene = sources.scene(dtypes or default_dtypes(sources))
     verdicts = verdicts_of([run.path for run in sources.runs], chosen.wanted)
     html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
     write_output(args.output, html.encode("utf-8", "backslashreplace"))

@@ -7,9 +7,9 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import Selection, add_latest, latest_of
+from results.compare.selection import Selection, Wanted, add_latest, latest_of
 from results.record import Environment, Record
 from results.show.picture import check_picture, save_picture
 from results.show.spelling import did_you_mean
@@ -57,15 +57,15 @@ EXAMPLES = """examples:
 """
 
 CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")
-"""Of an expression of `--check`: the op, and the share of its roof."""
+"""An expression of `--check`: the op, and the fraction of its roof."""
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be; the message is one line for the user."""
+    """A request that cannot be answered; the message is one line for the user."""
 
 
 class Sources(NamedTuple):
-    """What a picture or a page shows."""
+    """What a plot or a page shows."""
 
     runs: list[Run]
     gpus: list[Machine]
@@ -76,7 +76,6 @@ class Sources(NamedTuple):
         return [(run.environment, run.records) for run in self.runs]
 
     def scene(self, dtypes: Sequence[str] | None = None) -> Scene:
-        """Return the scene; raises as `build_scene` does."""
         return build_scene(self.measured, self.gpus, dtypes)
 
 
@@ -93,33 +92,31 @@ def draw(
 ) -> Figure:
     """Return the roofline of saved runs, of GPUs of the table, or of both, as `python -m roofline plot` draws it.
 
-    What the command would note goes to stderr here, too.
+    Notes go to stderr, as those of the command.
 
     Args:
         runs: each the path of a run file, a run's id or the beginning of one, or `latest`.
-        gpu: slugs of the table, a name or several, such as `h100-sxm`; their datasheet ceilings are drawn.
+        gpu: slugs of the table, one or several, such as `h100-sxm`; their datasheet ceilings are drawn.
         dtype: only these dtypes; by default those of the runs, without a run a few common ones.
         op: only records of these ops; `latest` is the newest run that has one.
         provider: the same of providers.
-        folder: where runs are found by name; by default where all are kept.
+        folder: where runs are found by name; by default where all are saved.
         title: in place of the names of the machines.
         theme: `light` or `dark`.
-        ax: axes to draw in, without the caption, as large as they are now; by default a figure of its own.
+        ax: axes to draw in, without the caption, as large as they are now; by default a new figure.
 
     Raises:
-        ValueError: nothing is asked for, or a dtype or theme that there is not; of its kinds, `PlotError` where
-            nothing can be drawn, and `StoreError` where a run is not found or cannot be read.
+        ValueError: nothing is requested, or a dtype or theme is unknown; `PlotError` if nothing can be drawn,
+            `StoreError` if a run is not found or cannot be read.
         UnknownGpuError: no GPU has such a slug; the message names the closest ones.
     """
-    from results.compare.selection import Wanted
-
     if theme not in THEMES:
         raise UsageError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
     names = [os.fspath(run) for run in runs]
     sources = load_sources(names, gpus, None if folder is None else Path(folder), chosen)
-    return draw_roofline(_scene(sources, known_words(dtypes)), title, ax, theme)
+    return draw_roofline(_scene(sources, dtypes_of(dtypes)), title, ax, theme)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -140,16 +137,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def add_sources(parser: argparse.ArgumentParser, dtypes: str) -> None:
-    """Add the arguments that a picture and a page have in common: what is shown, and under which title.
-
-    Args:
-        parser: of the command.
-        dtypes: what `--dtype` chooses, for its help.
-    """
+    """Add the arguments that a plot and a page share; `dtypes` says what `--dtype` chooses, for its help."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
-    parser.add_argument("--gpu", action="append", metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
+    several: dict[str, Any] = {"action": "extend", "type": _names, "default": []}
+    parser.add_argument("--gpu", **several, metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
     text = f"{dtypes}; default: those of the runs, without a run a few common ones"
-    parser.add_argument("--dtype", action="append", metavar="DTYPE[,DTYPE]", help=text)
+    parser.add_argument("--dtype", **several, metavar="DTYPE[,DTYPE]", help=text)
     parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
     parser.add_argument("--title", help="title, in place of the names of the machines")
 
@@ -164,14 +157,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _plot(args: argparse.Namespace) -> int:
     """Draw and check; return the exit code, 2 where a run has bad lines, though its good ones are drawn."""
-    wanted, slugs = words_of(args.dtype, "--dtype"), words_of(args.gpu, "--gpu")
+    wanted = dtypes_of(args.dtype)
     floors = [_floor(text) for text in args.check]
     if args.output is None and not floors:
         raise UsageError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
     if args.output is not None:
         check_picture(args.output)
-    sources = load_sources(args.runs, slugs, args.folder, latest_of(args))
-    scene = _scene(sources, known_words(wanted))
+    sources = load_sources(args.runs, args.gpu, args.folder, latest_of(args))
+    scene = _scene(sources, wanted)
     short = [line for floor in floors for line in _short_of(floor, sources, wanted)]
     if args.output is not None:
         save_picture(draw_roofline(scene, args.title, theme=args.theme), args.output)
@@ -184,18 +177,25 @@ def _plot(args: argparse.Namespace) -> int:
     return USAGE if problems else int(bool(short))
 
 
-def known_words(words: Sequence[str]) -> list[str]:
-    """Return the dtypes that words name, by this project's names or torch's.
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError(f"it names nothing: '{text}'; write names with commas between")
+    return names
+
+
+def dtypes_of(words: Iterable[str]) -> list[str]:
+    """Return the dtypes that words name, each once, by this project's names or torch's.
 
     Raises:
         UsageError: a word names none.
     """
-    named = [dtype_named(word) for word in words]
-    for dtype in named:
+    dtypes = list(dict.fromkeys(map(dtype_named, words)))
+    for dtype in dtypes:
         if dtype not in DTYPES:
             hint = did_you_mean(dtype, DTYPES) or f"known: {', '.join(DTYPES)}"
             raise UsageError(f"unknown dtype '{dtype}'; {hint}")
-    return named
+    return dtypes
 
 
 def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None, chosen: Selection) -> Sources:
@@ -209,7 +209,7 @@ def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None
         raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     if folder is not None and not folder.is_dir():
         raise UsageError(f"--runs '{folder}' is not a folder")
-    gpus = [find_gpu(slug) for slug in slugs]
+    gpus = [find_gpu(slug) for slug in dict.fromkeys(slugs)]
     paths = {path.resolve(): path for path in (chosen.find(name, folder) for name in names)}
     runs = [chosen.load(os.fspath(path)) for path in paths.values()]
     for loaded in runs:
@@ -258,10 +258,10 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
 
 
 def _floor(text: str) -> tuple[str, float]:
-    """Return the op and the share of its roof that an expression of `--check` asks for.
+    """Return the op and the fraction of its roof that an expression of `--check` requires.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the expression is not valid.
     """
     found = CHECK.fullmatch(text)
     if found is None or not 0 < float(found[2]) <= 1:
@@ -270,60 +270,47 @@ def _floor(text: str) -> tuple[str, float]:
 
 
 def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
-    """Return a line for each row of an op that reaches less than a share of its roof, or has no share to be judged by.
+    """Return a line for each row of an op below a fraction of its roof, or without a known one.
 
     Raises:
         UsageError: there is no row of the op, so nothing was checked.
     """
     op, share = floor
-    records = [record for _, own in sources.measured for record in own]
-    rows = [
-        (judging(environment, sources.gpus), record)
-        for environment, own in sources.measured
-        for record in own
-        if record.op == op and record.status != "skipped" and (not dtypes or record.dtype in dtypes)
-    ]
-    if not rows:
-        known = ", ".join(dict.fromkeys(one_line(record.op) for record in records))
-        raise UsageError(
-            f"--check '{op}>={share:g}': no row of {op} was measured; there are rows of: {known or 'no op'}"
-        )
-    lines = []
-    for ceilings, row in rows:
-        reached = judge(row, ceilings).roofline_pct
-        if reached is None or reached < 100 * share:
-            said = "no share of its roof is known" if reached is None else f"{reached:.3g} % of its roof"
-            said = said if row.status == "ok" else row.status
-            words = " ".join(one_line(word) for word in (row.op, row.case, row.dtype, row.provider))
-            lines.append(f"{words}: {said}, {100 * share:g} % asked for")
+    known: dict[str, None] = {}
+    lines, count = [], 0
+    for environment, records in sources.measured:
+        machine = judging(environment, sources.gpus)
+        for row in records:
+            known[one_line(row.op)] = None
+            if row.op != op or row.status == "skipped" or (dtypes and row.dtype not in dtypes):
+                continue
+            count += 1
+            reached = judge(row, machine).roofline_pct
+            if reached is None or reached < 100 * share:
+                said = "no share of its roof is known" if reached is None else f"{reached:.3g} % of its roof"
+                said = said if row.status == "ok" else row.status
+                words = " ".join(one_line(word) for word in (row.op, row.case, row.dtype, row.provider))
+                lines.append(f"{words}: {said}, {100 * share:g} % asked for")
+    if not count:
+        names = ", ".join(known) or "no op"
+        raise UsageError(f"--check '{op}>={share:g}': no row of {op} was measured; there are rows of: {names}")
     return lines
-
-
-def words_of(values: Sequence[str] | None, option: str) -> list[str]:
-    """Return the words of a list option that may repeat, each once; an empty one between commas is none.
-
-    Raises:
-        UsageError: the option is given without a word.
-    """
-    words = [word.strip() for value in values or () for word in value.split(",") if word.strip()]
-    if values and not words:
-        raise UsageError(f"{option} names nothing: '{','.join(values)}'; write names with commas between")
-    return list(dict.fromkeys(words))
 
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
     """Note the machines whose runs differ in their ceilings: those of the newest run are drawn."""
-    values: dict[str, dict[tuple[str, str, str], set[float]]] = {}
-    newest: dict[str, str] = {}
-    for run in runs:
-        ceilings = machine_of(run.environment)
-        newest[ceilings.slug] = max(run.environment.started_at, newest.get(ceilings.slug, ""))
-        for entry in ceilings.entries:
-            key = (entry.quantity, entry.name, entry.kind)
-            values.setdefault(ceilings.slug, {}).setdefault(key, set()).add(entry.value)
-    for slug, known in values.items():
-        if any(len(found) > 1 for found in known.values()):
-            _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
+    known: dict[str, dict[tuple[str, str, str], float]] = {}
+    newest, differing = {}, set()
+    for run in sorted(runs, key=lambda run: run.environment.started_at):
+        machine = machine_of(run.environment)
+        seen = known.setdefault(machine.slug, {})
+        values = {(entry.quantity, entry.name, entry.kind): entry.value for entry in machine.entries}
+        if any(seen.get(key, value) != value for key, value in values.items()):
+            differing.add(machine.slug)
+        seen |= values
+        newest[machine.slug] = run.environment.started_at
+    for slug in sorted(differing):
+        _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:
@@ -333,12 +320,11 @@ def default_dtypes(sources: Sources) -> list[str]:
         return ordered_dtypes(measured)
     machines = [*(machine_of(run.environment) for run in sources.runs), *sources.gpus]
     groups = DEFAULT_DTYPES if len(machines) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
-    chosen = []
-    for ceilings in machines:
-        known = known_dtypes(ceilings)
-        chosen += [dtype for group in groups for dtype in [next((d for d in group if d in known), None)] if dtype]
-        if not chosen:
-            chosen += known
+    chosen: list[str] = []
+    for machine in machines:
+        known = known_dtypes(machine)
+        firsts = (next((dtype for dtype in group if dtype in known), None) for group in groups)
+        chosen += [dtype for dtype in firsts if dtype] or known
     return ordered_dtypes(chosen)
 
 
