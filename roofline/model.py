@@ -203,48 +203,49 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
 
     None if a count or a ceiling is not known; the third is 0 if the launch was not measured.
     """
-    if record.flops is None or record.bytes_read is None or record.bytes_written is None:
+    if record.flops is None or record.bytes_read is None:
         return None
-    (peak, _), launch = peak_of(record, machine), machine.launch_floor()
-    bandwidth = machine.bandwidth_for(record.bytes_read, record.bytes_written)
+    (peak, _), launch, written = peak_of(record, machine), machine.launch_floor(), record.bytes_written or 0
+    bandwidth = machine.bandwidth_for(record.bytes_read, written)
     if peak is None or bandwidth is None:
         return None
     count = record.extra.get("count")
     launches = count if isinstance(count, int) else 1  # a row of a profile is the sum of its calls
-    moved_s = (record.bytes_read + record.bytes_written) / bandwidth.value
+    moved_s = (record.bytes_read + written) / bandwidth.value
     return record.flops / peak.value, moved_s, launches * launch.value if launch else 0.0
 
 
 def judge(record: Record, machine: Machine) -> Judgment:
     """Return the judgment of one record against the ceilings of its machine."""
-    flops, read, written = record.flops, record.bytes_read, record.bytes_written
+    flops, read, written, time_s = record.flops, record.bytes_read, record.bytes_written or 0, record.median_s
     values = _transfer(record)
-    if flops is None or read is None or written is None:
-        return Judgment(**values)
-    moved, time_s = read + written, record.median_s
+    if flops is not None and read is not None:
+        values["intensity"] = intensity(flops, read + written)
     if record.status != "ok" or time_s is None or "interpreted" in record.flags:
-        return Judgment(intensity=intensity(flops, moved))
-    flops_per_s, bytes_per_s = flops / time_s, moved / time_s
-    values |= {"flops_per_s": flops_per_s, "bytes_per_s": bytes_per_s, "intensity": intensity(flops, moved)}
-    dense, bandwidth, mix = machine.peak(record.dtype), machine.bandwidth_for(read, written), machine.mix(read, written)
-    if dense:
-        values |= {"mfu": mfu(flops_per_s, dense.value), "peak_kind": dense.kind}
-    if dense and flops and record.hardware_flops:
-        values["hfu"] = mfu(record.hardware_flops / time_s, dense.value)
+        return Judgment(**values)
     if record.tokens_per_step:
         values["tokens_per_s"] = record.tokens_per_step / time_s
-    if bandwidth:
-        values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
-    if mix:
-        values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}
-    peak, units = peak_of(record, machine)
-    if peak and bandwidth:
-        limits = limits_s(record, machine) or (0.0, 0.0, 0.0)
-        values |= {"peak_units": units, "bound": bound(*limits)}
-        values["roofline_pct"] = roofline_pct(time_s, flops, moved, peak.value, bandwidth.value)
-        values["held_back_by"] = OTHER_CAUSES if max(limits) < FAR_BELOW * time_s else None
-    measured = (machine.vector_peak if units == "vector" else machine.peak)(record.dtype, ["measured"])
-    values["measured_pct"] = measured_pct(time_s, flops, moved, measured or peak, mix or bandwidth)
+    if flops is not None:
+        values["flops_per_s"] = flops / time_s
+        if dense := machine.peak(record.dtype):
+            values |= {"mfu": mfu(flops / time_s, dense.value), "peak_kind": dense.kind}
+            if flops and record.hardware_flops:
+                values["hfu"] = mfu(record.hardware_flops / time_s, dense.value)
+    if read is not None:
+        bytes_per_s, mix = (read + written) / time_s, machine.mix(read, written)
+        values["bytes_per_s"] = bytes_per_s
+        if bandwidth := machine.bandwidth_for(read, written):
+            values |= {"mbu": mbu(bytes_per_s, bandwidth.value), "bandwidth_kind": bandwidth.kind}
+        if mix:
+            values |= {"mix": mix.name, "mix_pct": 100 * mbu(bytes_per_s, mix.value)}
+    if flops is not None and read is not None:
+        (peak, units), limits = peak_of(record, machine), limits_s(record, machine)
+        if peak and bandwidth and limits:
+            values |= {"peak_units": units, "bound": bound(*limits)}
+            values["roofline_pct"] = roofline_pct(time_s, flops, read + written, peak.value, bandwidth.value)
+            values["held_back_by"] = OTHER_CAUSES if max(limits) < FAR_BELOW * time_s else None
+        measured = (machine.vector_peak if units == "vector" else machine.peak)(record.dtype, ["measured"])
+        values["measured_pct"] = measured_pct(time_s, flops, read + written, measured or peak, mix or bandwidth)
     return Judgment(**values, excess=_excess(record, values))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,20 +16,13 @@ from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import printable
 from results.store.runfile import Run
 from results.store.runs import RunWriter
-from roofline.model import JUDGED_KEYS
-from roofline.model import judged as judged_keys
+from roofline.model import JUDGED_KEYS, judged
 from roofline.picture.figure import plot_run
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bench.harness.cli.terminal import Render
-
-
-BY_FLOPS = ("flops_per_s", "mfu", "peak_kind")
-BY_BYTES = ("bytes_per_s", "mbu", "bandwidth_kind", "mix", "mix_pct")
-BY_BOTH = ("intensity", "bound", "peak_units", "held_back_by", "roofline_pct", "measured_pct")
-"""Judged keys that mean nothing without the FLOPs, without the bytes, and without either."""
 
 
 class Notebook:
@@ -62,7 +55,7 @@ class JudgedRecord(Notebook, Record):
         if isinstance(record, cls):
             return record
         values = {each.name: getattr(record, each.name) for each in fields(Record)}
-        return cls(**values, environment=environment, judged=judged(record, environment), result=result)
+        return cls(**values, environment=environment, judged=judged(environment, [record])[0], result=result)
 
     def __getattr__(self, name: str) -> Any:
         if name in JUDGED_KEYS:
@@ -104,18 +97,6 @@ class JudgedRecord(Notebook, Record):
         counts = ", ".join(f"{count:,} {name}" for name, count in names.items() if count is not None)
         source = str(self.extra.get("work", ""))
         return f"{counts} ({source})" if counts and source else counts or source
-
-
-def judged(record: Record, environment: Environment) -> dict[str, Any]:
-    """Return the judged keys of a record, None for those that need an unknown count."""
-    read, written = record.bytes_read or 0, record.bytes_written or 0
-    whole = replace(record, flops=record.flops or 0, bytes_read=read, bytes_written=written)
-    (values,) = judged_keys(environment, [whole])
-    if record.flops is None:
-        values |= dict.fromkeys((*BY_FLOPS, *BY_BOTH))
-    if record.bytes_read is None:
-        values |= dict.fromkeys((*BY_BYTES, *BY_BOTH))
-    return values
 
 
 class Records(Notebook, tuple[JudgedRecord, ...]):
