@@ -159,10 +159,6 @@ def expected_flops_per_s(gpu, key):
 STATED = [(slug, key) for slug, gpu in GPUS.items() if gpu.rate_class for key in gpu.stated_peaks_flops_per_s]
 
 
-def test_every_stated_peak_is_compared():
-    assert len(STATED) >= 405
-
-
 @pytest.mark.parametrize(("slug", "key"), [pair for pair in STATED if pair not in CAPPED])
 def test_stated_peak_follows_from_sms_rate_and_clock(slug, key):
     ratio = GPUS[slug].stated_peaks_flops_per_s[key] / expected_flops_per_s(GPUS[slug], key)
@@ -186,19 +182,14 @@ def test_only_the_capped_say_so():
 
 
 @pytest.mark.parametrize("slug", GPUS)
-def test_file_reads_well(slug):
-    lines = (GPU_FOLDER / f"{slug}.toml").read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("# ")
-    assert not lines[1].startswith("#")
-    assert "dense" in lines[0]
-
-
-@pytest.mark.parametrize("slug", GPUS)
-def test_every_file_has_sources_with_provenance(slug):
-    gpu = GPUS[slug]
-    assert gpu.sources
-    assert gpu.notes
-    assert {source.partition(":")[0] for source in gpu.sources} <= set(PROVENANCE)
+def test_every_file_has_a_head_and_sources_with_provenance(slug):
+    head, first = (GPU_FOLDER / f"{slug}.toml").read_text(encoding="utf-8").splitlines()[:2]
+    assert head.startswith("# ")
+    assert "dense" in head
+    assert not first.startswith("#")
+    assert GPUS[slug].sources
+    assert GPUS[slug].notes
+    assert {source.partition(":")[0] for source in GPUS[slug].sources} <= set(PROVENANCE)
 
 
 def test_no_two_files_share_a_driver_name():
@@ -211,27 +202,6 @@ def test_what_devices_report_lies_within_the_marketed_memory():
     assert len(shares) >= 13
     assert min(shares) == pytest.approx(22587 / (24 * 1024))  # A10G
     assert max(shares) < 1
-
-
-@pytest.mark.parametrize(
-    ("slug", "key", "kind"),
-    [
-        ("h100-nvl", "tensor_clock_hz", "derived"),
-        ("h200-sxm", "tensor_clock_hz", "assumed"),
-        ("h100-sxm", "tensor_clock_hz", "datasheet"),
-        ("h200-nvl", "max_clock_hz", "device"),
-        ("gb300", "boost_clock_hz", "assumed"),
-        ("gb300", "l2_bytes", "assumed"),
-        ("b100-sxm", "driver_names", "assumed"),
-        ("h20-sxm", "bf16_tensor", "leaked"),
-        ("rtx-pro-6000-blackwell-max-q", "bf16_tensor", "derived"),
-        ("rtx-pro-6000-blackwell-server", "memory_bandwidth_bytes_per_s", "recalled"),
-        ("jetson-agx-orin-64gb", "tf32_tensor", "assumed"),
-        ("h100-sxm", "bf16_tensor", "stated"),
-    ],
-)
-def test_what_is_not_simply_stated_says_so(slug, key, kind):
-    assert GPUS[slug].kinds.get(key, "stated").partition(":")[0] == kind
 
 
 def test_twenty_rate_classes_and_all_are_used():
@@ -259,11 +229,8 @@ def test_every_value_of_a_file_is_one_that_its_key_may_hold(slug):
 @pytest.mark.parametrize("slug", GPUS)
 def test_peaks_and_kinds_of_a_file_fit_together(slug):
     data = FILES[slug]
-    peaks, kinds, known = (
-        data["peaks_flops_per_s"],
-        data.get("kinds", {}),
-        {k for r in load_rates().values() for k in r},
-    )
+    peaks, kinds = data["peaks_flops_per_s"], data.get("kinds", {})
+    known = {key for rates in load_rates().values() for key in rates}
     assert peaks
     assert known >= {*peaks, *data.get("unsupported", ()), *data.get("capped", ())}
     assert all(1e10 <= peak <= 1e18 for peak in peaks.values())
