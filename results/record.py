@@ -93,7 +93,7 @@ class Environment:
     git: Object = field(default_factory=dict)
     """`sha` and `dirty` of the code that measured."""
     hardware: Object = field(default_factory=dict)
-    """The ceilings used, each with its kind and source, as `roofline.ceilings` writes them."""
+    """The ceilings used, each with its kind and source, as `roofline.machine` writes them."""
     settings: Object = field(default_factory=dict)
     """Seed, fill, cache and budget of the run."""
     preflight: Object = field(default_factory=dict)

@@ -40,11 +40,8 @@ accumulation is faster on GeForce cards and never counts here.
 VECTOR_PEAK_OF_DTYPE = {"fp64": "fp64", "fp32": "fp32", "fp16": "fp16_vector"}
 
 REPORTED_OF_MARKETED = (0.88, 1.02)
-"""Memory that the driver reports, as a fraction of the marketed size, for two to count as the same.
-
-Devices in the table report 0.919 (A10G, with ECC in GDDR6) to 1.000 of it. 0.88 leaves room for reserved memory
-and still separates 80 GB from 94 GB (0.85).
-"""
+"""Memory that the driver reports, as a fraction of the marketed size: 0.919 (A10G, with ECC in GDDR6) to 1.000 in the
+table. 0.88 leaves room for reserved memory and still separates 80 GB from 94 GB (0.85)."""
 
 INTEGRATED_CAPABILITIES = ("5.3", "6.2", "7.2", "8.7", "11.0")
 """Compute capabilities of Jetson modules, whose device properties misstate the memory bus.
@@ -98,13 +95,13 @@ def load_rates() -> dict[str, dict[str, int]]:
     return {name: entry["flops_per_clock_per_sm"] for name, entry in _read(RATES_FILE)["classes"].items()}
 
 
-def find_gpu(slug: str, gpus: Mapping[str, Machine] | None = None) -> Machine:
+def find_gpu(slug: str) -> Machine:
     """Return the GPU of a slug.
 
     Raises:
         UnknownGpuError: no GPU has it; the message names the closest ones.
     """
-    gpus = load_gpus() if gpus is None else gpus
+    gpus = load_gpus()
     if slug in gpus:
         return gpus[slug]
     wanted = "-".join(re.findall(r"[a-z0-9]+", slug.lower()[:80]))
@@ -117,12 +114,7 @@ def find_gpu(slug: str, gpus: Mapping[str, Machine] | None = None) -> Machine:
     raise UnknownGpuError(f"unknown GPU {slug[:80]!r}: {hint}")
 
 
-def gpus_named(
-    driver_name: str,
-    memory_bytes: int | None = None,
-    sm_count: int | None = None,
-    gpus: Mapping[str, Machine] | None = None,
-) -> list[Machine]:
+def gpus_named(driver_name: str, memory_bytes: int | None = None, sm_count: int | None = None) -> list[Machine]:
     """Return the GPUs whose driver name is exactly `driver_name`: one, or none, or several if it is ambiguous.
 
     What the device reports must agree with the table: a slice of a GPU (MIG, vGPU) or another module of the same
@@ -132,11 +124,10 @@ def gpus_named(
         driver_name: as `nvidia-smi` or `torch.cuda.get_device_name` gives it.
         memory_bytes: as the device reports it; compared within `REPORTED_OF_MARKETED`. None: not compared.
         sm_count: as the device reports it; compared exactly. None: not compared.
-        gpus: the table; None: `load_gpus()`.
     """
     low, high = REPORTED_OF_MARKETED
     found = []
-    for gpu in (load_gpus() if gpus is None else gpus).values():
+    for gpu in load_gpus().values():
         has_memory = memory_bytes is None or not gpu.memory_bytes or low <= memory_bytes / gpu.memory_bytes <= high
         has_sms = sm_count is None or gpu.sm_count in (None, sm_count)
         if driver_name in gpu.driver_names and has_memory and has_sms:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, ValidationError, convert
 
 from results.record import one_of
+from roofline.work import ordered_dtypes
 
 QUANTITIES = {**dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"), "bandwidth": "B/s", "launch": "s"}
 """What a ceiling limits, and the unit of its value.
@@ -165,6 +166,11 @@ class Machine:
     notes: tuple[str, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
     """By key, how a value is known that no source simply states: "derived: from the datasheet bf16 peak"."""
+
+    @property
+    def dtypes(self) -> list[str]:
+        """The dtypes with a known peak, in the order of `DTYPES`."""
+        return ordered_dtypes(entry.name for entry in self.entries if entry.quantity == "flops")
 
     @property
     def usable_memory_bytes(self) -> int | None:

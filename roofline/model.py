@@ -9,7 +9,7 @@ architectures, CACM 52(4), 2009. Formulas name what they add to it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -112,11 +112,6 @@ def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
     Source: NVIDIA, How to Overlap Data Transfers in CUDA C/C++ (2012): at best max(copy, compute), else their sum.
     """
     return (copy_s + compute_s - both_s) / min(copy_s, compute_s)
-
-
-def wait_share(waits_s: Sequence[float], steps_s: Sequence[float]) -> float:
-    """Return the fraction of the time of all steps, waits included, that passed until their data was there."""
-    return sum(waits_s) / sum(steps_s)
 
 
 def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
@@ -260,7 +255,7 @@ def _transfer(record: Record) -> dict[str, Any]:
     if record.copy_s and record.compute_s:
         values["hidden_share"] = hidden_share(median(record.copy_s), median(record.compute_s), time_s)
     if record.waits_s and record.samples_s:
-        values["wait_share"] = wait_share(record.waits_s, record.samples_s)
+        values["wait_share"] = sum(record.waits_s) / sum(record.samples_s)
     if record.waits_s and "b" in shape and "s" in shape:
         values["tokens_per_s"] = shape["b"] * shape["s"] / time_s
     return values

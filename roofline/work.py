@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DTYPE_BITS = {
@@ -46,6 +46,12 @@ def dtype_named(word: str) -> str:
     """Return the dtype of a name, by torch's names too; an unknown word is returned unchanged."""
     plain = word.lower().removeprefix("torch.").replace("_", "").replace("-", "")
     return OTHER_NAMES.get(plain, plain if plain in DTYPE_BITS else word)
+
+
+def ordered_dtypes(dtypes: Iterable[str]) -> list[str]:
+    """Return each dtype once, in the order of `DTYPES`; unknown ones last, by name."""
+    rank = {dtype: index for index, dtype in enumerate(DTYPES)}
+    return sorted(set(dtypes), key=lambda dtype: (rank.get(dtype, len(rank)), dtype))
 
 
 def bytes_of(elements: int, dtype: str) -> int:

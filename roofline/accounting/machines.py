@@ -54,15 +54,11 @@ class Attainable:
 
 
 def peak_of(machine: Machine, dtype: str) -> float:
-    """Return the dense peak of a dtype in FLOP/s.
-
-    Raises:
-        ConfigError: none is known; the message names those that are.
-    """
+    """Return the dense peak of a dtype in FLOP/s; ConfigError names the dtypes that have one."""
     peak = machine.peak(dtype, MEASURED_FIRST)
     if peak is None:
-        known = ", ".join(dict.fromkeys(entry.name for entry in machine.entries if entry.quantity == "flops"))
-        raise ConfigError(f"{machine.slug} has {why_not(machine, dtype)} {dtype}; its dtypes are {known or 'none'}")
+        known = ", ".join(machine.dtypes) or "none"
+        raise ConfigError(f"{machine.slug} has {why_not(machine, dtype)} {dtype}; its dtypes are {known}")
     return peak.value
 
 
@@ -72,11 +68,7 @@ def why_not(machine: Machine, dtype: str) -> str:
 
 
 def bandwidth_of(machine: Machine) -> float:
-    """Return the memory bandwidth in bytes/s.
-
-    Raises:
-        ConfigError: it is not known.
-    """
+    """Return the memory bandwidth in bytes/s; ConfigError if it is not known."""
     bandwidth = machine.bandwidth(MEASURED_FIRST)
     if bandwidth is None:
         raise ConfigError(f"the memory bandwidth of {machine.slug} is not known; give --bandwidth BYTES/S")
@@ -84,11 +76,7 @@ def bandwidth_of(machine: Machine) -> float:
 
 
 def memory_of(machine: Machine) -> int:
-    """Return the memory in bytes.
-
-    Raises:
-        ConfigError: it is not known.
-    """
+    """Return the memory in bytes; ConfigError if it is not known."""
     if machine.usable_memory_bytes is None:
         raise ConfigError(f"the memory of {machine.slug} is not known; give --memory BYTES")
     return machine.usable_memory_bytes
@@ -152,8 +140,7 @@ def run_machine(run: Run, where: str) -> Machine:
         CeilingError: the ceilings of the run are not valid.
     """
     machine = Machine.from_dict(run.environment.hardware)
-    dtypes = dict.fromkeys(entry.name for entry in machine.entries if entry.quantity == "flops")
-    peaks = {dtype: peak for dtype in dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))}
+    peaks = {dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))}
     used = [*peaks.values(), machine.bandwidth(MEASURED_FIRST)]
     kinds = dict.fromkeys(ceiling.kind for ceiling in used if ceiling)
     memory = run.environment.device.get("memory_bytes")

@@ -82,8 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Print the GPUs asked for; return the exit code, 2 for an unknown GPU or an unreadable file."""
     try:
-        table = load_gpus()
-        gpus = [find_gpu(slug, table) for slug in dict.fromkeys(args.slugs)] or list(table.values())
+        gpus = [find_gpu(slug) for slug in dict.fromkeys(args.slugs)] or list(load_gpus().values())
         print_out(_text(args.format, gpus, is_detailed=bool(args.slugs)))
     except (UnknownGpuError, OutputError) as error:
         return fail("python -m roofline gpus", error)

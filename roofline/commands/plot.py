@@ -25,13 +25,11 @@ from roofline.picture.scene import (
     Scene,
     build_scene,
     judging,
-    known_dtypes,
     machine_of,
     machines_of,
-    ordered_dtypes,
 )
 from roofline.picture.style import MOST_MACHINES
-from roofline.work import DTYPES, dtype_named
+from roofline.work import DTYPES, dtype_named, ordered_dtypes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -242,7 +240,7 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
         roofs = [roof for roof in scene.roofs if roof.machine == index]
         missing = [dtype for dtype in dtypes if dtype not in {roof.ceiling.name for roof in roofs if roof.is_flat}]
         if missing:
-            names = ", ".join(known_dtypes(known)) or "none"
+            names = ", ".join(known.dtypes) or "none"
             lacking.append(f"{known.slug} has no known peak of {', '.join(missing)} (known: {names})")
         if not roofs:
             _note(f"no ceiling is known of {known.slug}: its points have no ceiling of their own")
@@ -322,9 +320,8 @@ def default_dtypes(sources: Sources) -> list[str]:
     groups = DEFAULT_DTYPES if len(machines) == 1 else DEFAULT_DTYPES[:OVERLAY_GROUPS]
     chosen: list[str] = []
     for machine in machines:
-        known = known_dtypes(machine)
-        firsts = (next((dtype for dtype in group if dtype in known), None) for group in groups)
-        chosen += [dtype for dtype in firsts if dtype] or known
+        firsts = (next((dtype for dtype in group if dtype in machine.dtypes), None) for group in groups)
+        chosen += [dtype for dtype in firsts if dtype] or machine.dtypes
     return ordered_dtypes(chosen)
 
 

@@ -22,7 +22,7 @@ from results.show.terminal import one_line
 from roofline.machine import KINDS, Ceiling, Machine
 from roofline.model import judge, limits_s, peak_of, ridge_intensity
 from roofline.picture.style import FILLINGS, dtype_color, short_case, si, significant
-from roofline.work import DTYPES
+from roofline.work import ordered_dtypes
 
 LONGEST_NAME = 24
 """Letters of a provider, machine or module in a label."""
@@ -461,7 +461,7 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
     """Return the roofs of a machine: bandwidths, peaks, and those of the vector units that judge its points."""
     known = scene.machines[machine]
     slopes = fastest(known, "bandwidth")
-    peaks = [peak for dtype in known_dtypes(known) if not dtypes or dtype in dtypes for peak in _peaks(known, dtype)]
+    peaks = [peak for dtype in known.dtypes if not dtypes or dtype in dtypes for peak in _peaks(known, dtype)]
     for point in scene.points:
         peak, units = peak_of(point.record, known) if point.machine == machine else (None, "")
         if peak and units == "vector":
@@ -496,17 +496,6 @@ def fastest(ceilings: Machine, quantity: str, name: str | None = None) -> list[C
 
 def _peaks(ceilings: Machine, dtype: str) -> list[Ceiling]:
     return fastest(ceilings, "flops", dtype)
-
-
-def known_dtypes(ceilings: Machine) -> list[str]:
-    """Return the dtypes whose peak is known, in the order of `DTYPES`."""
-    return ordered_dtypes(entry.name for entry in ceilings.entries if entry.quantity == "flops")
-
-
-def ordered_dtypes(dtypes: Iterable[str]) -> list[str]:
-    """Return each dtype once, in the order of `DTYPES`; unknown ones last, by name."""
-    rank = {dtype: index for index, dtype in enumerate(DTYPES)}
-    return sorted(set(dtypes), key=lambda dtype: (rank.get(dtype, len(rank)), dtype))
 
 
 def _labeled(scene: Scene) -> Scene:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from roofline import gpu_table
 from roofline.gpu_table import (
     PEAKS_OF_DTYPE,
     UnknownGpuError,
@@ -153,20 +154,22 @@ def test_match_with_the_memory_that_devices_report(slug):
         ((180, 192), 182642, (180, 192)),  # what a B200 reports, sold with 180 or 192 GB
     ],
 )
-def test_a_shared_name_is_distinguished_by_memory_or_stays_ambiguous(sizes, reported_mib, fitting):
+def test_a_shared_name_is_distinguished_by_memory_or_stays_ambiguous(sizes, reported_mib, fitting, monkeypatch):
     twins = {
         f"{size}gb": Machine(f"{size}gb", "Twin", driver_names=("Twin",), memory_bytes=size * GIB) for size in sizes
     }
-    found = gpus_named("Twin", None if reported_mib is None else reported_mib * MIB, gpus=twins)
+    monkeypatch.setattr(gpu_table, "load_gpus", lambda: twins)
+    found = gpus_named("Twin", None if reported_mib is None else reported_mib * MIB)
     assert [gpu.slug for gpu in found] == [f"{size}gb" for size in fitting]
 
 
-def test_a_shared_name_is_distinguished_by_sms():
+def test_a_shared_name_is_distinguished_by_sms(monkeypatch):
     """The name of MI250X and MI250 can be the same; they have 110 and 104 CUs per GCD."""
     mi250x, name = GPUS["mi250x-gcd"], "AMD Instinct MI250X/MI250"
     table = {"mi250x-gcd": mi250x, "mi250-gcd": replace(mi250x, slug="mi250-gcd", sm_count=104)}
-    assert gpus_named(name, 65520 * MIB, 104, table) == [table["mi250-gcd"]]
-    assert len(gpus_named(name, 65520 * MIB, gpus=table)) == 2
+    monkeypatch.setattr(gpu_table, "load_gpus", lambda: table)
+    assert gpus_named(name, 65520 * MIB, 104) == [table["mi250-gcd"]]
+    assert len(gpus_named(name, 65520 * MIB)) == 2
 
 
 @pytest.mark.parametrize(

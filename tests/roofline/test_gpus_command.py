@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from roofline import gpu_table
 from roofline.commands import gpus
 from roofline.gpu_table import load_gpus, unknown_gpu
 from roofline.work import DTYPES
@@ -166,7 +167,8 @@ def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
 
 def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):
     gpu = unknown_gpu("Some GPU", 2.619e9, 5120, "9.0")
-    monkeypatch.setattr(gpus, "load_gpus", lambda: {gpu.slug: gpu})
+    for module in (gpus, gpu_table):
+        monkeypatch.setattr(module, "load_gpus", lambda: {gpu.slug: gpu})
     assert table_of(capsys)["unknown-some-gpu"][1:] == [*["?"] * 8, "3352.3", "?", "?", "fp16"]
     assert run(gpu.slug, "--format", "json") == 0
     [row] = json.loads(capsys.readouterr().out)

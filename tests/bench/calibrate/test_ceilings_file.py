@@ -157,7 +157,7 @@ def test_ceilings_that_earlier_versions_kept_and_none_measures_today_are_ignored
     machine = Saved(tmp_path)
     machine.complete(BLANK, ["bf16"])
     kept = json.loads(machine.path.read_text())
-    gone = [("zeros", "bf16"), ("knee", "last-level"), ("cache", "last-level"), ("fit", "copy"), ("launch", "fit")]
+    gone = [("zeros", "bf16"), ("knee", "last-level"), ("cache", "last-level"), ("fit", "copy")]
     kept["entries"] += [kept["entries"][0] | {"quantity": quantity, "name": name} for quantity, name in gone]
     machine.path.write_text(json.dumps(kept))
     later = Saved(tmp_path, launch_s=1.0)

@@ -19,7 +19,7 @@ from bench.transfer import MEMORY, TRANSFER, blank_records, build_parser, copy_r
 from results.record import Record
 from roofline.gpu_table import load_gpus, pcie_bytes_per_s
 from roofline.machine import Machine
-from roofline.model import hidden_share, wait_share
+from roofline.model import hidden_share
 from tests.bench import commands
 
 CPU = replace(commands.CPU, cache_bytes=2**12)
@@ -62,7 +62,6 @@ def test_links_carry_what_is_published(generation, published_gb_per_s):
 )
 def test_what_hides(copy_s, compute_s, both_s, share):
     assert hidden_share(copy_s, compute_s, both_s) == share
-    assert wait_share([1.0, 0.0, 2.0], [4.0, 4.0, 4.0]) == 0.25
 
 
 # ---- copies --------------------------------------------------------------------------------------------------------
