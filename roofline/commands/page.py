@@ -6,12 +6,9 @@ import argparse
 from pathlib import Path
 
 from results.compare.selection import add_latest, latest_of
-from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
+from results.show.terminal import USAGE, fail, one_line, print_out, say
 from results.store.runfile import write_output
-from results.store.runs import StoreError
-from roofline.commands.plot import UsageError, add_sources, default_dtypes, dtypes_of, load_sources
-from roofline.gpu_table import UnknownGpuError
-from roofline.machine import CeilingError
+from roofline.commands.plot import REFUSALS, add_sources, default_dtypes, dtypes_of, load_sources
 from roofline.picture.page import MissingExtraError, check_extra, page_html
 from roofline.picture.scene import PlotError
 
@@ -46,10 +43,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page that the arguments ask for; return the exit code, 2 for what cannot be shown, read or written."""
-    errors = (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError)
     try:
         return _page(args)
-    except (*errors, MissingExtraError) as error:
+    except (*REFUSALS, MissingExtraError) as error:
         return fail("python -m roofline page", error)
 
 
@@ -60,7 +56,7 @@ def _page(args: argparse.Namespace) -> int:
     check_extra()
     if args.output.suffix.lower() not in SUFFIXES:
         shown = one_line(str(args.output), 200)
-        raise UsageError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
+        raise PlotError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
     dtypes, chosen = dtypes_of(args.dtype), latest_of(args)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
     scene = sources.scene(dtypes or default_dtypes(sources))

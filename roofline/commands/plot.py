@@ -58,8 +58,8 @@ CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")
 """An expression of `--check`: the op, and the fraction of its roof."""
 
 
-class UsageError(ValueError):
-    """A request that cannot be answered; the message is one line for the user."""
+REFUSALS = (OutputError, PlotError, StoreError, UnknownGpuError)
+"""Errors that are a mistake of the user, in one line."""
 
 
 class Sources(NamedTuple):
@@ -109,7 +109,7 @@ def draw(
         UnknownGpuError: no GPU has such a slug; the message names the closest ones.
     """
     if theme not in THEMES:
-        raise UsageError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
+        raise PlotError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
     names = [os.fspath(run) for run in runs]
@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     """Draw what the arguments ask for; return the exit code, 2 for what cannot be drawn, read or written."""
     try:
         return _plot(args)
-    except (UsageError, OutputError, PlotError, CeilingError, StoreError, UnknownGpuError) as error:
+    except REFUSALS as error:
         return fail("python -m roofline plot", error)
 
 
@@ -158,7 +158,7 @@ def _plot(args: argparse.Namespace) -> int:
     wanted = dtypes_of(args.dtype)
     floors = [_floor(text) for text in args.check]
     if args.output is None and not floors:
-        raise UsageError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
+        raise PlotError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
     if args.output is not None:
         check_picture(args.output)
     sources = load_sources(args.runs, args.gpu, args.folder, latest_of(args))
@@ -186,13 +186,13 @@ def dtypes_of(words: Iterable[str]) -> list[str]:
     """Return the dtypes that words name, each once, by this project's names or torch's.
 
     Raises:
-        UsageError: a word names none.
+        PlotError: a word names none.
     """
     dtypes = list(dict.fromkeys(map(dtype_named, words)))
     for dtype in dtypes:
         if dtype not in DTYPES:
             hint = did_you_mean(dtype, DTYPES) or f"known: {', '.join(DTYPES)}"
-            raise UsageError(f"unknown dtype '{dtype}'; {hint}")
+            raise PlotError(f"unknown dtype '{dtype}'; {hint}")
     return dtypes
 
 
@@ -200,13 +200,13 @@ def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None
     """Return the wanted records of runs, each file once, and the GPUs; note what a killed run left behind.
 
     Raises:
-        UsageError: there is nothing to show, or the ceilings of a run are not valid.
+        PlotError: there is nothing to show, or the ceilings of a run are not valid.
     """
     names = list(names)
     if not names and not slugs:
-        raise UsageError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
+        raise PlotError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     if folder is not None and not folder.is_dir():
-        raise UsageError(f"--runs '{folder}' is not a folder")
+        raise PlotError(f"--runs '{folder}' is not a folder")
     gpus = [find_gpu(slug) for slug in dict.fromkeys(slugs)]
     paths = {path.resolve(): path for path in (chosen.find(name, folder) for name in names)}
     runs = [chosen.load(os.fspath(path)) for path in paths.values()]
@@ -216,7 +216,7 @@ def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None
         try:
             machine_of(loaded.environment)
         except CeilingError as error:
-            raise UsageError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
+            raise PlotError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
     _note_ceilings(runs)
     return Sources(runs, gpus)
 
@@ -225,11 +225,11 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
     """Return the scene of a picture, and note what is missing in it.
 
     Raises:
-        UsageError: there are too many machines, or nothing to draw.
+        PlotError: there are too many machines, or nothing to draw.
     """
     machines = machines_of([run.environment for run in sources.runs], sources.gpus)
     if len(machines) > MOST_MACHINES:
-        raise UsageError(
+        raise PlotError(
             f"{len(machines)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
             "draw some of them, or compare all with python -m roofline gpus"
         )
@@ -245,7 +245,7 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
         if not roofs:
             _note(f"no ceiling is known of {known.slug}: its points have no ceiling of their own")
     if not scene.flats and not scene.points:
-        raise UsageError("no ceiling to draw: " + "; ".join(lacking))
+        raise PlotError("no ceiling to draw: " + "; ".join(lacking))
     for text in lacking if wanted or sources.runs else ():
         _note(text)
     if sources.runs and not scene.points:
@@ -259,11 +259,11 @@ def _floor(text: str) -> tuple[str, float]:
     """Return the op and the fraction of its roof that an expression of `--check` requires.
 
     Raises:
-        UsageError: the expression is not valid.
+        PlotError: the expression is not valid.
     """
     found = CHECK.fullmatch(text)
     if found is None or not 0 < float(found[2]) <= 1:
-        raise UsageError(f"--check '{one_line(text)}' is not OP>=SHARE with a share above 0 and up to 1: 'gelu>=0.9'")
+        raise PlotError(f"--check '{one_line(text)}' is not OP>=SHARE with a share above 0 and up to 1: 'gelu>=0.9'")
     return found[1], float(found[2])
 
 
@@ -271,7 +271,7 @@ def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str])
     """Return a line for each row of an op below a fraction of its roof, or without a known one.
 
     Raises:
-        UsageError: there is no row of the op, so nothing was checked.
+        PlotError: there is no row of the op, so nothing was checked.
     """
     op, share = floor
     known: dict[str, None] = {}
@@ -291,7 +291,7 @@ def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str])
                 lines.append(f"{words}: {said}, {100 * share:g} % asked for")
     if not count:
         names = ", ".join(known) or "no op"
-        raise UsageError(f"--check '{op}>={share:g}': no row of {op} was measured; there are rows of: {names}")
+        raise PlotError(f"--check '{op}>={share:g}': no row of {op} was measured; there are rows of: {names}")
     return lines
 
 
