@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from results.show.export import Table
 from results.show.grid import Column, print_grid
@@ -80,25 +80,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the GPUs asked for; return the exit code, 2 for an unknown GPU or an unreadable file."""
+    """Print the GPUs asked for; return the exit code, 2 for an unknown GPU or an unwritable output."""
+    draw = {0: _print_overview, 1: _print_page}.get(len(set(args.slugs)), _print_side_by_side)
     try:
         gpus = [find_gpu(slug) for slug in dict.fromkeys(args.slugs)] or list(load_gpus().values())
-        print_out(_text(args.format, gpus, is_detailed=bool(args.slugs)))
+        table = Table(
+            rows=lambda: [_flat_row(gpu) for gpu in gpus],
+            shown=lambda: [_cells(gpu) for gpu in gpus],
+            document=lambda: [gpu_row(gpu) for gpu in gpus],
+            draw=lambda console: draw(console, gpus),
+            notes=f"\n{DENSE} {MARKS}\n",
+        )
+        print_out(table.render(args.format))
     except (UnknownGpuError, OutputError) as error:
         return fail("python -m roofline gpus", error)
     return 0
-
-
-def _text(form: str, gpus: Sequence[Machine], is_detailed: bool) -> str:
-    draw = _print_overview if not is_detailed else _print_page if len(gpus) == 1 else _print_side_by_side
-    table = Table(
-        rows=lambda: [_flat_row(gpu) for gpu in gpus],
-        shown=lambda: [_cells(gpu) for gpu in gpus],
-        document=lambda: [gpu_row(gpu) for gpu in gpus],
-        draw=lambda console: draw(console, gpus),
-        notes=f"\n{DENSE} {MARKS}\n",
-    )
-    return table.render(form)
 
 
 # ---- for programs ---------------------------------------------------------------------------------------------------
@@ -187,11 +183,10 @@ def _print_text(console: Console, *paragraphs: str, indent: str = "") -> None:
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
-    columns = []
+    columns = [Column("GPU", [row.pop("GPU") for row in rows])]
     for title in rows[0]:
-        side: Literal["left", "right"] = "left" if title == "GPU" else "right"
         leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
-        columns.append(Column(title, [row[title] for row in rows], side, leaves))
+        columns.append(Column(title, [row[title] for row in rows], "right", leaves))
     print_grid(console, columns, hint="--format json has all")
     _print_text(
         console,
