@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from table_pictures import Screens
@@ -87,8 +88,8 @@ def test_a_calibration(screens, tmp_path):
         Ceiling("flops", "bf16", 8e14, "measured", "a test", ci95=(7e14, 7.5e14), config="8192x8192x8192 NT, 40 ms"),
         Ceiling("launch", "empty kernel", 2.1e-6, "measured", "a test", sm_clock_hz=1_980_000_000),
     ]
-    sentences, missing = ["bf16: 81 % of its peak"], ["fp64: the time was over"]
-    table = calibrate.table_of(environment(), [], found, sentences, missing, Path("ceilings.json"))
+    notes = {"decomposition": ["bf16: 81 % of its peak"], "not_measured": ["fp64: the time was over"], "doubts": []}
+    table = calibrate.table_of(SimpleNamespace(environment=environment(), records=[]), found, notes)
     screens.check("calibrate", lambda: print_out(table.render("table")))
 
 
