@@ -12,9 +12,8 @@ from bench.harness.cli.main import guarded
 from bench.harness.cli.main import main as op_main
 from bench.harness.op import Op
 from bench.harness.op_file import Catalog, module_of, options_of, own_file, read_catalog
-from results.show import removed
 from results.show.grid import Column, print_grid
-from results.show.spelling import did_you_mean, known_as
+from results.show.spelling import REMOVED, did_you_mean, known_as
 from results.show.terminal import Parser, print_out, say
 
 COMMANDS = {
@@ -51,7 +50,7 @@ def catalog_of(words: Sequence[str]) -> Catalog:
 def print_list(found: Catalog, output_format: str) -> int:
     """Print every op and every other command with its command, formula and dtypes."""
     from bench.harness.providers.registry import provider_names
-    from results.show.export import Table
+    from results.show.grid import Table
 
     rows = []
     for family, ops in found.families.items():
@@ -136,8 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not chosen.startswith("-") and chosen not in COMMANDS:
         known = [*COMMANDS, *found.families, *found.commands]
         known += [op.name for ops in found.families.values() for op in ops]
-        if chosen in removed.COMMANDS:
-            parser.error(f"'{chosen}' was removed: {removed.COMMANDS[chosen]}")
+        if chosen in REMOVED:
+            parser.error(f"'{chosen}' was removed: {REMOVED[chosen]}")
         hint = did_you_mean(chosen, known) or f"there are: {', '.join(COMMANDS)}"
         parser.error(f"unknown command '{chosen}'; {hint}")
 

@@ -13,8 +13,9 @@ from pkgutil import resolve_name
 from results.compare import command as compare_command
 from results.compare.selection import NAMED, Selection, add_records, add_runs
 from results.history import command as history_command
-from results.show.export import FORMATS, Table, parquet_bytes, table_of_run
-from results.show.table import describe, render_runs, render_table
+from results.show.grid import Table
+from results.show.rows import parquet_bytes
+from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
     TABLE_FORMATS,
     USAGE,
@@ -31,6 +32,9 @@ from results.store.runfile import Run, StoreError, reason_of, write_output
 from results.store.runs import list_runs, runs_directory
 
 INTERRUPTED = 130
+FORMATS = ("csv", "json", "md", "parquet")
+"""Those that are written to a file."""
+
 PROFILE = "bench.harness.profile.report:render"
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
@@ -149,7 +153,7 @@ def _show(options: argparse.Namespace) -> int:
     else:
         draw = partial(render_table, report=problems.append)
     print_out(drawn(lambda console: draw(run.environment, run.records, console)))
-    print_out(compare_command.saved_verdicts(run, stdout()))
+    print_out(compare_command.saved_verdicts(run))
     for record in run.records if options.verbose and not is_profile else ():
         for line in describe(record):
             say(line)
@@ -179,9 +183,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    return _finish(
-        compare_command.run(options, lambda name: Selection.of(options).find(name, _directory(options)), stdout())
-    )
+    return _finish(compare_command.run(options, lambda name: Selection.of(options).find(name, _directory(options))))
 
 
 def _history(options: argparse.Namespace) -> int:

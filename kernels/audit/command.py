@@ -8,8 +8,7 @@ import triton
 
 from kernels import launch, precompile
 from kernels.audit import AuditError, catalog, limits, rows, user_kernel
-from results.show.export import Table
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, Table, print_grid
 from results.show.terminal import print_out, say
 
 OF_FILES = ("signature", "constexpr", "num_warps", "num_stages", "elements", "bytes")

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from results.compare.selection import EVERYTHING, NAMED, Wanted, add_records, add_runs, load, wanted_of
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import turns_of
+from results.show.picture import add_theme
 from results.show.terminal import TABLE_FORMATS
-from results.show.theme import add_theme
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import MEASURING, StoreError
 
@@ -108,13 +108,12 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     add_output(parser)
 
 
-def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO) -> Output:
+def run(options: argparse.Namespace, find: Callable[[str], Path]) -> Output:
     """Compare what the options name, and draw it where they ask for it.
 
     Args:
         options: as `add_options` makes them.
         find: returns the file of a run by its name.
-        stdout: where the text will be printed, for its width.
 
     Raises:
         StoreError: a run cannot be found or read, the two cannot be compared, or the picture cannot be written.
@@ -140,7 +139,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path], stdout: TextIO
     compared = compare(loaded[0], second, request, options.drift, earlier)
     if options.output is not None:
         save_picture(draw(compared, options.theme), options.output)
-    text = as_text(compared, options.format, options.fail_on, stdout)
+    text = as_text(compared, options.format, options.fail_on)
     notes = [note for one in loaded for note in one.notes] + list(compared.notes)
     problems = tuple(problem for one in loaded for problem in one.problems)
     return Output(text, tuple(notes), exit_code(compared, options.fail_on), options.output, problems)
@@ -155,7 +154,7 @@ def saved_request(run: Run) -> CompareOptions | None:
     return CompareOptions("provider", str(settings["baseline"]), float(settings["margin"]))
 
 
-def saved_verdicts(run: Run, stdout: TextIO) -> str:
+def saved_verdicts(run: Run) -> str:
     """Return the table of a saved comparison; nothing for a run that is none, or has nothing to compare."""
     from results.compare.comparison import compared_of
     from results.compare.output import as_text
@@ -165,7 +164,7 @@ def saved_verdicts(run: Run, stdout: TextIO) -> str:
         found = compared_of(run, None, request, None) if request else None
     except CompareError:  # the records that were selected have no baseline
         return ""
-    return "\n" + as_text(found, "table", "slower", stdout) if found and found.rows else ""
+    return "\n" + as_text(found, "table", "slower") if found and found.rows else ""
 
 
 def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:

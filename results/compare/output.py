@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text, text_of
-from results.show.export import Table
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.table import ABSENT, format_number, format_percent, format_time
-from results.show.terminal import printable, table_console
+from results.show.terminal import printable
 from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNSURE, geometric_mean
 from results.stats.verdict import MORE_RUNS
 
@@ -181,15 +180,14 @@ def _json_unmatched(one: Unmatched) -> dict[str, Any]:
     return {"side": one.side} | known | {"reason": one.reason, "broken": one.is_broken}
 
 
-def as_text(compared: Compared, form: str, fail_on: str, file: TextIO, **of_summary: Any) -> str:
-    """Return the comparison as `table`, as wide as `file` can show, or in another of `TABLE_FORMATS`.
+def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> str:
+    """Return the comparison as `table`, as wide as stdout can show, or in another of `TABLE_FORMATS`.
 
     `of_summary` replaces values of the summary that JSON holds.
     """
     lines = [f"{line}\n" for line in geomean_lines(compared)]
-    if form == "table":
-        return print_table(compared, file) + "".join(lines)
     table = Table(
+        draw=lambda console: _print_table(compared, console),
         rows=lambda: flat_rows(compared),
         shown=lambda: _without_constant([_cells(row) for row in compared.rows]),
         document=lambda: {
@@ -282,18 +280,12 @@ def describe(one: Unmatched) -> str:
     return f"{one.side}: {' '.join(word for word in words if word)}: {one.reason}"
 
 
-def print_table(compared: Compared, file: TextIO) -> str:
-    console = table_console(file)
-    with console.capture() as text:
-        for line in _run_lines(compared):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        _print_rows(compared, console)
-        if compared.unmatched:
-            console.print("\nnot compared:", markup=False, highlight=False)
-        for one in compared.unmatched:
-            console.print(f"  {printable(describe(one))}", markup=False, highlight=False, soft_wrap=True)
-        console.print(f"\n{headline(compared)}", markup=False, highlight=False, soft_wrap=True)
-    return text.get()
+def _print_table(compared: Compared, console: Console) -> None:
+    print_lines(console, *_run_lines(compared))
+    _print_rows(compared, console)
+    if compared.unmatched:
+        print_lines(console, "\nnot compared:", *(f"  {printable(describe(one))}" for one in compared.unmatched))
+    print_lines(console, f"\n{headline(compared)}", *geomean_lines(compared))
 
 
 def _run_lines(compared: Compared) -> list[str]:
@@ -314,7 +306,7 @@ def _print_rows(compared: Compared, console: Console) -> None:
         row.candidate.provider if has_one_baseline else shown["provider"]
         for row, shown in zip(compared.rows, cells, strict=True)
     ]
-    is_one = len(set(providers)) == 1
+    heads = {"op", "dtype"} | ({"provider"} if len(set(providers)) == 1 else set())
     below = {"options": 1, "provider": 2, "baseline": 3, "candidate": 3}
     leaves = {**dict.fromkeys(MFU, 1), "% of ceiling": 2}
     words = {"op", "case", "dtype", "provider", "options", "verdict"}
@@ -325,7 +317,7 @@ def _print_rows(compared: Compared, console: Console) -> None:
             "left" if title in words else "right",
             leaves.get(title, 0),
             below.get(title, 0),
-            heads=title in ("op", "dtype") or (title == "provider" and is_one),
+            title in heads,
             styles=[COLORS[row["verdict"]] for row in cells] if title == "verdict" else (),
         )
         for title in cells[0]
@@ -338,5 +330,4 @@ def _print_rows(compared: Compared, console: Console) -> None:
         reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]
     console.print()
     print_grid(console, columns, reasons, "reason")
-    for line in advice:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, *advice)

@@ -19,9 +19,9 @@ from results.show.picture import (
     new_figure,
     own_style,
     plain,
+    tone,
     write_head,
 )
-from results.show.theme import tone
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from results.compare.command import Output, add_margin, add_output
 from results.compare.selection import add_records, add_runs, wanted_of
 from results.history.series import METRICS, HistoryPoint, Series, heading, history, short_date
-from results.show.export import Table
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, Table, print_grid
 from results.show.table import ABSENT, format_half_width, format_percent, format_rate, format_time
 from results.show.terminal import table_console
 from results.stats.comparison import UNKNOWN

@@ -19,10 +19,10 @@ from results.show.picture import (
     own_style,
     plain,
     series_color,
+    tone,
     write_head,
 )
 from results.show.table import PREFIXES, TIME_UNITS
-from results.show.theme import tone
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

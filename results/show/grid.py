@@ -1,34 +1,39 @@
-"""Lays out every table of the project for the width of the terminal that shows it.
+"""Every table of the project: on a terminal as it has room, and as JSON, CSV or Markdown.
 
-A table is columns, which hold the texts of their cells, and notes, each of which belongs to a row:
+On a terminal a table is columns, which hold the texts of their cells, and notes, each of which belongs to a row:
 
     print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags, "flags")
 
-On a terminal that has no room for all of it, notes stand on the line below their row; columns with `heads` become one
-line above the rows that share their cells; columns with `leaves` leave as a whole, in that order, and one line names
-those that left; columns with `goes_below` join the notes. No cell is ever cut. In a pipe or a file each row is one line
-with all columns and its note, so that it can be cut and searched.
+If there is no room for all of it, notes stand on the line below their row; columns with `heads` become one line above
+the rows that share their cells; columns with `leaves` leave in that order, and one line names those that left; then
+columns with `goes_below` join the notes. No cell is ever cut. In a pipe or a file each row is one line with all columns
+and its note, so that it can be cut and searched. The cells are aligned here: `rich.Table` takes ten times as long for
+tables of thousands of rows.
 
 Text may come from a file of unknown origin: what a terminal could take for a command is shown as its escape.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
-from results.show.terminal import WIDE, printable
+from results.show.terminal import TABLE_FORMATS, WIDE, drawn, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 GAP = "  "
 INDENT = "    "
+WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 NOTHING = ("", "-")
 """Cells that are not worth a line below their row."""
-ALL_COLUMNS = "--format csv has all"
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,15 @@ class Column:
     cells: Sequence[str]
     side: Literal["left", "right"] = "left"
     leaves: int = 0
-    """Its turn to leave where there is no room, 1 first; 0: it never leaves."""
+    """Its turn to leave if there is no room, 1 first; 0: it never leaves."""
     goes_below: int = 0
-    """Its turn to join the notes below the rows where there is still no room, 1 first; those of one turn go together;
-    0: it never does."""
+    """Its turn to join the notes below the rows if there is still no room, 1 first; 0: it never does."""
     heads: bool = False
-    """Where there is no room, its cells stand once above the rows that share them."""
+    """If there is no room, its cells stand once above the rows that share them."""
     styles: Sequence[str] = ()
     """Rich style of each cell; it never says more than the text does."""
 
-    @property
+    @cached_property
     def width(self) -> int:
         from rich.cells import cell_len
 
@@ -61,129 +65,192 @@ def print_grid(
     columns: Iterable[Column],
     notes: Sequence[str] = (),
     notes_title: str = "note",
-    hint: str = ALL_COLUMNS,
+    hint: str = "--format csv has all",
 ) -> None:
     """Print a table as the console has room for it.
 
     Args:
         console: where to; as wide as `terminal.WIDE` it is a pipe or a file.
         columns: from left to right, with as many cells each.
-        notes: one for each row, empty where there is nothing to say; or none at all.
-        notes_title: of the column in which they stand where there is room.
-        hint: says where the columns are that had none.
+        notes: one for each row, empty if there is nothing to say; or none at all.
+        notes_title: of the column in which they stand if there is room.
+        hint: says where the columns are that left.
     """
-    shown = [_printable(column, console.width < WIDE) for column in columns]
+    is_terminal = console.width < WIDE
+    shown = [_printable(column, is_terminal) for column in columns]
     below = [printable(note) for note in notes] if any(notes) else []
+    beside = [*shown, Column(notes_title, below)] if below else shown
+    left: list[str] = []
     headings: list[str] = []
-    left_out: list[str] = []
-    if console.width < WIDE and width_of(shown, below, notes_title) > console.width:
-        shown, headings = _with_headings(shown)
-    if console.width >= WIDE or width_of(shown, below, notes_title) <= console.width:
-        shown, below = [*shown, *([Column(notes_title, below)] if below else [])], []
+    if not is_terminal or width_of(beside) <= console.width:
+        shown, below = beside, []
     else:
-        shown, left_out = _fitting(shown, console.width)
-        shown, below = _with_room(shown, below, console.width)
+        shown, headings = _with_headings(shown)
+        shown, below, left = _fitting(shown, below, console.width)
     _print_rows(console, shown, headings, below)
-    if left_out:
-        for line in _wrapped(f"the terminal is too narrow for: {', '.join(left_out)} ({hint})", console.width, ""):
-            _print_line(console, line, "dim")
+    if left:
+        text = f"the terminal is too narrow for: {', '.join(left)} ({hint})"
+        print_lines(console, *textwrap.wrap(text, console.width, **WHOLE_WORDS), style="dim")
 
 
-def _in_one_line(title: str) -> str:
-    return title.replace("\n", " ")
+def width_of(columns: Sequence[Column]) -> int:
+    """Return the cells of the terminal that columns take side by side."""
+    return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
 
 
 def _printable(column: Column, is_terminal: bool) -> Column:
-    title = "\n".join(map(printable, column.title.split("\n")))
-    title = title if is_terminal else _in_one_line(title)
+    lines = list(map(printable, column.title.split("\n")))
+    title = ("\n" if is_terminal else " ").join(lines)
     return replace(column, title=title, cells=[printable(cell) for cell in column.cells])
 
 
-def width_of(columns: Sequence[Column], notes: Sequence[str] = (), title: str = "") -> int:
-    """Return the cells of the terminal that columns take side by side, notes with a title behind them if any."""
-    shown = [*columns, Column(title, notes)] if notes else columns
-    return sum(column.width for column in shown) + len(GAP) * (len(shown) - 1)
-
-
 def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
-    """Return the columns that stay, and for each row the heading above it, empty where it is that of the row before.
+    """Return the columns that stay, and for each row the heading above it, empty if it is that of the row before.
 
     Rows that share no heading keep their cells: a line more for each row would tell less.
     """
-    keys = list(zip(*(column.cells for column in columns if column.heads), strict=True))
-    starts = [row == 0 or key != keys[row - 1] for row, key in enumerate(keys)]
-    if 2 * sum(starts) > max(len(starts), 2):
+    keys = [" ".join(cells) for cells in zip(*(column.cells for column in columns if column.heads), strict=True)]
+    headings = [key if row == 0 or key != keys[row - 1] else "" for row, key in enumerate(keys)]
+    if 2 * sum(map(bool, headings)) > max(len(headings), 2):
         return list(columns), []
-    headings = [" ".join(key) if is_start else "" for key, is_start in zip(keys, starts, strict=True)]
-    return [column for column in columns if not column.heads], headings
+    return [column for column in columns if not column.heads or not keys], headings
 
 
-def _fitting(columns: Sequence[Column], width: int) -> tuple[list[Column], list[str]]:
-    """Return the columns that stay, and the titles of those that leave, from left to right."""
+def _fitting(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str], list[str]]:
+    """Return the columns that stay, the notes with the cells of those that go below, the titles of those that leave."""
     staying = list(columns)
-    for leaving in sorted((column for column in columns if column.leaves), key=lambda column: column.leaves):
-        if width_of(staying) <= width:
-            break
-        staying.remove(leaving)
-    return staying, [_in_one_line(column.title) for column in columns if column not in staying]
-
-
-def _with_room(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str]]:
-    """Return the columns for which there is room, and the notes with the cells of those that had to go below."""
-    staying = list(columns)
-    for turn in sorted({column.goes_below for column in columns} - {0}):
-        if width_of(staying) <= width:
-            break
-        staying = [column for column in staying if column.goes_below != turn]
-    going = [column for column in columns if column not in staying]
+    turns = sorted((each for each in columns if each.leaves), key=lambda each: each.leaves)
+    turns += sorted((each for each in columns if each.goes_below), key=lambda each: each.goes_below)
+    for column in turns:
+        if width_of(staying) > width:
+            staying.remove(column)
+    going = [(column.title.replace("\n", " "), column) for column in columns if column not in staying]
     texts = []
     for row, note in enumerate(notes or [""] * len(columns[0].cells)):
-        named = [
-            f"{_in_one_line(column.title)} {column.cells[row]}" for column in going if column.cells[row] not in NOTHING
-        ]
-        texts.append("; ".join([*named, *([note] if note else [])]))
-    return staying, texts
+        cells = [(title, column.cells[row]) for title, column in going if not column.leaves]
+        words = [f"{title} {cell}" for title, cell in cells if cell not in NOTHING]
+        texts.append("; ".join([*words, note] if note else words))
+    return staying, texts, [title for title, column in going if column.leaves]
 
 
 def _print_rows(console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]) -> None:
     from rich.text import Text
 
-    widths = [column.width for column in columns]
     titles = [column.title.split("\n") for column in columns]
     for place in range(-max(map(len, titles)), 0):  # the last line of each title stands above its cells
         words = [title[place] if len(title) >= -place else "" for title in titles]
-        _print_line(console, _line(words, columns, widths), "bold")
+        print_lines(console, GAP.join(map(_padded, words, columns)).rstrip(), style="bold")
     if console.width < WIDE:
-        _print_line(console, "─" * width_of(columns))
-    for row, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        print_lines(console, "─" * width_of(columns))
+    for row in range(len(columns[0].cells)):
         if headings and headings[row]:
-            _print_line(console, headings[row], "bold")
-        text = Text(_line(cells, columns, widths))
+            print_lines(console, headings[row], style="bold")
+        text = Text(GAP.join(_padded(column.cells[row], column) for column in columns).rstrip())
         start = 0
-        for column, width in zip(columns, widths, strict=True):
+        for column in columns:
             if column.styles:
-                text.stylize(column.styles[row], start, start + width)
-            start += width + len(GAP)
+                text.stylize(column.styles[row], start, start + column.width)
+            start += column.width + len(GAP)
         console.print(text, soft_wrap=True)
-        for line in _wrapped(notes[row], console.width) if notes else ():
-            _print_line(console, line, "dim")
+        for line in textwrap.wrap(notes[row], console.width - len(INDENT), **WHOLE_WORDS) if notes else ():
+            print_lines(console, INDENT + line, style="dim")
 
 
-def _line(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
+def _padded(cell: str, column: Column) -> str:
     from rich.cells import cell_len
 
-    parts = []
-    for cell, column, width in zip(cells, columns, widths, strict=True):
-        space = " " * (width - cell_len(cell))
-        parts.append(space + cell if column.side == "right" else cell + space)
-    return GAP.join(parts).rstrip()
+    space = " " * (column.width - cell_len(cell))
+    return space + cell if column.side == "right" else cell + space
 
 
-def _wrapped(text: str, width: int, indent: str = INDENT) -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+def print_lines(console: Console, *lines: str, style: str = "") -> None:
+    """Print lines as they are, however wide the console is."""
+    for line in lines:
+        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_line(console: Console, text: str, style: str = "") -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+# ---- the formats -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What a command prints, in each format that there is; only what a format shows is computed."""
+
+    rows: Callable[[], Sequence[Mapping[str, Any]]]
+    """Returns rows of plain values for programs, all with the same keys."""
+    columns: Iterable[str] = ()
+    """The header if there is no row."""
+    shown: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+    """Returns the rows with the columns and texts for people; None: as `rows`."""
+    titles: Iterable[str] = ()
+    """Their header if there is no row."""
+    document: Callable[[], Any] | None = None
+    """Returns what JSON holds; None: the rows."""
+    draw: Callable[[Console], object] | None = None
+    """Prints the table on a terminal."""
+    head: str = ""
+    """What stands above the table in Markdown, with a newline at the end; escaped as `escaped` does."""
+    notes: str = ""
+    """What stands below it there."""
+
+    def render(self, form: str) -> str:
+        """Return the table in one of `TABLE_FORMATS`, with a newline at the end.
+
+        Raises:
+            ValueError: the format is unknown.
+        """
+        if form not in WRITERS:
+            raise ValueError(f"unknown format '{form}'; known: {', '.join(TABLE_FORMATS)}")
+        return WRITERS[form](self)
+
+
+def _markdown(table: Table) -> str:
+    head = f"{table.head}\n" if table.head else ""
+    rows, columns = (table.rows, table.columns) if table.shown is None else (table.shown, table.titles)
+    return f"{head}{markdown_text(rows(), columns)}{table.notes}"
+
+
+WRITERS: dict[str, Callable[[Table], str]] = {
+    "table": lambda table: drawn(table.draw) if table.draw else "",
+    "json": lambda table: json_text((table.document or table.rows)()),
+    "csv": lambda table: csv_text(table.rows(), table.columns),
+    "md": _markdown,
+}
+"""What writes a table in each format: a new one is a function here, and every command that prints a table offers it."""
+
+
+def json_text(value: Any) -> str:
+    """Return a value as indented JSON in ASCII, which every terminal and every reader takes."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
+    """Return rows as CSV; an empty cell is a value that is not known. `columns` is the header if there is no row."""
+    names = list(rows[0] if rows else columns)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(printable, names))
+    writer.writerows([_cell(row[name]) for name in names] for row in rows)
+    return text.getvalue()
+
+
+def markdown_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
+    """Return rows as a Markdown table; a column without any value is left out. Arguments as of `csv_text`."""
+    names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)] if rows else list(columns)
+    lines = [names, ["---"] * len(names)]
+    for row in rows:
+        values = [row[name] for name in names]
+        lines.append([f"{value:.6g}" if isinstance(value, float) else _cell(value) for value in values])
+    return "".join(f"| {' | '.join(map(escaped, line))} |\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    """Return a value as the text of a cell: empty for None, true or false, numbers so that they read back exactly."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else printable(value)
+
+
+def escaped(text: str) -> str:
+    """Return a text that stays within its cell of a Markdown table."""
+    return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

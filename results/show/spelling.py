@@ -1,9 +1,38 @@
-"""What is typed, and what a Python call gives in its place: other spellings, near names, options as words."""
+"""What is typed, and what a Python call gives in its place: other spellings, near and removed names, words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+
+REMOVED = {
+    "tune": "list configurations in the kernel's own file with triton.autotune",
+    "new-op": "copy bench/softmax.py and pass it as --op path/to/file.py; see bench/README.md",
+    "smoke": "use `python -m bench doctor`",
+    "--counters": "run the operation under Nsight Compute: ncu python -m bench.matmul",
+    "--fill-sensitivity": "measure with --fill uniform and --fill zeros, and use `python -m results compare --force`",
+    "--metric": "results compare prints the MFU of both sides if the peak is known",
+    "--page-cache": "the file stays in the page cache; drop it before a run with: echo 1 > /proc/sys/vm/drop_caches",
+    "--panels": "draw one plot per dtype with --dtype",
+    "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
+    "--recalibrate": "python -m bench calibrate measures the ceilings again",
+    "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
+    "--theme": "python -m roofline plot latest --theme dark -o dark.png draws the saved run",
+    "--recompute": "recomputation has one name everywhere: --checkpoint",
+    "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
+    "audit --check": "keep the output of --format csv, and compare it with that of another release of Triton",
+    "audit --fp-fusion": "kernels are compiled with fusion, as Triton does by default",
+    "audit --gpu": "one GPU stands for each architecture; choose with --arch",
+    "audit --no-fp-fusion": "kernels are compiled with fusion, as Triton does by default",
+    "audit --odd-sizes": "audit your kernel with a signature without :16, "
+    "python -m kernels audit file.py:kernel --signature",
+    "audit --record": "write the figures to a file with --format csv > figures.csv",
+    "audit --quick": "python -m kernels audit without a name compiles the quick set",
+    "mps": "Apple GPUs are no longer measured; use cpu",
+    "print": "choose light or dark",
+    "pytest-benchmark": "choose json; pytest-benchmark saves its own JSON with --benchmark-json",
+}
+"""Removed commands, options and values, each with its replacement; `audit --gpu` is an option of that command alone."""
 
 
 def known_as(word: str, known: Iterable[str]) -> str:

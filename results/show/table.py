@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
-from results.show.grid import Column, print_grid
-from results.show.rows import Report
+from results.show.grid import Column, Table, escaped, print_grid, print_lines
+from results.show.rows import COLUMNS, Report, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.stats.samples import half_width, median
 from roofline.model import judged
@@ -35,11 +35,6 @@ ALWAYS = {"op", "case", "dtype", "provider", "median", "95% CI", "bound", "MBU",
 NOTHING = {ABSENT, "0", "0%"}
 """What a cell says where there is none of it."""
 
-TABLE_COLUMNS = (
-    *("op", "case", "dtype", "provider", "fill", "options", "status", "reason", "median", "95% CI"),
-    *("GFLOP/s", "GB/s", "FLOP/B", "bound", "MFU", "MBU", "% roof", "% meas", "mix", "flags"),
-)
-"""What `table_rows` returns of ops; GFLOP/s is TFLOP/s where the fastest row reaches that."""
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TOO_NOISY = 10
 """Half width of an interval, as a share of its center, above which its number says nothing."""
@@ -87,6 +82,34 @@ def format_half_width(interval: tuple[float, float] | None, center: float | None
     return f"±{format_number(100 * share, 2)}%" if share <= TOO_NOISY else "too noisy"
 
 
+def table_of_run(
+    environment: Environment,
+    records: Iterable[Record],
+    report: Report | None = None,
+    draw: Callable[[Console], object] | None = None,
+    content: Callable[[], Any] | None = None,
+) -> Table:
+    """Return a run as a table; JSON holds everything, CSV a row of plain values for each record.
+
+    Args:
+        environment: where the records were taken.
+        records: what was measured.
+        report: called with each reason why records could not be judged.
+        draw: prints it on a terminal.
+        content: returns what JSON holds, in place of the environment and all of the records.
+    """
+    records = list(records)
+    return Table(
+        rows=lambda: flat_rows(environment, records, report),
+        columns=COLUMNS,
+        shown=lambda: table_rows(environment, records, report),
+        titles=_cells([], []),
+        document=content or (lambda: document(environment, records, report)),
+        draw=draw,
+        head="".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)),
+    )
+
+
 def render_table(
     environment: Environment, records: Iterable[Record], console: Console, report: Report | None = None
 ) -> None:
@@ -100,18 +123,16 @@ def render_table(
     """
     records = list(records)
     scored = list(zip(records, judged(environment, records, report), strict=True))
-    for line in header_lines(environment, records):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, *header_lines(environment, records))
     measured = [(record, score) for record, score in scored if record.status == "ok"]
     if measured:
         _print_measured(measured, console)
     else:
-        console.print("\nno measurement was finished", markup=False, highlight=False)
+        print_lines(console, "\nno measurement was finished")
     remarks = [f"{name_of(record)}: {score['excess']}" for record, score in measured if score["excess"]]
     for causes in dict.fromkeys(score["held_back_by"] for _, score in measured if score["held_back_by"]):
         remarks.append(f"memory side or compute side: far below every ceiling, and held back by {causes}")
-    for text in dict.fromkeys(remarks):
-        console.print(printable(text), style="yellow", markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, *map(printable, dict.fromkeys(remarks)), style="yellow")
     others = [record for record in records if record.status != "ok"]
     if others:
         _print_others(others, console)
@@ -266,16 +287,20 @@ def table_rows(
     Arguments as of `render_table`.
     """
     records = list(records)
-    columns = _columns(records, judged(environment, records, report))
-    cells = {column.title: column.cells for column in columns if column.title not in ("first call", "n")}
-    first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
-    first["options"] = [", ".join(f"{name} {value}" for name, value in one.options.items()) for one in records]
-    first |= {"status": [one.status for one in records], "reason": [one.reason or "" for one in records]}
-    cells = first | cells | {"flags": [_flags(record) for record in records]}
+    cells = _cells(records, judged(environment, records, report))
     return [
         {title: "" if column[row] == ABSENT else column[row] for title, column in cells.items()}
         for row in range(len(records))
     ]
+
+
+def _cells(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[str]]:
+    cells = {column.title: column.cells for column in _columns(records, scores)}
+    first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
+    first["options"] = [", ".join(f"{name} {value}" for name, value in one.options.items()) for one in records]
+    first |= {"status": [one.status for one in records], "reason": [one.reason or "" for one in records]}
+    rest = {title: texts for title, texts in cells.items() if title not in ("first call", "n")}
+    return first | rest | {"flags": list(map(_flags, records))}
 
 
 def _lost_to_host(record: Record) -> str:
@@ -339,7 +364,7 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
         if count > MOST_ALIKE:
             ops = dict.fromkeys(one.op for one in records if (one.status, one.reason) == (status, reason))
             text = f"{status}: {count} rows ({', '.join(ops)}): {reason or ABSENT}"
-            console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+            print_lines(console, printable(text))
 
 
 def _print_alone(records: Sequence[Record], console: Console) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from results.show import removed
-from results.show.spelling import did_you_mean
+from results.show.spelling import REMOVED, did_you_mean
 from results.store.runfile import reason_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ OK, WRONG_RESULT, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes, the same for all commands; 130 is 128 and the number of SIGINT, as shells report it."""
 
 TABLE_FORMATS = ("table", "json", "csv", "md")
-"""What `--format` takes: the keys of `results.show.export.WRITERS`, which takes longer to import."""
+"""What `--format` takes: the keys of `results.show.grid.WRITERS`, which takes longer to import."""
 
 WIDE = 400
 """Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
@@ -151,9 +150,10 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-            gone = removed.OPTIONS | (removed.AUDIT_OPTIONS if self.prog.endswith(" audit") else {})
-            if replaced := [word for word in options if word in gone]:
-                self.error(f"{replaced[0]} was removed: {gone[replaced[0]]}")
+            command = self.prog.rpartition(" ")[2]
+            for word in options:
+                if replacement := REMOVED.get(word) or REMOVED.get(f"{command} {word}"):
+                    self.error(f"{word} was removed: {replacement}")
             known = [word for word in self._option_string_actions if word.startswith("--")]
             hints = [did_you_mean(word, known, 1) for word in options]
             self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
@@ -161,10 +161,9 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Name the replacement of a removed command or value; argparse lists the choices for all others."""
-        is_command = isinstance(action, argparse._SubParsersAction)
-        known = removed.COMMANDS if is_command else removed.VALUES
-        if action.choices is not None and value not in action.choices and value in known:
-            raise argparse.ArgumentError(None if is_command else action, f"'{value}' was removed: {known[value]}")
+        if action.choices is not None and value not in action.choices and value in REMOVED:
+            named = None if isinstance(action, argparse._SubParsersAction) else action
+            raise argparse.ArgumentError(named, f"'{value}' was removed: {REMOVED[value]}")
         super()._check_value(action, value)
 
     def format_help(self) -> str:

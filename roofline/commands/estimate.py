@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.show.picture import add_theme
 from results.show.terminal import OutputError, Parser, fail, print_out
-from results.show.theme import add_theme
 from results.store.runfile import StoreError
 from roofline.estimate import QUESTIONS
 
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answered(args: argparse.Namespace) -> str:
-    from results.show.export import Table
+    from results.show.grid import Table
     from roofline import estimate
     from roofline.estimate.question import parameters
     from roofline.estimate.show import print_answer
@@ -132,7 +132,7 @@ def _answered(args: argparse.Namespace) -> str:
 
 
 def _swept(words: Sequence[str]) -> str:
-    from results.show.export import Table
+    from results.show.grid import Table
     from results.show.picture import check_picture, save_picture
     from roofline.accounting.config.config import ConfigError
     from roofline.estimate.show import print_rows

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from results.show.export import Table
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, Table, print_grid
 from results.show.terminal import TABLE_FORMATS, WIDE, OutputError, fail, print_out
 from roofline.gpu_table import UnknownGpuError, clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
 from roofline.machine import Machine

@@ -29,7 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table; return the exit code, 2 where it cannot be printed."""
-    from results.show.export import Table
+    from results.show.grid import Table
 
     document = load_notes()
     claims = document["claims"]

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.compare.selection import Selection, Wanted, add_latest, latest_of
 from results.record import Environment, Record
-from results.show.picture import check_picture, save_picture
+from results.show.picture import THEMES, add_theme, check_picture, save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
-from results.show.theme import THEMES, add_theme
 from results.store.runs import Run, StoreError
 from roofline.gpu_table import UnknownGpuError, find_gpu
 from roofline.machine import CeilingError, Machine

@@ -8,8 +8,7 @@ from inspect import Parameter as Bound
 from inspect import signature
 from typing import Any, NamedTuple, ParamSpec, cast, get_args, get_type_hints
 
-from results.show.removed import OPTIONS as REMOVED
-from results.show.spelling import did_you_mean
+from results.show.spelling import REMOVED, did_you_mean
 from roofline.accounting.config.config import ConfigError
 from roofline.estimate.answer import Answer
 from roofline.estimate.values import OneOf, SomeOf, exact, extents, names, positive, product_shape, share, text, whole

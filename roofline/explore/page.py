@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from results.show.export import csv_text
+from results.show.grid import csv_text
 from results.show.spelling import words_of
 from results.show.terminal import OutputError
 from results.store.runs import StoreError

@@ -16,9 +16,9 @@ from results.show.picture import (
     own_style,
     plain,
     series_color,
+    tone,
     write_head,
 )
-from results.show.theme import tone
 from roofline.estimate.answer import duration
 from roofline.picture.style import significant, tick
 

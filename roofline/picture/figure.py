@@ -31,10 +31,10 @@ from results.show.picture import (
     own_style,
     plain,
     save_picture,
+    tone,
     write_caption,
     write_head,
 )
-from results.show.theme import tone
 from roofline.picture.scene import (
     WIDEST_DECADES,
     Point,

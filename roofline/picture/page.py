@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from results.record import Environment, Record
+from results.show.picture import on_dark
 from results.show.table import describe, table_rows
 from results.show.terminal import one_line
-from results.show.theme import on_dark
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from roofline.picture.interactive import modules_figure, roofline_figure
 from roofline.picture.scene import Scene, caption, title_lines

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 
-from results.show.picture import SERIES_COLORS
+from results.show.picture import SERIES_COLORS, contrast_to_white, is_dark, tone
 from results.show.terminal import one_line
-from results.show.theme import contrast_to_white, is_dark, tone
 
 DTYPE_COLORS = {
     "fp64": "#000000",

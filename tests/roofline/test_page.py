@@ -16,7 +16,7 @@ from run_scenes import RUNS, decoding, one, profiled, versions
 
 from results.compare.selection import EVERYTHING, load
 from results.record import Environment, Record
-from results.show.theme import contrast_to_white, on_dark
+from results.show.picture import contrast_to_white, on_dark
 from roofline.__main__ import main
 from roofline.machine import Machine
 from roofline.picture import page

@@ -30,8 +30,7 @@ from plot_scenes import (
 
 import roofline
 from results.record import Record
-from results.show.picture import save_picture
-from results.show.theme import THEMES, contrast_to_white
+from results.show.picture import THEMES, contrast_to_white, save_picture
 from results.store.runs import StoreError
 from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline

@@ -13,8 +13,7 @@ from matplotlib.colors import to_hex, to_rgb
 from plot_scenes import CPU, draw, ends, flats, last_line, machine, markers, matmul, on, roofs, spots, words
 from run_scenes import RUNS
 
-from results.show.picture import SERIES_COLORS, plain
-from results.show.theme import contrast_to_white, on_dark
+from results.show.picture import SERIES_COLORS, contrast_to_white, on_dark, plain
 from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import build_scene

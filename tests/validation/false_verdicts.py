@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional
 
 import bench
-from results.show.export import markdown_text
+from results.show.grid import markdown_text
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.samples import median
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from results.compare.comparison import compare
 from results.compare.selection import load
 from results.compare.sides import CompareOptions
-from results.show.export import markdown_text
+from results.show.grid import markdown_text
 from results.stats.comparison import FASTER, SLOWER
 
 ROWS = ("bench.matmul", "--dtype", "bf16,fp32", "--shape", "256,512,1024")

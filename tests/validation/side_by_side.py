@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.utils.benchmark import Timer
 
 import bench
-from results.show.export import markdown_text
+from results.show.grid import markdown_text
 from results.stats.samples import median
 
 OPS = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +71,7 @@ class Verdicts(Notebook):
 
     def __repr__(self) -> str:
         """Return the table of the command."""
-        return as_text(self.compared, "table", "slower", sys.stdout)
+        return as_text(self.compared, "table", "slower")
 
 
 def compare(

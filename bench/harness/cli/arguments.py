@@ -15,8 +15,7 @@ from typing import Any
 from bench.harness.data.inputs import FILLS
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op_file import OpFileError, command_of, own_families, own_file
-from results.show import removed
-from results.show.spelling import did_you_mean, known_as
+from results.show.spelling import REMOVED, did_you_mean, known_as
 from results.show.terminal import TABLE_FORMATS, Parser
 from roofline.work import DTYPE_BITS, dtype_named
 
@@ -82,7 +81,7 @@ def number(least: float, most: float, what: str, kind: type = float) -> Callable
 def device_name(text: str) -> str:
     """Return a device's name in torch's spelling."""
     if text == "mps":
-        raise argparse.ArgumentTypeError(f"'mps' was removed: {removed.VALUES['mps']}")
+        raise argparse.ArgumentTypeError(f"'mps' was removed: {REMOVED['mps']}")
     if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", text):
         raise argparse.ArgumentTypeError(f"unknown device '{text}'; write cpu, cuda or cuda:N")
     return text

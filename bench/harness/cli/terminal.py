@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from results.record import Environment, Record
-from results.show.export import table_of_run
-from results.show.table import name_of, render_table
+from results.show.table import name_of, render_table, table_of_run
 from results.show.terminal import OutputError, print_out, printable, say
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def print_run(
     Args:
         environment: of the run.
         records: what was measured.
-        output_format: `table`, or another of `results.show.export.TABLE_FORMATS`.
+        output_format: `table`, or another of `results.show.terminal.TABLE_FORMATS`.
         baseline: provider that a table sets the others against.
         saved: where the run is kept.
         render: prints the table in place of that of ops.

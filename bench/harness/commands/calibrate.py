@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.cli.terminal import print_path
 from bench.harness.op import Op
-from results.show.export import Table
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, Table, print_grid
 from results.show.table import ABSENT, format_rate, format_time, header_lines
 from results.show.terminal import INTERRUPTED, print_out, printable
 

@@ -22,7 +22,7 @@ from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers, load, numerics
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import Settling, limits_of, no_garbage_collection, settle
-from results.show.export import json_text
+from results.show.grid import json_text
 from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.stats.comparison import SAME

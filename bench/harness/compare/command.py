@@ -216,7 +216,7 @@ def show(run: Run) -> int:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
     try:
         if compared.rows or args.format == "json":
-            print_out(as_text(compared, args.format, args.fail_on, sys.stdout, exit_code=code))
+            print_out(as_text(compared, args.format, args.fail_on, exit_code=code))
     except OSError as error:
         raise OutputError(f"cannot write the output: {error.strerror}") from None
     if run.writer is not None:
