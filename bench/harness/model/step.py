@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
-import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.harness.cli.once import share_s
@@ -81,9 +82,7 @@ class PhaseClock:
 
     def __init__(self, is_gpu: bool) -> None:
         self._is_gpu = is_gpu
-        self._steps: list[list[tuple[str, Any]]] = []
-        self.phase = ""
-        """The current phase; empty between steps."""
+        self._steps: list[list[tuple[str, Any]]] = [[]]
 
     def enter(self, phase: str) -> None:
         """End the current phase and start another; an empty name ends the step."""
@@ -91,15 +90,16 @@ class PhaseClock:
         if self._is_gpu:
             now = torch.cuda.Event(enable_timing=True)
             now.record()
-        if not self.phase:
-            self._steps.append([])
-        self.phase = phase
         self._steps[-1].append((phase, now))
+        if not phase:
+            self._steps.append([])
+        with record_function(phase):  # marks the phase for `_peak_on_cpu`
+            pass
 
     def medians_s(self, steps: int) -> dict[str, float]:
         """Return the median seconds of each phase in the last `steps` steps, micro-batches added up."""
         spent: dict[str, list[float]] = {phase: [0.0] * steps for phase in PHASES}
-        for index, marks in enumerate(self._steps[-steps:]):
+        for index, marks in enumerate(self._steps[-steps - 1 : -1]):
             for (phase, start), (_, stop) in pairwise(marks):
                 spent[phase][index] += start.elapsed_time(stop) / 1e3 if self._is_gpu else stop - start
         return {phase: median(seconds) for phase, seconds in spent.items()}
@@ -191,7 +191,7 @@ def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
         memory_bytes=memory,
         counted_flops=sum(counted.values()),
         counted_flops_by_operation=counted,
-        notes=tuple(explanations(step, memory)),
+        notes=tuple(explanations(step)),
     )
 
 
@@ -339,74 +339,28 @@ def counted_flops(plan: StepPlan) -> dict[str, int]:
     return {str(operation): plan.micro_batches * int(flops) for operation, flops in counts.items()}
 
 
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the storages that operations return within this context, until nothing refers to them.
-
-    What a kernel allocates for itself while it runs is not seen. `resident` are tensors that exist before and do not
-    count. `peak` is the maximum and `phase` the step's phase when it was reached.
-
-    The seed and the offset that fused attention returns, also without dropout, do not count: 16 or 24 bytes a layer,
-    by kernel and version of torch, some of them in host memory.
-
-    Source: torch 2.11, `torch/_meta_registrations.py`, `_scaled_dot_product_*_attention`.
-    """
-
-    def __init__(self, resident: Iterable[Tensor], clock: PhaseClock) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._seen: dict[Any, int] = {}
-        self._resident, self._clock = set(_storages(resident)), clock
-        self.total = self.peak = 0
-        self.phase = ""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, Tensor):
-                self._count(value)
-        return result
-
-    def _count(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        is_random_state = tensor.dtype in (torch.int64, torch.uint64) and tensor.numel() <= 2
-        reference = weakref.ref(storage, self._forget)
-        if is_random_state or storage.data_ptr() in self._resident or reference in self._seen:
-            return
-        self._seen[reference] = storage.nbytes()
-        self.total += storage.nbytes()
-        if self.total > self.peak:
-            self.peak, self.phase = self.total, self._clock.phase
-
-    def _forget(self, reference: Any) -> None:
-        self.total -= self._seen.pop(reference, 0)
-
-
-def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Return the bytes of each storage by its address."""
-    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.numel()}
-
-
 def memory_report(step: TrainingStep) -> dict[str, Any]:
     """Return the bytes of a step as estimated and as measured, and the error in per cent of the measurement.
 
     Measured are the bytes that stay from step to step by component (the optimizer's state must exist already), the peak
-    of a step (`total`), and its phase. The peak is the one of the storages that operations return; on a GPU
-    `allocator_peak` is the peak of torch's allocator in a separate step, because a step whose tensors are counted may
-    hold more: torch then adds some gradients into new tensors, which it adds in place otherwise. What is not measured
-    is None, as the peak of a compiled step, which is not seen operation by operation.
+    of a step (`total`) by torch's allocator, and on a CPU its phase. What is not measured is None. A GPU's allocator
+    rounds each tensor up to 512 bytes; `allocator_peak` has the workspaces of libraries in it, too.
     """
     device, state, memory = step.device, step.state_tensors(), step_memory(step.plan)
     estimated = memory.sizes()
     measured: dict[str, Any] = dict.fromkeys((*estimated, "phase", "allocator_peak"))
-    measured |= {name: sum(_storages(tensors).values()) for name, tensors in state.items()}
-    held = sum(measured[name] for name in state)
+    for name, tensors in state.items():
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        measured[name] = sum(storages.values())
     if device.is_gpu:
+        before = torch.cuda.memory_allocated(device.torch_name)
         torch.cuda.reset_peak_memory_stats(device.torch_name)
         step()
         measured["allocator_peak"] = int(torch.cuda.max_memory_allocated(device.torch_name))
-    if not step.is_compiled:
-        with LiveBytes([tensor for tensors in state.values() for tensor in tensors], step.clock) as live:
-            step()
-        measured |= {"total": held + live.peak, "phase": live.phase}
+        above = measured["allocator_peak"] - before
+    else:
+        above, measured["phase"] = _peak_on_cpu(step)
+    measured["total"] = sum(measured[name] for name in state) + above
     errors: dict[str, float | None] = dict.fromkeys(estimated)
     for name, size in estimated.items():
         counted = measured[name]
@@ -415,16 +369,41 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
     return {"estimated": estimated | {"moment": memory.moment.name}, "measured": measured, "error_pct": errors}
 
 
-def explanations(step: TrainingStep, memory: Mapping[str, Any]) -> list[str]:
+def _peak_on_cpu(step: TrainingStep) -> tuple[int, str]:
+    """Return the most bytes that a step holds above those that it starts with, and the phase in which it holds them."""
+    with _without_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        step()
+    assert profiled.profiler is not None
+    now = most = 0
+    phase = reached = ""
+    for event in sorted(profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() in PHASES:
+            phase = event.name()
+        elif event.name() == "[memory]":
+            now += event.nbytes()
+            if now > most:
+                most, reached = now, phase
+    return most, reached
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Discard what torch 2.13 writes to stderr when a profiler starts and stops."""
+    stderr = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+def explanations(step: TrainingStep) -> list[str]:
     """Return a sentence for each thing that makes measurement and estimate differ."""
     notes = ["not counted as FLOPs: norms, activations, softmax, rotations, the loss, the optimizer, embedding rows"]
     if step.is_compiled:
-        notes.append("torch-compile fuses operations and computes some again: its peak is not counted")
-    if memory["estimated"]["moment"] == "embedding" and memory["error_pct"]["total"]:
-        notes.append(
-            "most is held with the gradients of a tied embedding: while tensors are counted, torch does not add them "
-            "up in place under autocast, and a third one is counted that is not there otherwise"
-        )
+        notes.append("torch-compile fuses operations and computes some again, which the estimate leaves out")
     if step.device.is_gpu:
-        notes.append("'allocator peak' is rounded up to 512 bytes a tensor and has the workspaces of libraries in it")
+        notes.append("the peak has 512 bytes a tensor rounded up, 'allocator peak' the workspaces of libraries too")
     return notes
