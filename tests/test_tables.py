@@ -37,7 +37,6 @@ def test_the_gpus(screens, monkeypatch):
     monkeypatch.setattr(gpus, "load_gpus", lambda: few)
     screens.check("gpus", lambda: roofline(["gpus"]))
     screens.check("gpus-page", lambda: roofline(["gpus", "t4"]))
-    screens.check("gpus-side-by-side", lambda: roofline(["gpus", *few]))
 
 
 def test_an_estimate(screens):

@@ -25,7 +25,7 @@ SHOWN_DTYPES = {
 }
 """Columns of a table by label; both fp8 formats have the same peak."""
 
-LEAVING = ("int8", "fp64", "nvfp4", "tf32", "fp32", "fp16", "L2 MiB", "fp8")
+LEAVING = ("int8", "fp64", "nvfp4", "tf32", "fp32", "W", "L2 MiB", "fp16", "fp8", "GiB")
 """Columns that a narrow terminal leaves out, in this order."""
 
 DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
@@ -61,7 +61,7 @@ MARKS = "-: no hardware path; ?: not known."
 EXAMPLES = """examples:
   python -m roofline gpus                      every GPU, one line each
   python -m roofline gpus h100-sxm             everything known of one, with sources
-  python -m roofline gpus h100-sxm h200-sxm    side by side
+  python -m roofline gpus h100-sxm h200-sxm    these alone
   python -m roofline gpus --format json        for programs, in SI units
 """
 
@@ -73,21 +73,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several side by side")
+    parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several: a line each")
     parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="default: %(default)s")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the GPUs asked for; return the exit code, 2 for an unknown GPU or an unwritable output."""
-    draw = {0: _print_overview, 1: _print_page}.get(len(set(args.slugs)), _print_side_by_side)
     try:
         gpus = [find_gpu(slug) for slug in dict.fromkeys(args.slugs)] or list(load_gpus().values())
         table = Table(
             rows=lambda: [_flat_row(gpu) for gpu in gpus],
             shown=lambda: [_cells(gpu) for gpu in gpus],
             document=lambda: [gpu_row(gpu) for gpu in gpus],
-            draw=lambda console: draw(console, gpus),
+            draw=lambda console: (
+                _print_page(console, *gpus) if len(set(args.slugs)) == 1 else _print_overview(console, gpus)
+            ),
             notes=f"\n{DENSE} {MARKS}\n",
         )
         print_out(table.render(args.format))
@@ -152,7 +153,9 @@ def _cells(gpu: Machine) -> dict[str, str]:
         "GPU": gpu.slug,
         **{label: _peak_text(gpu, dtype) for label, dtype in SHOWN_DTYPES.items()},
         "GB/s": facts["memory bandwidth GB/s"],
+        "GiB": facts["memory GiB"],
         "L2 MiB": facts["L2 MiB"],
+        "W": facts["TDP W"],
         "ridge": f"{_ridge_text(gpu, headline)} {headline}",
     }
 
@@ -197,35 +200,7 @@ def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     )
 
 
-def _print_side_by_side(console: Console, gpus: Sequence[Machine]) -> None:
-    pages = [_page(gpu) for gpu in gpus]
-    labels = [label for label in pages[0] if any(page[label] for page in pages)]
-    columns = [Column("fact", labels)]
-    for index, (gpu, page) in enumerate(zip(gpus, pages, strict=True)):
-        leaves = len(gpus) - index if index else 0
-        columns.append(Column(gpu.slug, [page[label] for label in labels], "right", leaves))
-    print_grid(console, columns, hint="--format json has all")
-    meaning = "A word in brackets says how a value is known, if no source simply states it."
-    _print_text(console, "", f"{DENSE} {MARKS}", meaning)
-
-
-def _page(gpu: Machine) -> dict[str, str]:
-    """Return the texts of a GPU by label, each with the word for how it is known if no source states it."""
-    rows = []
-    for label, dtype in SHOWN_DTYPES.items():
-        key = peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
-        unit = "TOP/s" if label == "int8" else "TFLOP/s"
-        rows.append((f"{label} {unit}", _peak_text(gpu, dtype), gpu.kinds.get(key or "", "")))
-    rows += [(f"ridge {label} FLOP/byte", _ridge_text(gpu, dtype), "") for label, dtype in SHOWN_DTYPES.items()]
-    texts = {}
-    for label, text, kind in (*rows, *_fact_rows(gpu)):
-        word = kind.partition(":")[0]
-        texts[label] = text if word in ("", "stated", "datasheet") else f"{text} ({word})"
-    return texts
-
-
-def _print_page(console: Console, gpus: Sequence[Machine]) -> None:
-    (gpu,) = gpus
+def _print_page(console: Console, gpu: Machine) -> None:
     names = ", ".join(f'"{name}"' for name in gpu.driver_names) or "not known"
     kind = f" ({gpu.kinds['driver_names']})" if "driver_names" in gpu.kinds else ""
     _print_text(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
