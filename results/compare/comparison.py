@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from results.compare.earlier import RunSpreads, between_visits, of_same_code
+from results.compare.earlier import ComparedRecords, Repeated, SavedRuns, compare_apart
 from results.compare.flags import BIMODAL, flags_of, with_flags
 from results.compare.sides import (
     VERSION,
@@ -27,7 +27,7 @@ from results.compare.sides import (
     match,
     source_words,
 )
-from results.compare.turns import Pair, compare_turns, cycles_ratio, side_by_side, turns_of, windows
+from results.compare.turns import Pair, compare_turns, cycles_ratio, side_by_side, turns_of
 from results.record import Environment, Record
 from results.stats.comparison import (
     DEFAULT_MARGIN,
@@ -39,8 +39,8 @@ from results.stats.comparison import (
     verdict_of,
     with_holm,
 )
-from results.stats.spread import GIVEN, Spread, given_spread, widest
-from results.stats.verdict import compare_sides, side_of, times_longer
+from results.stats.spread import GIVEN, Spread, widest
+from results.stats.verdict import times_longer
 from results.store.runfile import Run
 from roofline.model import judged
 
@@ -212,28 +212,24 @@ def compared_of(
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     matching = match(baseline, candidate, not request.by_provider, request.force)
     labels = labels_of(first, other, request, name)
-    learned = between_visits if is_one_run else RunSpreads([first, other, *earlier] if drift is None else []).between
-    # Only records of one run can have been interleaved.
-    turns = [side_by_side(pair.baseline, pair.candidate) if is_one_run else None for pair in matching.pairs]
-    used, results = [], []
-    for pair, shared in zip(matching.pairs, turns, strict=True):
-        if shared:
-            results.append(_of_turns(shared, request.margin))
-            continue
-        used.append(learned(pair.baseline, pair.candidate) if drift is None else given_spread(drift))
-        sides = side_of(windows(pair.baseline)), side_of(windows(pair.candidate))
-        result = compare_sides(*sides, request.margin, used[-1])
-        result = with_flags(result, pair.baseline, pair.candidate, is_paired=False)
-        environments = (first.environment, other.environment)
-        results.append(of_same_code(result, pair.baseline[0], pair.candidate[0], environments))
-    rows = tuple(
-        _row(pair, shared, (first, other), labels, result)
-        for pair, shared, result in zip(matching.pairs, turns, with_holm(results), strict=True)
-    )
-    notes += [*matching.notes, *_repeats(matching.pairs), *_spread_notes(used)]
+    environments = first.environment, other.environment
+    saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
+    rows, apart = [], []
+    for pair in matching.pairs:
+        # Only records of one run can have been interleaved.
+        turns = side_by_side(pair.baseline, pair.candidate) if is_one_run else None
+        if turns:
+            found = ComparedRecords(_of_turns(turns, request.margin), Repeated([turns[0]]), Repeated([turns[1]]))
+        else:
+            found = compare_apart(pair[1:], environments, request.margin, saved, drift)
+            apart.append(found)
+        rows.append(_row(pair.key, turns, found, environments, labels))
+    results = with_holm([row.compared for row in rows])
+    rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
+    used = [found.spread for found in apart]
+    notes += [*matching.notes, *_repeats(matching.pairs), *_runs_notes(apart), *_spread_notes(used)]
     unmatched = (*matching.unmatched, *_no_versions(other, request))
-    environments = (first.environment, other.environment)
-    return Compared(*labels, environments, request, rows, unmatched, tuple(notes), widest(used))
+    return Compared(*labels, environments, request, tuple(rows), unmatched, tuple(notes), widest(used))
 
 
 def compare_live(environment: Environment, records: Iterable[Record], baseline: str, margin: float) -> Compared:
@@ -267,17 +263,19 @@ def _of_turns(pair: Pair, margin: float) -> Comparison:
 
 
 def _row(
-    pair: MatchedPair, turns: Pair | None, runs: tuple[Run, Run], labels: tuple[str, str], compared: Comparison
+    key: RowKey,
+    turns: Pair | None,
+    found: ComparedRecords,
+    environments: tuple[Environment, Environment],
+    labels: tuple[str, str],
 ) -> ComparedRow:
-    records = ([turns[0]], [turns[1]]) if turns else (pair.baseline, pair.candidate)
-    if pair.key.provider is None:
+    compared, records = found.compared, (found.baseline.records, found.candidate.records)
+    if key.provider is None:
         labels = records[0][0].provider, records[1][0].provider
-    baseline, candidate = (
-        Side(label, side, run.environment) for label, side, run in zip(labels, records, runs, strict=True)
-    )
+    baseline, candidate = (Side(*side) for side in zip(labels, records, environments, strict=True))
     before, after = (_clock_hz(side) for side in records)
     in_cycles = cycles_ratio(turns) if turns else compared.ratio * after / before if before and after else None
-    return ComparedRow(pair.key, baseline, candidate, compared, turns is not None, in_cycles)
+    return ComparedRow(key, baseline, candidate, compared, turns is not None, in_cycles)
 
 
 def _clock_hz(side: Sequence[Record]) -> float | None:
@@ -302,6 +300,16 @@ def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
         shown = f"±{shares[0]:.2g} %" if len(shares) == 1 else f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
     sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
     return [f"measurements of the same code differ by {shown} on this machine, learned from {sources}"]
+
+
+def _runs_notes(apart: Sequence[ComparedRecords]) -> list[str]:
+    counts = [(row.baseline.runs, row.candidate.runs) for row in apart if row.baseline.runs + row.candidate.runs > 2]
+    if not counts:
+        return []
+    before, after = map(max, zip(*counts, strict=True))
+    rows = f"{len(counts)} row{'s' * (len(counts) != 1)}"
+    runs = f"up to {before} of the baseline's and {after} of the candidate's"
+    return [f"{rows} compared by the means over all undisturbed runs of the same code: {runs}"]
 
 
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:

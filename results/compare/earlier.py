@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean
+from typing import NamedTuple
 
-from results.compare.flags import DISTURBED
+from results.compare.flags import DISTURBED, with_flags
 from results.compare.sides import RowKey, is_users, revision_text
 from results.compare.turns import windows
 from results.record import DEFINITION_PREFIX, Environment, Record
 from results.stats.comparison import FASTER, SLOWER, Comparison
 from results.stats.samples import median
-from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
+from results.stats.spread import Repeats, RowSpreads, Spread, given_spread, spread_of_visits, widest
+from results.stats.verdict import compare_sides, side_of
 from results.store.runfile import Run, RunFileError, load_run, read_head
 
 MAX_RUNS = 40
@@ -51,15 +53,10 @@ def is_code_known(record: Record, environment: Environment) -> bool:
     return bool(record.source_sha256 or ((record.op_sha256 or is_clean) and record.provider.startswith("torch")))
 
 
-def of_same_code(
-    compared: Comparison, before: Record, after: Record, environments: tuple[Environment, Environment]
-) -> Comparison:
-    """Return a comparison without FASTER or SLOWER if both records measured the same code: the machine changed."""
-    sides = list(zip((before, after), environments, strict=True))
-    is_same = len({code_of(*side) for side in sides}) == 1 and all(is_code_known(*side) for side in sides)
-    if not is_same or compared.verdict not in (FASTER, SLOWER):
-        return compared
-    return compared.unsure(", but the code is the same: the machine changed")
+def is_same_code(sides: Sequence[tuple[Sequence[Record], Environment]]) -> bool:
+    """Return whether all sides measured the same code, as far as that is known."""
+    firsts = [(records[0], environment) for records, environment in sides]
+    return len({code_of(*side) for side in firsts}) == 1 and all(is_code_known(*side) for side in firsts)
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
@@ -77,36 +74,103 @@ def runs_beside(runs: Sequence[Run]) -> list[Run]:
     return found
 
 
-class RunSpreads:
-    """Spreads between runs of one machine, learned from the rows that measured the same code in several runs."""
+class Repeated(NamedTuple):
+    """The records of a row in one run or several, all of the same code."""
+
+    records: Sequence[Record]
+    runs: int = 1
+
+
+class ComparedRecords(NamedTuple):
+    """A comparison of one row, and the records that it is of."""
+
+    compared: Comparison
+    baseline: Repeated
+    candidate: Repeated
+    spread: Spread | None = None
+    """Between measurements that were not interleaved, as the interval allows for it; None if unknown."""
+
+
+def compare_apart(
+    records: Sequence[Sequence[Record]],
+    environments: Sequence[Environment],
+    margin: float,
+    saved: SavedRuns | None,
+    drift: float | None = None,
+) -> ComparedRecords:
+    """Compare a row of one run with that of another; different code by the means over all saved runs of either.
+
+    Args:
+        records: of the row in the baseline's run, and in the candidate's.
+        environments: of the two runs.
+        margin: change of the time, as a fraction, that does not matter.
+        saved: runs of the machine; None: both rows are of one run, and its visits show the spread.
+        drift: how much the machine may have changed, as a fraction; None: learned from repeats.
+    """
+    rows = list(zip(records, environments, strict=True))
+    is_same = is_same_code(rows)
+    baseline, candidate = (Repeated(row[0]) if is_same or saved is None else saved.repeated(*row) for row in rows)
+    if drift is None:
+        spread = saved.between(baseline, candidate) if saved else between_visits(baseline.records, candidate.records)
+    else:
+        spread = given_spread(drift)
+    sides = side_of(windows(baseline.records)), side_of(windows(candidate.records))
+    compared = with_flags(compare_sides(*sides, margin, spread), baseline.records, candidate.records, is_paired=False)
+    if is_same and compared.verdict in (FASTER, SLOWER):
+        compared = compared.unsure(", but the code is the same: the machine changed")
+    return ComparedRecords(compared, baseline, candidate, spread)
+
+
+class SavedRuns:
+    """Runs of one machine: what they measured again of the same code, and how much that differs from run to run."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         """Collect the finished, undisturbed rows of some runs; a run that is there twice is no repeat."""
-        times: dict[RowKey, dict[tuple[object, ...], dict[str, list[float]]]] = {}
+        self._rows: dict[RowKey, dict[tuple[object, ...], dict[str, list[Record]]]] = {}
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
-            for one in run.records:
-                if one.status == "ok" and one.median_s and DISTURBED.isdisjoint(one.flags) and not one.interleaved:
-                    codes = times.setdefault(RowKey.of(one, with_provider=True), {})
-                    code = machine_of(run.environment), *code_of(one, run.environment)
-                    codes.setdefault(code, {}).setdefault(run_id, []).append(math.log(one.median_s))
+            for record in run.records:
+                if (
+                    record.status == "ok"
+                    and record.median_s
+                    and not (DISTURBED & {*record.flags} or record.interleaved)
+                ):
+                    codes = self._rows.setdefault(RowKey.of(record, with_provider=True), {})
+                    codes.setdefault(_code(record, run.environment), {}).setdefault(run_id, []).append(record)
         self._repeats = {
-            key: Repeats.of([list(map(fmean, by_run.values())) for by_run in codes.values()])
-            for key, codes in times.items()
+            key: Repeats.of([list(map(_log_time, by_run.values())) for by_run in codes.values()])
+            for key, codes in self._rows.items()
         }
         self._spreads = RowSpreads(self._repeats.values())
 
-    def between(self, before: Sequence[Record], after: Sequence[Record]) -> Spread | None:
-        """Return the spread between two runs of a row, at least that between its visits; None if nothing was repeated.
+    def repeated(self, records: Sequence[Record], environment: Environment) -> Repeated:
+        """Return the undisturbed records of a row's code in all runs; those of its own run if there are none."""
+        codes = self._rows.get(RowKey.of(records[0], with_provider=True), {})
+        by_run = codes.get(_code(records[0], environment), {}) if is_code_known(records[0], environment) else {}
+        own_first = sorted(by_run, key=lambda run_id: run_id != environment.run_id)
+        if set(own_first) <= {environment.run_id}:
+            return Repeated(records)
+        return Repeated([record for run_id in own_first for record in by_run[run_id]], len(by_run))
 
-        Args:
-            before: records of the row in the one run.
-            after: in the other run.
+    def between(self, before: Repeated, after: Repeated) -> Spread | None:
+        """Return the spread between the means of two rows, at least that between visits; None if nothing was repeated.
+
+        Single runs differ by the spread between runs; means over several runs by less, with one over the square root.
         """
-        keys = {RowKey.of(side[0], with_provider=True) for side in (before, after)}
+        keys = {RowKey.of(side.records[0], with_provider=True) for side in (before, after)}
         known = [self._repeats[key] for key in keys if key in self._repeats]
         runs = self._spreads.of(Repeats(sum(row.squares for row in known), sum(row.degrees for row in known)))
-        found = widest([runs, between_visits(before, after)])
+        if runs is not None:
+            runs = replace(runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2))
+        found = widest([runs, between_visits(before.records, after.records)])
         return found and replace(found, has_runs=runs is not None)
+
+
+def _code(record: Record, environment: Environment) -> tuple[object, ...]:
+    return machine_of(environment), *code_of(record, environment)
+
+
+def _log_time(records: Sequence[Record]) -> float:
+    return fmean(math.log(record.median_s) for record in records if record.median_s)
 
 
 def between_visits(*sides: Sequence[Record]) -> Spread | None:

@@ -8,16 +8,13 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 from results.compare.comparison import Side
-from results.compare.earlier import RunSpreads, of_same_code
-from results.compare.flags import with_flags
+from results.compare.earlier import SavedRuns, compare_apart
 from results.compare.selection import Wanted, load
 from results.compare.sides import CompareError, RowKey, definitions, revision_of
-from results.compare.turns import windows
 from results.record import Record
 from results.show.terminal import printable
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, Comparison, with_holm
 from results.stats.samples import median_ci95
-from results.stats.verdict import compare_sides, side_of
 from results.store.runfile import Run, RunFileError
 from results.store.runs import RunSummary
 
@@ -105,7 +102,7 @@ def history(
     if len(devices) > 1:
         raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
     problems = tuple(problem for run in loaded for problem in run.problems)
-    spreads, series = RunSpreads(whole), []
+    spreads, series = SavedRuns(whole), []
     for (key, provider), entries in found.items():
         points, notes = _points(list(entries.values()), metric)
         if not points:
@@ -190,16 +187,14 @@ def _redefinitions(provider: str, points: Sequence[HistoryPoint]) -> list[str]:
     return [f"{provider}: {op} is defined otherwise from {', '.join(dates)} on: a change there may be one of the op"]
 
 
-def _changes(points: Sequence[HistoryPoint], margin: float, spreads: RunSpreads) -> list[Comparison]:
+def _changes(points: Sequence[HistoryPoint], margin: float, saved: SavedRuns) -> list[Comparison]:
     """Return each run compared with the run before, by the same rule as `results compare`."""
-    changes = []
-    for before, after in pairwise(points):
-        sides = side_of(windows(before.records)), side_of(windows(after.records))
-        change = compare_sides(*sides, margin, spreads.between(before.records, after.records))
-        change = with_flags(change, before.records, after.records, is_paired=False)
-        environments = before.run.environment, after.run.environment
-        changes.append(of_same_code(change, before.records[0], after.records[0], environments))
-    return changes
+    return [
+        compare_apart(
+            (before.records, after.records), (before.run.environment, after.run.environment), margin, saved
+        ).compared
+        for before, after in pairwise(points)
+    ]
 
 
 def short_date(text: str) -> str:

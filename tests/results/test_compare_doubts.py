@@ -9,7 +9,7 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
-from results.compare.earlier import RunSpreads
+from results.compare.earlier import Repeated, SavedRuns
 from results.compare.selection import load
 from results.stats.comparison import geometric_mean
 from results.stats.spread import given_spread
@@ -188,6 +188,24 @@ def test_code_that_may_have_changed_is_not_the_same_code(save, measured, capsys,
     assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
 
 
+def test_different_code_is_compared_by_the_means_over_its_runs(save, measured, capsys):
+    def kept(name, scale, letter, **changes):
+        return save(name, measured(scale, **USERS | {"source_sha256": letter * 64} | changes))
+
+    paths = kept("before2", 0.97, "c", seed=1), kept("after2", 1.15 * 1.03, "d", seed=2)
+    assert judge(capsys, *paths)[0] == ["UNSURE"]
+    for run, shift in enumerate((1.0, 1.03)):
+        kept(f"before{run}", shift, "c", seed=3 + run)
+        kept(f"after{run}", 1.15 * (2 - shift), "d", seed=5 + run)
+    kept("hot", 4.0, "d", flags=("throttled",))
+    assert main(["compare", *paths, "--format", "json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    (row,) = document["rows"]
+    assert (row["verdict"], row["windows_baseline"], row["windows_candidate"]) == ("SLOWER", 3, 3)
+    assert row["ratio"] == pytest.approx(1.15, rel=0.003)  # of the two runs that were named, 1.22
+    assert "1 row compared by the means over all undisturbed runs of the same code" in document["summary"]["notes"][0]
+
+
 def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, measured, capsys):
     for name, dirty, verdict in (("clean", False, "UNSURE"), ("dirty", True, "SLOWER")):
         git = {"git": {"sha": "e" * 40, "dirty": dirty}}
@@ -199,7 +217,7 @@ def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, me
 
 def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
     run = load(Path(save("a", measured(seed=1))))
-    assert not RunSpreads([run, run]).between(run.records, run.records).has_runs
+    assert not SavedRuns([run, run]).between(Repeated(run.records), Repeated(run.records)).has_runs
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):

@@ -4,9 +4,10 @@
     python -m tests.validation.saved_runs --output DIR --busy 1 --planted 0
 
 Each run is a separate process. All pairs of runs of identical code are compared as `results compare` does it, and by
-the statistics alone, as if the two were different code: with the other runs as history; without a history; and a row at
-a time, without a history, so that the other rows of the two runs show how the machine moved. The slowdown is a function
-that computes a quarter of the matmul a second time, in three runs of each function.
+the statistics alone, as if the two were different code: with the other runs as history; without a history; a row at a
+time, without a history, so that the other rows of the two runs show how the machine moved; and as if each three runs in
+turn were of other code. The slowdown is a function that computes a quarter of the matmul a second time, in three runs
+of each function.
 """
 
 import argparse
@@ -57,7 +58,13 @@ def verdicts(first, second, earlier, rows=slice(None)):
 
 def judge_pairs(runs):
     """Return for each way to compare, the verdicts of all pairs of runs of identical code."""
-    ways = ("results compare", "statistics, with history", "statistics, no history", "statistics, other rows")
+    ways = (
+        "results compare",
+        "statistics, with history",
+        "statistics, no history",
+        "statistics, other rows",
+        "statistics, three runs a side",
+    )
     found = {way: Counter() for way in ways}
     for first, second in combinations(runs, 2):
         others = [run for run in runs if run is not first and run is not second]
@@ -68,6 +75,12 @@ def judge_pairs(runs):
         for at in range(len(first.records)):
             pretended = as_other_code(first, "one", {at}), as_other_code(second, "other", {at})
             found["statistics, other rows"] += verdicts(*pretended, [], slice(at, at + 1))
+    groups = [runs[at : at + PLANTED_RUNS] for at in range(0, len(runs) - PLANTED_RUNS + 1, PLANTED_RUNS)]
+    for sides in combinations(groups, 2):
+        (*before, first), (*after, second) = (
+            [as_other_code(run, name) for run in side] for side, name in zip(sides, ("one", "other"), strict=True)
+        )
+        found["statistics, three runs a side"] += verdicts(first, second, [*before, *after])
     return found
 
 
@@ -100,7 +113,9 @@ def main():
     rows = []
     for way, counts in judge_pairs(runs).items():
         total, false = counts.total(), counts[FASTER] + counts[SLOWER]
-        rows.append({"code": "identical", "by": way, "rows": total, **counts, "false": f"{100 * false / total:.2f} %"})
+        rows.append(
+            {"code": "identical", "by": way, "rows": total, **counts, "false": f"{100 * false / max(total, 1):.2f} %"}
+        )
     if sides:
         # The path of the file is part of the provider's name, so both sides take the name of the first.
         before, after = (
