@@ -31,9 +31,9 @@ class Screens:
         self.columns = []
         keep = grid._printable
 
-        def kept(column, is_terminal):
+        def kept(column):
             self.columns.append(column)
-            return keep(column, is_terminal)
+            return keep(column)
 
         monkeypatch.setattr(grid, "_printable", kept)
 

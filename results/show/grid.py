@@ -41,7 +41,6 @@ class Column:
     """One column of a table."""
 
     title: str
-    """A line break in it holds on a terminal only: a narrow column with a title of two words."""
     cells: Sequence[str]
     side: Literal["left", "right"] = "left"
     leaves: int = 0
@@ -57,7 +56,7 @@ class Column:
     def width(self) -> int:
         from rich.cells import cell_len
 
-        return max(map(cell_len, (*self.title.split("\n"), *self.cells)))
+        return max(map(cell_len, (self.title, *self.cells)))
 
 
 def print_grid(
@@ -77,7 +76,7 @@ def print_grid(
         hint: says where the columns are that left.
     """
     is_terminal = console.width < WIDE
-    shown = [_printable(column, is_terminal) for column in columns]
+    shown = [_printable(column) for column in columns]
     below = [printable(note) for note in notes] if any(notes) else []
     beside = [*shown, Column(notes_title, below)] if below else shown
     left: list[str] = []
@@ -98,10 +97,8 @@ def width_of(columns: Sequence[Column]) -> int:
     return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
 
 
-def _printable(column: Column, is_terminal: bool) -> Column:
-    lines = list(map(printable, column.title.split("\n")))
-    title = ("\n" if is_terminal else " ").join(lines)
-    return replace(column, title=title, cells=[printable(cell) for cell in column.cells])
+def _printable(column: Column) -> Column:
+    return replace(column, title=printable(column.title), cells=[printable(cell) for cell in column.cells])
 
 
 def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
@@ -124,7 +121,7 @@ def _fitting(columns: Sequence[Column], notes: Sequence[str], width: int) -> tup
     for column in turns:
         if width_of(staying) > width:
             staying.remove(column)
-    going = [(column.title.replace("\n", " "), column) for column in columns if column not in staying]
+    going = [(column.title, column) for column in columns if column not in staying]
     texts = []
     for row, note in enumerate(notes or [""] * len(columns[0].cells)):
         cells = [(title, column.cells[row]) for title, column in going if not column.leaves]
@@ -136,10 +133,7 @@ def _fitting(columns: Sequence[Column], notes: Sequence[str], width: int) -> tup
 def _print_rows(console: Console, columns: Sequence[Column], headings: Sequence[str], notes: Sequence[str]) -> None:
     from rich.text import Text
 
-    titles = [column.title.split("\n") for column in columns]
-    for place in range(-max(map(len, titles)), 0):  # the last line of each title stands above its cells
-        words = [title[place] if len(title) >= -place else "" for title in titles]
-        print_lines(console, GAP.join(map(_padded, words, columns)).rstrip(), style="bold")
+    print_lines(console, GAP.join(_padded(column.title, column) for column in columns).rstrip(), style="bold")
     if console.width < WIDE:
         print_lines(console, "─" * width_of(columns))
     for row in range(len(columns[0].cells)):

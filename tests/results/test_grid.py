@@ -63,13 +63,6 @@ def test_cells_that_rows_share_stand_once_above_them_where_there_is_no_room():
     assert shown(13, columns, ())[0] == "op    dtype  n"
 
 
-def test_titles_of_two_lines_stand_above_their_cells_and_are_one_line_in_a_pipe():
-    columns = [Column("GPU", ("t4",)), Column("ridge\nbf16", ("203",), "right", leaves=1)]
-    assert shown(80, columns, ()) == ["     ridge", "GPU   bf16", "──────────", "t4     203"]
-    assert shown(WIDE, columns, ())[0] == "GPU  ridge bf16"
-    assert " ".join(shown(9, columns, ())).endswith("too narrow for: ridge bf16 (--format csv has all)")
-
-
 def test_columns_that_go_below_keep_their_order():
     columns = [Column("case", ("64",)), Column("b", ("22222",), goes_below=2), Column("c", ("33333",), goes_below=1)]
     assert shown(8, columns, ("note",)) == [
