@@ -91,18 +91,8 @@ def changes_its_input(x):
     x[len(x) // 3] += 1
     return result
 
-def turns_its_input(x):
-    words = x.view(torch.int64)
-    words.copy_(words.roll(1))
-    return gelu(x)
-
 def half(x, out):
     torch.ops.aten.gelu.out(x[: len(x) // 2], out=out[: len(x) // 2])
-
-def half_returned(x):
-    out = torch.empty_like(x)
-    half(x, out)
-    return out
 
 def other_memory(x, out):
     out.data = gelu(x)
@@ -116,14 +106,8 @@ def one_number(x):
 def wide(x):
     return gelu(x.double())
 
-def short(x):
-    return gelu(x)[1:]
-
 def nothing(x):
     gelu(x)
-
-def number(x):
-    return 1.0
 
 class Lazy(torch.Tensor):
     pass
@@ -168,9 +152,6 @@ from torch.nn.functional import gelu
 def segmentation_fault(x):
     ctypes.string_at(0)
 
-def aborts(x):
-    os.abort()
-
 def leaves(x):
     os._exit(0)
 
@@ -207,9 +188,6 @@ def endless_later(x, count=iter(range(10**9))):
     while next(count) > 500:
         time.sleep(1e-6)
     return gelu(x)
-
-def waits_for_ever(x):
-    threading.Event().wait()
 
 def prints(x):
     print("on stdout", x.shape)
