@@ -16,7 +16,7 @@ from bench.harness.data.verify import check, run_poisoned, widened
 from bench.harness.measure.rows import CPU_DTYPES
 from bench.harness.op import Case, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
-from tests.bench.commands import CPU, inputs_of
+from tests.bench.commands import CPU, inputs_of, meta_inputs
 
 FAMILIES = families()
 MODELS = ("decode", "attention")
@@ -69,20 +69,9 @@ def test_every_op_says_what_it_computes_and_what_is_measured_by_default(name):
 # ---- work, by another counter --------------------------------------------------------------------------------------
 
 
-def meta_inputs(name, case):
-    """Return inputs and output without memory, as the op makes them."""
-
-    def tensor(*shape, dtype=None):
-        return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
-
-    op = EVERY_OP[name]
-    out = torch.empty(op.output_shape(case), dtype=torch_dtype(op.output_dtype(case.dtype)), device="meta")
-    return op.make_inputs(case, tensor), out
-
-
 def counted_flops(name, case):
     """Return the FLOPs that torch counts. `_scaled_mm` into an output has no meta kernel, its expression has."""
-    inputs, out = meta_inputs(name, case)
+    inputs, out = meta_inputs(EVERY_OP[name], case)
     with FlopCounterMode(display=False) as counter:
         if case.dtype.startswith("fp8"):
             OPS[name].expression(*inputs)
@@ -165,7 +154,7 @@ def test_shapes_and_bytes_are_those_that_the_op_declares(name, dtype, extent):
     case = case_of(name, dtype, *(extent + index for index in range(len(EVERY_OP[name].axes))))
     if name not in OPS and is_refused(case):
         pytest.skip(f"{name} has no case {case.name}")
-    inputs, out = meta_inputs(name, case)
+    inputs, out = meta_inputs(EVERY_OP[name], case)
     assert EVERY_OP[name].reference(*widened(inputs)).shape == out.shape
     work = EVERY_OP[name].work(case)
     if name in OPS and not dtype.startswith("fp8"):  # whose scales are two numbers beside the matrices

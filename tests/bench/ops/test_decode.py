@@ -237,8 +237,6 @@ def test_json_has_the_model_its_layers_and_the_work(models, quick, capsys):
 BAD = [
     (("--model", "nope"), "unknown model 'nope'"),
     (("--model", "no/such/config.json"), "cannot read no/such/config.json"),
-    (("--model", "mixtral-8x7b"), "mixtures of experts are not supported"),
-    (("--model", "deepseek-v3"), "latent attention (MLA) is not supported"),
     (("--layers", "0"), "layers '0' must be 'all' or a whole number"),
     (("--layers", "1.5"), "layers '1.5' must be"),
     (("--op", "decode-step", "--layers", "99"), "use --layers 24 or fewer"),

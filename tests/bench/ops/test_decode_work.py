@@ -1,19 +1,17 @@
 """FLOPs and bytes of decoding: on paper, by torch's counter, by what lies in memory, and by the estimate of a step."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.decode import OPS, OPTIONS
-from bench.harness.data.inputs import torch_dtype
 from bench.harness.model.layers import FAMILIES, load_model
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline import estimate
 from roofline.accounting.config.file import preset_names
 from roofline.gpu_table import load_gpus
 from roofline.model import bound, intensity, least_time_s, ridge_intensity
+from tests.bench.commands import meta_inputs
 
 OP = {op.name: op for op in OPS}
 
@@ -60,26 +58,6 @@ def test_work_by_hand_follows_the_dtype(op, model, batch, length, flops, read, w
         assert {*map(type, found)} == {int}
 
 
-def test_a_slice_costs_its_layers_and_one_head():
-    """Llama 3 8B, one token: each layer more is the layer of decode-block without its hidden states, 2 x 8192 bytes."""
-    works = [OP["decode-step"].work(case_of("decode-step", "llama-3-8b", 1, 1024, layers=n)) for n in ("1", "2", "3")]
-    block = OP["decode-block"].work(case_of("decode-block", "llama-3-8b", 1, 1024))
-    for one, two in pairwise(works):
-        assert two.flops - one.flops == block.flops
-        assert two.bytes - one.bytes == block.bytes - 2 * 8192
-    whole = OP["decode-step"].work(case_of("decode-step", "llama-3-8b", 1, 1024, layers="32"))
-    assert whole == OP["decode-step"].work(case_of("decode-step", "llama-3-8b", 1, 1024))
-
-
-def meta(op, case):
-    """Return inputs and output of a case without memory."""
-
-    def tensor(*shape, dtype=None):
-        return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
-
-    return OP[op].make_inputs(case, tensor), tensor(*OP[op].output_shape(case))
-
-
 def counted(function, inputs):
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         function(*inputs)
@@ -93,7 +71,7 @@ def test_inputs_and_output_are_the_bytes_and_torch_counts_the_flops(op, model):
     """The tables of rotary positions are no traffic: they follow from the position."""
     batch, length, config = 3, 40, load_model(model)
     case = case_of(op, model, batch, length, layers="2" if op == "decode-step" else "all")
-    work, (inputs, out) = OP[op].work(case), meta(op, case)
+    work, (inputs, out) = OP[op].work(case), meta_inputs(OP[op], case)
     tables = 0 if op == "decode-attention" or config.position_embeddings else 2 * config.head_dim * 2
     assert sum(x.nbytes for x in inputs) == work.bytes_read + tables
     assert out.nbytes == work.bytes_written

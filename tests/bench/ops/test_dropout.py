@@ -9,7 +9,6 @@ from bench import elementwise
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.elementwise import check_dropout
 from bench.harness.data.inputs import Filler, make_sets
-from bench.harness.data.verify import check
 from bench.harness.measure import measure_row as row_protocol
 from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
@@ -58,18 +57,6 @@ def reason(change=None, **options):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_right_kernel_passes(dtype, n, fill):
     assert reason(n=n, dtype=dtype, fill=fill) is None
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_eager_torch_passes_and_two_of_its_results_differ(dtype):
-    case = case_of(MANY, dtype)
-    sets = make_sets(DROPOUT, case, Filler("uniform", dtype, CPU, 0), CPU, 2)
-    torch.manual_seed(0)
-    one, other = (DROPOUT.eager(*data.inputs, out=data.out) for data in sets)
-    earlier = (sets[0].inputs, one)
-    for data, result in zip(sets, (one, other), strict=True):
-        assert check(DROPOUT, case, data, result, earlier).is_right
 
 
 def test_a_seed_is_one_whole_number_that_is_another_in_every_copy():
