@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from results.show.grid import Column, Table, print_grid
+from results.show.grid import WHOLE_WORDS, Column, Table, print_grid, print_lines
 from results.show.terminal import TABLE_FORMATS, WIDE, OutputError, fail, print_out
 from roofline.gpu_table import UnknownGpuError, clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
 from roofline.machine import Machine
@@ -178,9 +178,8 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 def _print_text(console: Console, *paragraphs: str, indent: str = "") -> None:
     """Print paragraphs, wrapped between words on a terminal; `indent` opens the lines after the first of each."""
     for text in paragraphs:
-        width = console.width if console.width < WIDE else max(1, len(text))
-        lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        width = console.width if console.width < WIDE else len(text) or 1
+        print_lines(console, *textwrap.wrap(text, width, subsequent_indent=indent, **WHOLE_WORDS) or [""])
 
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
