@@ -11,7 +11,7 @@ def read(
     x: torch.Tensor,
     out: torch.Tensor,
     scales: torch.Tensor | None = None,
-    of_one_row: int | None = None,
+    unit: int = 1,
 ) -> int:
     """Return the elements from one row of A to the next.
 
@@ -21,7 +21,7 @@ def read(
         x: x, (n,).
         out: y, (m,), of the dtype of x.
         scales: One factor a row of an int8 matrix, fp32.
-        of_one_row: The stride of a matrix that has one row; None is its length.
+        unit: The stride of a matrix that has one row is its length, rounded up to a multiple of this.
     """
     vectors = {"x": x, "out": out}
     if scales is None:
@@ -32,7 +32,7 @@ def read(
         require_companion(label, "scales", scales, torch.float32, ("x", x))
         vectors["scales"] = scales
     require_contiguous(label, **vectors)
-    stride = row_stride(label, "a", a, of_one_row=of_one_row)
+    stride = row_stride(label, "a", a, of_one_row=-(-x.numel() // unit) * unit)
     for name, vector in vectors.items():
         require_shape(label, name, vector, a.shape[1:] if name == "x" else a.shape[:1])
     return stride

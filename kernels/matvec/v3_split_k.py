@@ -299,8 +299,7 @@ def _row_groups(m: int, config: Config, access: int, is_aligned: bool) -> int:
 
 
 def _launch(op: str, a: torch.Tensor, x: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    aligned_length = triton.cdiv(a.shape[-1], ALIGNMENT_BYTES) * ALIGNMENT_BYTES if a.dim() else 0
-    row_stride = read(f"{op} v3", a, x, out, *scales, of_one_row=aligned_length)
+    row_stride = read(f"{op} v3", a, x, out, *scales, unit=ALIGNMENT_BYTES)
     m, n = a.shape
     if m == 0:
         return

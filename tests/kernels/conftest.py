@@ -1,23 +1,9 @@
 """What all kernel tests start from."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
-
-
-class NoDevice:
-    """Stands in for the driver of a GPU that is not there; its number is used by no real one."""
-
-    def get_current_target(self):
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 1_000_000
-
-    def get_current_stream(self, device):
-        return 0
 
 
 @pytest.fixture(scope="session")
@@ -45,15 +31,15 @@ def launches(monkeypatch):
     import triton
     from triton.runtime.jit import JITFunction
 
-    import kernels.launch
+    from kernels import launch, precompile
 
-    run, seen = JITFunction.run, []
-
-    def compile_only(kernel, *args, grid, warmup, **kwargs):
-        seen.append((grid, run(kernel, *args, grid=grid, warmup=True, **kwargs)))
-
-    monkeypatch.setattr(JITFunction, "run", compile_only)
-    monkeypatch.setattr(kernels.launch, "INTERPRETED", True)  # so that CPU tensors pass
-    monkeypatch.setattr(triton.runtime.driver, "_active", NoDevice())
     monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", False)  # the default to come in Triton 3.10
-    return seen
+    seen = []
+    with precompile.compile_only(launch.stand_in):
+        compile_only = JITFunction.run
+
+        def noted(kernel, *args, grid, **kwargs):
+            seen.append((grid, compile_only(kernel, *args, grid=grid, **kwargs)))
+
+        with patch.object(JITFunction, "run", noted):
+            yield seen

@@ -1,19 +1,10 @@
 """What the elementwise kernels are held against: fp64 references with error bounds, Philox in numpy, drawn inputs."""
 
-import importlib
 import math
-from types import ModuleType
 
 import numpy as np
 import torch
-from exact import EPS32, TINY32, Expected, assert_close, run_guarded
-
-from kernels import versions
-
-MODULES = {version: importlib.import_module(name) for version, name in versions.modules("elementwise").items()}
-NEWEST = list(MODULES)[-1]
-OPS = list(MODULES[NEWEST].KERNELS)
-PAIRS = [(op, version) for version, module in MODULES.items() for op in module.KERNELS]
+from exact import EPS32, TINY32, Expected, assert_close, run_guarded, version_of
 
 UNARY = ("copy", "relu", "gelu", "gelu-tanh", "silu")
 SPECIALS = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-7, -1e-7, 0.5, -1.0, -3.0, -5.0, -10.0, -88.5, -6e4, 6e4, 2.7]
@@ -25,15 +16,10 @@ PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 """Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), Philox4x32."""
 
 
-def version_of(module: ModuleType) -> str:
-    """Return `v3` for the module of `v3_lean.py`, also for a copy of it with another module name."""
-    return module.__file__.rpartition("/")[2].partition("_")[0]
-
-
 # ---- random numbers ------------------------------------------------------------------------------------------------
 
 
-def philox4x32(counters: np.ndarray, key: tuple[int, int], rounds: int) -> np.ndarray:
+def philox4x32(counters, key, rounds):
     """Return the four words of each counter, shape (n, 4), of counters of shape (n, 4); 32-bit numbers as uint64."""
     low = np.uint64(0xFFFFFFFF)
     c0, c1, c2, c3 = counters.astype(np.uint64).T
@@ -50,13 +36,13 @@ def philox4x32(counters: np.ndarray, key: tuple[int, int], rounds: int) -> np.nd
     return np.stack((c0, c1, c2, c3), axis=1)
 
 
-def words(seed: int, numbers: np.ndarray, rounds: int) -> np.ndarray:
+def words(seed, numbers, rounds):
     """Return the four words of the 64-bit counters `numbers` under a 64-bit seed."""
     halves = np.stack((numbers & 0xFFFFFFFF, numbers >> 32, 0 * numbers, 0 * numbers), axis=1)
     return philox4x32(halves, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF), rounds)
 
 
-def kept(version: str, seed: int, n: int, first: int = 0) -> torch.Tensor:
+def kept(version, seed, n, first=0):
     """Return which of the elements first .. first + n a version of dropout keeps."""
     elements = np.arange(first, first + n, dtype=np.int64)
     if version in ("v1", "v2"):  # Triton's uniform number of the first word, negative integers mirrored
@@ -70,7 +56,7 @@ def kept(version: str, seed: int, n: int, first: int = 0) -> torch.Tensor:
 # ---- references ----------------------------------------------------------------------------------------------------
 
 
-def _gelu(v: torch.Tensor, argument_error: torch.Tensor, version: str) -> Expected:
+def _gelu(v, argument_error, version):
     exact = 0.5 * v * torch.special.erfc(-v * math.sqrt(0.5))
     # 1 + erf cancels in the negative tail, so the error is absolute there; the slope of GELU stays below 1.13.
     error = (0.5 * v.abs() + exact.abs()) * 4 * EPS32 + 1.13 * argument_error
@@ -80,14 +66,14 @@ def _gelu(v: torch.Tensor, argument_error: torch.Tensor, version: str) -> Expect
     return Expected(exact, error)
 
 
-def _logistic_product(v: torch.Tensor, argument: torch.Tensor, argument_eps: int) -> Expected:
+def _logistic_product(v, argument, argument_eps):
     exact = v * torch.sigmoid(argument)
     # A relative error of the argument grows by |argument| (1 - logistic), which is large in the negative tail only.
     growth = argument.abs() * torch.sigmoid(-argument)
     return Expected(exact, exact.abs() * (8 + argument_eps * growth) * EPS32 + v.abs() * TINY32)
 
 
-def expect(op: str, version: str, *inputs: torch.Tensor) -> Expected:
+def expect(op, version, *inputs):
     """Evaluate one operation in fp64."""
     x = inputs[0].double()
     if op == "dropout":
@@ -119,16 +105,16 @@ def expect(op: str, version: str, *inputs: torch.Tensor) -> Expected:
     return Expected(exact, gate.fp32_error * y.abs() + exact.abs() * EPS32)
 
 
-def check(op: str, module: ModuleType, *inputs: torch.Tensor, device: str = "cpu", in_place: bool = False) -> None:
+def check(op, module, *inputs, device="cpu", in_place=False):
     """Run one operation of a version and compare every element, zeros with their sign."""
 
-    def launch(x: torch.Tensor, *others: torch.Tensor, out: torch.Tensor) -> None:
+    def launch(x, *others, out):
         if in_place:
             out.copy_(x)
         module.KERNELS[op](out if in_place else x, *others, out=out)
 
     version = version_of(module)
-    out = run_guarded(launch, inputs, tuple(inputs[0].shape), device).cpu()
+    out = run_guarded(launch, inputs, tuple(inputs[0].shape), device)
     expected = expect(op, version, *inputs)
     assert_close(out, expected, f"{op} {version}")
     zero = expected.exact == 0
@@ -136,11 +122,11 @@ def check(op: str, module: ModuleType, *inputs: torch.Tensor, device: str = "cpu
         assert torch.equal(torch.signbit(out)[zero], torch.signbit(expected.exact)[zero]), f"{op}: sign of zero"
 
 
-def draw(op: str, dtype: torch.dtype, n: int, cols: int | None = None) -> tuple[torch.Tensor, ...]:
+def draw(op, dtype, n, cols=None):
     """Draw seeded normal inputs of an operation, n elements in rows of `cols` if it has a bias."""
     generator = torch.Generator().manual_seed(n)
 
-    def normal(*shape: int) -> torch.Tensor:
+    def normal(*shape):
         return (3 * torch.randn(shape, generator=generator)).to(dtype)
 
     if op == "bias-gelu":
@@ -151,7 +137,7 @@ def draw(op: str, dtype: torch.dtype, n: int, cols: int | None = None) -> tuple[
     return (normal(n),) if op in UNARY else (normal(n), normal(n))
 
 
-def specials(op: str, dtype: torch.dtype, count: int) -> tuple[torch.Tensor, ...]:
+def specials(op, dtype, count):
     """Return inputs where every pair of special values meets, over and over, `count` elements."""
     pairs = torch.cartesian_prod(torch.tensor(SPECIALS), torch.tensor(SPECIALS)).to(dtype)
     pairs = pairs.repeat(-(-count // len(pairs)), 1)[:count]

@@ -6,8 +6,10 @@ in fp32 before it.
 """
 
 import math
-from collections.abc import Callable
+import mmap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import pytest
 import torch
@@ -16,6 +18,10 @@ EPS32 = 2.0**-23  # distance from 1 to the next fp32 number, that is two roundin
 TINY32 = 2.0**-126  # an fp32 exponential below this is flushed to zero
 GUARD = 64  # elements before and after a tensor; a multiple of 16 bytes in every dtype
 UNWRITTEN = -77.0
+FAR = 2**30  # a row stride: the third row begins at 2^31 elements, which a 32-bit offset does not reach
+MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
+"""What the interpreter computes rightly: it truncates bf16."""
 
 
 @dataclass(frozen=True)
@@ -73,4 +79,82 @@ def run_guarded(
     out = Guarded(torch.full(out_shape, UNWRITTEN, dtype=out_dtype or inputs[0].dtype), UNWRITTEN, device)
     launcher(*copies, out=out.tensor)
     out.assert_untouched("kernel")
-    return out.tensor
+    return out.tensor.cpu()
+
+
+def apart(values: torch.Tensor, stride: int, fill: float, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a copy of a matrix, or of a stack, whose rows lie `stride` elements apart amid `fill`, and its memory.
+
+    There is room behind it for a kernel that takes a larger stride for this one.
+    """
+    *planes, m, n = values.shape
+    count = math.prod(planes) * m * stride
+    memory = torch.full((count + GUARD * (m + 2),), fill).to(values.dtype).to(device)
+    view = memory[GUARD : GUARD + count].view(*planes, m, stride)[..., :n]
+    view.copy_(values)
+    return view, memory
+
+
+def run_apart(
+    launcher: Callable[..., None],
+    inputs: Sequence[torch.Tensor],
+    strides: Sequence[int],
+    out_shape: tuple[int, ...],
+    out_stride: int | None = None,
+    device: str = "cpu",
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Launch on copies of the inputs, with NaN between the rows of the first, and look between the rows of out.
+
+    `strides` has one for each input whose rows lie apart; `out_stride` is None for an output of one dimension.
+    """
+    fills = [math.nan if tensor.dtype.is_floating_point else 113 for tensor in inputs]
+    views = [apart(*given, device)[0] for given in zip(inputs, strides, fills, strict=False)]
+    others = [Guarded(tensor, math.nan, device).tensor for tensor in inputs[len(strides) :]]
+    shape = out_shape if out_stride else (1, *out_shape)
+    blank = torch.full(shape, UNWRITTEN).to(out_dtype or inputs[0].dtype)
+    out, memory = apart(blank, out_stride or shape[-1], UNWRITTEN, device)
+    out = out if out_stride else out[0]
+    launcher(*views, *others, out=out)
+    found = out.clone().cpu()
+    out.fill_(UNWRITTEN)
+    assert (memory == UNWRITTEN).all(), "wrote between rows, or outside of them"
+    return found
+
+
+class Plane:
+    """Memory that is mapped and never filled: 2^32 elements after its middle, 2^31 before it.
+
+    An offset that wraps round to a negative number reads zeros there, where elsewhere it would end the process.
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float16, margin: int = 2**17) -> None:
+        self.before = 2**31 + margin
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+        memory = mmap.mmap(-1, (self.before + 2**32 + margin) * dtype.itemsize, flags=flags)
+        self._elements = torch.frombuffer(memory, dtype=dtype)
+
+    def strided(self, shape: tuple[int, ...], strides: tuple[int, ...], start: int = 0) -> torch.Tensor:
+        """Return a view that starts so many elements after the middle."""
+        return self._elements.as_strided(shape, strides, self.before + start)
+
+
+def far_rows(values: torch.Tensor, stride: int = FAR) -> torch.Tensor:
+    """Return a copy of a matrix whose third row begins at 2^31 elements, which a 32-bit offset does not reach."""
+    rows = Plane(values.dtype).strided(tuple(values.shape), (stride, 1))
+    return rows.copy_(values)
+
+
+def refused(launcher: Callable[..., None], label: str, *inputs: object, out: torch.Tensor) -> str:
+    """Return the one line with which a launcher refuses its operands, having written nothing."""
+    before = out.clone() if out.device.type == "cpu" else None
+    with pytest.raises(ValueError, match=rf"^{label}: ") as error:
+        launcher(*inputs, out=out)
+    assert "\n" not in str(error.value)
+    assert before is None or torch.equal(before, out)
+    return str(error.value)
+
+
+def version_of(module: ModuleType) -> str:
+    """Return `v3` for the module of `v3_lean.py`, also for a copy of it with another module name."""
+    return module.__file__.rpartition("/")[2].partition("_")[0]

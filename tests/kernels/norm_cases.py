@@ -1,30 +1,25 @@
-"""References, error bounds, inputs and sparse memory for the tests of the row norms.
+"""References, error bounds and inputs for the tests of the row norms.
 
 The bounds follow the formulas in fp32: u is half the distance from 1 to the next fp32 number, a sum of n terms has a
 depth of about log2(n) additions and a few more, and what is left is one rounding to the dtype of the output.
 """
 
-import mmap
-
 import torch
-from exact import EPS32, Expected, assert_close, run_guarded
+from exact import EPS32, FAR, Expected, Plane, assert_close, far_rows, run_apart, run_guarded
 
-from kernels.norm import v1_naive, v2_warps, v3_tiles, v4_split_rows
-
-VERSIONS = {"v1": v1_naive, "v2": v2_warps, "v3": v3_tiles, "v4": v4_split_rows}
 OPS = ("rmsnorm", "layernorm", "residual-rmsnorm")
+SCALES = (1.0, 1e-4, 300.0)  # of rows: plain, where eps decides, where squares pass the range of fp16
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5
 U = EPS32 / 2
 SMALLEST32 = 2.0**-149  # the last step of fp32 below its normal range
-MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
 
 
-def depth(n: int) -> float:
+def depth(n):
     """Return how many additions one term of a sum of n goes through, at most."""
     return max(n, 1).bit_length() + n / 2048 + 4
 
 
-def expect_rmsnorm(x: torch.Tensor, weight: torch.Tensor) -> Expected:
+def expect_rmsnorm(x, weight):
     """Evaluate RMSNorm in fp64; halving by the root and 6 roundings after the sum bound the error."""
     x, weight = x.double(), weight.double()
     exact = x * torch.rsqrt(x.square().mean(1, keepdim=True) + RMS_EPS) * weight
@@ -32,15 +27,8 @@ def expect_rmsnorm(x: torch.Tensor, weight: torch.Tensor) -> Expected:
     return Expected(exact, exact.abs() * relative + SMALLEST32 * (1 + weight.abs()))
 
 
-def expect_layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, corrected: bool) -> Expected:
-    """Evaluate LayerNorm in fp64.
-
-    Args:
-        x: Matrix of rows.
-        weight: Factor of each column.
-        bias: Summand of each column.
-        corrected: Whether the error of the mean follows the spread of a row, not its mean.
-    """
+def expect_layernorm(x, weight, bias, corrected):
+    """Evaluate LayerNorm in fp64; `corrected` if the error of the mean follows the spread of a row, not its mean."""
     x, weight, bias = x.double(), weight.double(), bias.double()
     mean = x.mean(1, keepdim=True)
     centered = x - mean
@@ -55,11 +43,11 @@ def expect_layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, 
     return Expected(exact, error + SMALLEST32)
 
 
-def check(op, launcher, *inputs, corrected=False, device="cpu"):
-    """Run a launcher on guarded copies of the inputs and compare every element; return the output on the host."""
+def check(op, module, *inputs, corrected=None, device="cpu"):
+    """Run on guarded copies of the inputs and compare every element; return the output."""
     shape = tuple(inputs[0].shape)
-    out = run_guarded(launcher, inputs, (2, *shape) if op == "residual-rmsnorm" else shape, device).cpu()
-    compare(op, out, *inputs, corrected=corrected)
+    out = run_guarded(module.KERNELS[op], inputs, (2, *shape) if op == "residual-rmsnorm" else shape, device)
+    compare(op, out, *inputs, corrected=is_corrected(module) if corrected is None else corrected)
     return out
 
 
@@ -92,24 +80,27 @@ def draw(op, dtype, m, n, scales=(1.0,), shift=0.0):
     return (*rows, *((1 + normal(n) / 2).to(dtype) for _ in range(vectors)))
 
 
-def padded(tensor, stride, fill):
-    """Return a copy of a matrix, or of a stack of two, whose rows lie `stride` elements apart, and all its memory."""
-    *planes, m, n = tensor.shape
-    storage = torch.full((*planes, m, stride), fill, dtype=tensor.dtype, device=tensor.device)
-    view = storage[..., :n]
-    view.copy_(tensor)
-    return view, storage
+def is_corrected(module):
+    """Return whether the error of a LayerNorm follows the spread of a row, whatever its mean: from version 3 on."""
+    return hasattr(module, "layer_tiles") or hasattr(module, "layer_finish")
 
 
-class Plane:
-    """Memory that is mapped and never filled: 2^32 elements after its middle, 2^31 before it, where a wrap leads."""
+def check_apart(op, module, dtype, m, n, extra, device="cpu"):
+    """Check rows apart: `extra` holds by how much the strides of x, of a residual and of out exceed n."""
+    inputs = draw(op, dtype, m, n, SCALES)
+    *strides, out_stride = [n + more for more in (extra if op == "residual-rmsnorm" else extra[::2])]
+    shape = (2, m, n) if op == "residual-rmsnorm" else (m, n)
+    out = run_apart(module.KERNELS[op], inputs, strides, shape, out_stride, device)
+    compare(op, out, *inputs, corrected=is_corrected(module))
 
-    def __init__(self, dtype: torch.dtype, margin: int = 2**17) -> None:
-        self.before = 2**31 + margin
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-        self._memory = mmap.mmap(-1, (self.before + 2**32 + margin) * dtype.itemsize, flags=flags)
-        self._all = torch.frombuffer(self._memory, dtype=dtype)
 
-    def strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
-        """Return a view that starts in the middle."""
-        return self._all.as_strided(shape, strides, self.before)
+def check_far_rows(op, module, dtype, n):
+    """Check rows so far apart that a product of row number and stride needs more than 32 bits; each stride differs."""
+    inputs = draw(op, dtype, 3, n)
+    count = 2 if op == "residual-rmsnorm" else 1
+    views = [far_rows(tensor, FAR + 16 * number) for number, tensor in enumerate(inputs[:count])]
+    rows = (FAR + 48, 1)
+    shape, strides = ((2, 3, n), (2**31 + 2**16, *rows)) if count == 2 else ((3, n), rows)
+    out = Plane(dtype).strided(shape, strides)
+    module.KERNELS[op](*views, *inputs[count:], out=out)
+    compare(op, out.clone(), *inputs, corrected=is_corrected(module))

@@ -1,28 +1,20 @@
 """Planted bugs: a kernel file with one thing broken, which the checks of its family must notice.
 
-Each family lists its bugs as `BUGS` in `bugs_<family>.py`. Those that show in a result are caught in the interpreter,
-by the family's `battery(module)`; those that need more memory than a test has, such as an offset that wraps at 2^31
-elements of a flat operation, by reading what the compiler makes of the file.
+Each family lists its bugs in `bugs.py`. Those that show in a result are caught in the interpreter, by the family's
+`battery(module)`; those that need more memory than a test has, such as an offset that wraps at 2^31 elements of a flat
+operation, by reading what the compiler makes of the file.
 """
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).resolve().parents[2]
+import pytest
 
-KINDS = (
-    "mask off by one",
-    "wrong stride",
-    "lost tail",
-    "int32 offset wrap",
-    "eps misplaced",
-    "swapped rounding",
-    "missing max-subtraction",
-    "wrong accumulate dtype",
-)
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -30,7 +22,6 @@ class Bug:
     """One change of the text of a kernel file that makes it wrong."""
 
     kind: str
-    """One of `KINDS`."""
     file: str
     """The kernel file, from the root of the repository: `kernels/norm/v2_wide.py`."""
     old: str
@@ -40,7 +31,7 @@ class Bug:
     only_compiled: bool = False
     """Whether only the compiled form shows it."""
     seen_in: str = ""
-    """Where `file` is shared by versions and is none itself: the version that shows the bug."""
+    """If `file` is shared by versions and is none itself: the version that shows the bug."""
 
     @property
     def label(self) -> str:
@@ -51,13 +42,12 @@ class Bug:
 
 def plant(bug: Bug, folder: Path) -> ModuleType:
     """Return the module of the version with the bug in it, imported from a copy in `folder`."""
-    assert bug.kind in KINDS
     text = (ROOT / bug.file).read_text(encoding="utf-8")
     assert text.count(bug.old) == bug.count, f"{bug.file} has {bug.old!r} {text.count(bug.old)} times, not {bug.count}"
-    wrong = imported(bug.file, text.replace(bug.old, bug.new), folder)
+    wrong = _imported(bug.file, text.replace(bug.old, bug.new), folder)
     if not bug.seen_in:
         return wrong
-    version = imported(bug.seen_in, (ROOT / bug.seen_in).read_text(encoding="utf-8"), folder)
+    version = _imported(bug.seen_in, (ROOT / bug.seen_in).read_text(encoding="utf-8"), folder)
     for name in vars(wrong).keys() & vars(version).keys():
         kernel = getattr(wrong, name)
         if hasattr(kernel, "fn") and kernel.fn.__module__ == wrong.__name__:
@@ -65,14 +55,31 @@ def plant(bug: Bug, folder: Path) -> ModuleType:
     return version
 
 
-def imported(file: str, text: str, folder: Path) -> ModuleType:
-    """Return a kernel file as a module, with another text."""
+def _imported(file: str, text: str, folder: Path) -> ModuleType:
     copy = folder / Path(file).name
     copy.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(f"planted_{folder.name.replace('-', '_')}_{copy.stem}", copy)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def planted_tests(
+    battery: Callable[[ModuleType], None], versions: dict[str, ModuleType], bugs: list[Bug], *errors: type[Exception]
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return two tests: a battery passes for every version, and fails or raises one of `errors` for every bug."""
+
+    @pytest.mark.sampled(9)
+    @pytest.mark.parametrize("version", versions)
+    def passes_without_a_bug(version):
+        battery(versions[version])
+
+    @pytest.mark.exhaustive
+    @pytest.mark.parametrize("bug", [bug for bug in bugs if not bug.only_compiled], ids=lambda bug: bug.label)
+    def catches_the_bug(bug, tmp_path):
+        module = plant(bug, tmp_path)
+        with pytest.raises((AssertionError, pytest.fail.Exception, *errors)):
+            battery(module)
+
+    return passes_without_a_bug, catches_the_bug

@@ -6,24 +6,18 @@
 import re
 
 import pytest
+from bugs import BUGS
 from compiled import ARCHES, assert_lean, compile_ahead, read_back, widths
+from families import FAMILIES, ON_A_GPU, versions_of
 from planted import plant
-from test_planted_bugs import CALIBRATION, FAMILIES, bugs
 
 from kernels.audit import catalog, hot_path, sass
-from kernels.elementwise import v1_masked, v2_split_tail, v3_lean
-from kernels.launch import DTYPES, INTERPRETED
-from kernels.matvec import v2_pipelined
-from kernels.norm import v1_naive, v2_warps
-from kernels.reduction import v2_one_launch
-from kernels.softmax import v1_naive as softmax_v1
-from kernels.softmax import v2_aligned
+from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
-DTYPE_OF = {name: dtype for dtype, name in DTYPES.items()}
 ROW_FAMILIES = [family for family in FAMILIES if family != "matmul"]
-ELEMENTWISE = {"v1": v1_masked, "v2": v2_split_tail, "v3": v3_lean}
+ELEMENTWISE, NORM, SOFTMAX = map(versions_of, ("elementwise", "norm", "softmax"))
 
 
 def one_of_each(module):
@@ -64,7 +58,7 @@ def wraps(variant):
     return any(re.search(rf"{re.escape(number)}\b", line) for number in numbers for line in products)
 
 
-OF_ROWS = [version for version in catalog.shipped() if version.family not in (*CALIBRATION, "matmul")]
+OF_ROWS = [version for version in catalog.shipped() if version.family in ROW_FAMILIES]
 
 
 @pytest.mark.exhaustive
@@ -75,7 +69,7 @@ def test_program_numbers_are_multiplied_in_64_bits(version):
 
 
 WRAPS = [
-    bug for family in ROW_FAMILIES for bug in bugs(family) if bug.kind == "int32 offset wrap" and bug.only_compiled
+    bug for family in ROW_FAMILIES for bug in BUGS[family] if bug.kind == "int32 offset wrap" and bug.only_compiled
 ]
 
 
@@ -108,7 +102,7 @@ def test_sizes_beyond_32_bits(variant):
 
 
 def elementwise(version, op, dtype="bf16", arch=90):
-    compiled = compile_ahead(ELEMENTWISE[version].VARIANTS[op, DTYPE_OF[dtype]], arch)
+    compiled = compile_ahead(ELEMENTWISE[version].VARIANTS[op, ON_A_GPU[dtype]], arch)
     return compiled, hot_path.find(read_back(compiled).instructions)
 
 
@@ -125,7 +119,7 @@ MOST_INSTRUCTIONS = {"copy": 3, "relu": 5, "silu": 11, "gelu-tanh": 13, "swiglu"
 def test_each_elementwise_version_needs_fewer_instructions(op):
     needed = []
     for version, module in ELEMENTWISE.items():
-        variant = module.VARIANTS[op, DTYPE_OF["bf16"]]
+        variant = module.VARIANTS[op, ON_A_GPU["bf16"]]
         needed.append(elementwise(version, op)[1].count * 32 * variant.options["num_warps"] / variant.elements)
     assert needed == sorted(needed, reverse=True)
     assert round(needed[-1]) <= MOST_INSTRUCTIONS[op]
@@ -140,7 +134,7 @@ def test_no_division_is_left_in_the_logistic_function():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", DTYPE_OF)
+@pytest.mark.parametrize("dtype", ON_A_GPU)
 @pytest.mark.parametrize("version", ELEMENTWISE)
 def test_relu_is_one_maximum_that_keeps_nan(version, dtype):
     """Of -0 and +0 a maximum takes +0. Source: CUDA Math API, `__hmax2_nan`."""
@@ -165,8 +159,8 @@ def test_a_profiler_sees_the_formula(version, ending):
 
 @pytest.mark.exhaustive
 def test_version_1_of_rows_spills_where_it_says():
-    [norm] = [v for v in v1_naive.variants(90) if (v.op, v.dtype, v.elements) == ("layernorm", "bf16", 65536)]
-    for variant in (norm, softmax_v1.VARIANTS[DTYPE_OF["bf16"], 65536]):
+    [norm] = [v for v in NORM["v1"].variants(90) if (v.op, v.dtype, v.elements) == ("layernorm", "bf16", 65536)]
+    for variant in (norm, SOFTMAX["v1"].VARIANTS[ON_A_GPU["bf16"], 65536]):
         binary = read_back(compile_ahead(variant, 90))
         assert binary.stack_bytes > 0
         assert any(item.spill_bytes for item in binary.instructions)
@@ -176,7 +170,7 @@ def test_version_1_of_rows_spills_where_it_says():
 def test_warps_by_width_save_registers_of_a_norm():
     first, second = (
         read_back(compile_ahead(variant, 90)).registers
-        for module in (v1_naive, v2_warps)
+        for module in (NORM["v1"], NORM["v2"])
         for variant in module.variants(90)
         if (variant.op, variant.dtype, variant.elements) == ("layernorm", "bf16", 16384)
     )
@@ -184,9 +178,8 @@ def test_warps_by_width_save_registers_of_a_norm():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("version", ["v1_masked", "v1_naive"])
-def test_version_1_reads_odd_sizes_element_by_element(version):
-    module = v1_masked if version == "v1_masked" else softmax_v1
+@pytest.mark.parametrize("module", [ELEMENTWISE["v1"], SOFTMAX["v1"]], ids=["elementwise", "softmax"])
+def test_version_1_reads_odd_sizes_element_by_element(module):
     variant = next(variant for variant in module.variants(90) if variant.dtype == "bf16")
     binary = read_back(compile_ahead(variant, 90, known_sizes=False))
     assert set(widths(binary.instructions, "load")) == {16}
@@ -194,7 +187,8 @@ def test_version_1_reads_odd_sizes_element_by_element(version):
 
 @pytest.mark.exhaustive
 def test_loops_are_pipelined():
-    walk, rows = v2_aligned.WALKS[DTYPE_OF["bf16"]], v2_pipelined.VARIANTS["matvec", DTYPE_OF["bf16"]]
+    walk = SOFTMAX["v2"].WALKS[ON_A_GPU["bf16"]]
+    rows = versions_of("matvec")["v2"].VARIANTS["matvec", ON_A_GPU["bf16"]]
     depth, lanes, stages = (walk.constants[name] for name in ("DEPTH", "LANES", "STAGES"))
     buffers = rf"ttg\.local_alloc.*memdesc<{stages - 1}x{depth}x{lanes}x"
     assert len(re.findall(buffers, compile_ahead(walk, 90).asm["ttgir"])) == 2
@@ -204,7 +198,7 @@ def test_loops_are_pipelined():
 
 @pytest.mark.exhaustive
 def test_partial_sums_are_written_before_and_read_after_the_program_is_counted():
-    binary = read_back(compile_ahead(v2_one_launch.variants(90)[0], 90))
+    binary = read_back(compile_ahead(versions_of("reduction")["v2"].variants(90)[0], 90))
     code = [item.opcode for item in binary.instructions]
     [counted] = [place for place, opcode in enumerate(code) if opcode.startswith("ATOMG")]
     assert ".STRONG.GPU" in code[counted]

@@ -4,9 +4,9 @@ import re
 
 import pytest
 import triton
-from bugs_matmul import BUGS
+from bugs import BUGS
 from compiled import assert_lean, compile_ahead, read_back, widened_first
-from matmul_cases import VERSIONS
+from families import versions_of
 from planted import plant
 
 import kernels.launch
@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 
+VERSIONS = versions_of("matmul")
 NEWEST = [
     pytest.param(80, v3_persistent, id="sm_80-v3"),
     *(pytest.param(a, v5_split_k, id=f"sm_{a}-v5") for a in (90, 100)),
@@ -171,6 +172,6 @@ def test_tiles_are_numbered_in_64_bits(version):
     assert tile_numbers_are_wide(VERSIONS[version])
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if bug.only_compiled], ids=lambda bug: bug.label)
+@pytest.mark.parametrize("bug", [bug for bug in BUGS["matmul"] if bug.only_compiled], ids=lambda bug: bug.label)
 def test_planted_wrap_shows_when_compiled(bug, tmp_path):
     assert not tile_numbers_are_wide(plant(bug, tmp_path))

@@ -1,73 +1,101 @@
 """Correctness without a GPU: runs the checks of `interpreted/` under Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when a kernel is decorated, so the checks need processes of their own, one a file, and
-the files are named `check_*.py` so that no other run collects them. They use fp32 and fp16 alone: the interpreter
+Triton reads TRITON_INTERPRET when a kernel is decorated, so the checks need processes of their own, two for all files,
+and the files are named `check_*.py` so that no other run collects them. They use fp32 and fp16 alone: the interpreter
 rounds bf16 wrongly (it truncates). To see one fail by itself:
 
     TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_norm.py -o python_files='check_*.py'
 """
 
-import pytest
-from interpreted_runs import CHECKS, SAMPLE, run_of
-from test_planted_bugs import FAMILIES, bugs
+import functools
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.etree import ElementTree
 
-from kernels.audit import catalog
+import pytest
+from bugs import BUGS
+from exact import DTYPES
+from families import FAMILIES, versions_of
+
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="the interpreter runs in processes of its own")
 
-CALIBRATION = ("bandwidth", "fma", "launch_floor")  # checked in check_calibration.py, by what they measure
+HERE = Path(__file__).parent
+CHECKS = sorted(path.stem for path in (HERE / "interpreted").glob("check_*.py"))
+ONE_HALF = ("check_cross_entropy", "check_elementwise", "check_norm")
+"""Files of one process; those of the other take about as long together. Loading torch and Triton for each file would
+take as long as the checks of some."""
+OPTIONS = ("-o", "python_files=check_*.py", "-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning")
+SAMPLE, EVERYTHING = ("--sample", "1"), ("-m", "")
+TIME_LIMIT_S = 900
 
 
-def wanted():
-    """`op-vN-dtype` of everything a version compiles in a dtype that the interpreter computes rightly."""
-    found = []
-    for version in catalog.shipped():
-        if version.family not in CALIBRATION:
-            pairs = {(variant.op, variant.dtype) for arch in catalog.ARCHES for variant in version.variants(arch)}
-            labels = [
-                f"{op}-{version.name}-{dtype}"
-                for op in version.module.KERNELS
-                for dtype in ("fp32", "fp16")
-                if (op, dtype) in pairs
-            ]
-            found += [pytest.param(version.family, label, id=label) for label in labels]
-    return found
+@dataclass(frozen=True)
+class Run:
+    """The checks of a file that passed; exit code and output are those of the process of its half."""
+
+    returncode: int
+    output: str
+    passed: tuple[str, ...]
 
 
-def test_every_family_has_its_checks():
-    assert {f"check_{version.family}" for version in catalog.shipped() if version.family not in CALIBRATION} <= set(
-        CHECKS
-    )
+@functools.cache
+def started(chosen):
+    halves = [[check for check in CHECKS if (check in ONE_HALF) is is_one] for is_one in (True, False)]
+    pool = ThreadPoolExecutor(len(halves))
+    runs = [(half, pool.submit(run_half, half, chosen)) for half in halves]
+    pool.shutdown(wait=False)
+    return {check: run for half, run in runs for check in half}
+
+
+def run_half(checks, chosen):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    with TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        paths = [str(HERE / "interpreted" / f"{check}.py") for check in checks]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *paths, *OPTIONS, *chosen, f"--junit-xml={report}"],
+            cwd=HERE.parents[1],
+            env=env | {"TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+        )
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    runs = {}
+    for check in checks:
+        own = [case for case in cases if case.get("classname", "").endswith(check) and len(case) == 0]
+        passed = tuple(case.get("name", "") for case in own)
+        runs[check] = Run(done.returncode, f"{done.stdout}\n{done.stderr[-2000:]}", passed)
+    return runs
+
+
+def run_of(check, chosen=EVERYTHING):
+    """Return the run of one file with all of its checks, or a sample of them; the first call starts all files."""
+    return started(chosen)[check].result()[check]
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_sample_of_the_checks_passes(check):
-    run = run_of(check, SAMPLE)
+@pytest.mark.parametrize("chosen", [SAMPLE, pytest.param(EVERYTHING, marks=pytest.mark.exhaustive)], ids=["few", "all"])
+def test_checks_pass(check, chosen):
+    run = run_of(check, chosen)
     assert run.returncode == 0, f"\n{run.output[-8000:]}"
     assert run.passed, "no check was run"
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("check", CHECKS)
-def test_every_check_passes(check):
-    run = run_of(check)
-    assert run.returncode == 0, f"\n{run.output[-8000:]}"
-    assert run.passed, "no check was run"
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("family", "label"), wanted())
-def test_every_operation_was_checked(family, label):
-    passed = run_of(f"check_{family}").passed
-    assert any(label in name for name in passed), f"no passed check of {label}"
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_planted_bug_is_caught(family):
-    """Those that only the compiled form shows are caught in `test_compile_<family>.py`."""
-    run = run_of(f"check_{family}")
-    assert not [name for name in run.failed if name.startswith("test_planted_")]
-    tried = sum(name.startswith("test_planted_") for name in run.passed)
-    assert tried == sum(not bug.only_compiled for bug in bugs(family))
+def test_every_operation_was_checked_and_every_planted_bug_caught(family):
+    passed = run_of(f"check_{family}").passed
+    for version, module in versions_of(family).items():
+        for op in module.KERNELS:
+            for dtype in DTYPES:
+                assert any(f"{op}-{version}-{dtype}" in name for name in passed), (op, version, dtype)
+    caught = sum(name.startswith("catches_the_bug") or "planted_bug" in name for name in passed)
+    assert caught == sum(not bug.only_compiled for bug in BUGS[family])

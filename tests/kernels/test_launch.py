@@ -1,20 +1,15 @@
-"""Launchers of all families without a GPU: they start what an audit compiles, and refuse tensors in host memory.
+"""Launchers without a GPU: they start what an audit compiles, for a shape the configuration that it asks for.
 
-The launcher runs up to the point where the finished binary would go to the device.
+A launcher runs up to the point where the finished binary would go to the device.
 """
 
-import elementwise_cases
-import matvec_cases
-import norm_cases
 import pytest
-import reduction_cases
 import torch
 from compiled import divisible
+from exact import version_of
+from families import ON_A_GPU, every_way, small, versions_of
 
 import kernels.launch
-from kernels.audit import catalog
-from kernels.cross_entropy import v3_split_rows as cross_entropy
-from kernels.softmax import v2_aligned, v3_split_rows
 
 pytestmark = [
     pytest.mark.sampled(6),
@@ -24,32 +19,9 @@ pytestmark = [
 H100 = kernels.launch.Gpu(90, 132, 50 * 2**20)
 
 
-def operands(family, op, dtype):
-    """Return inputs and output of an operation, both small."""
-    if family == "elementwise":
-        inputs = elementwise_cases.draw(op, dtype, 3 * 1040, 1040)
-        return inputs, torch.empty_like(inputs[0])
-    if family == "norm":
-        return norm_cases.draw(op, dtype, 3, 1040), torch.empty((2, 3, 1040) if "residual" in op else (3, 1040)).to(
-            dtype
-        )
-    if family == "matvec":
-        return matvec_cases.draw(op, dtype, 101, 1040), torch.empty(101, dtype=dtype)
-    if family == "reduction":
-        return reduction_cases.draw(op, dtype, 100_003), torch.empty((), dtype=dtype)
-    x = torch.empty(3, 8201, dtype=dtype)
-    if family == "softmax":
-        return (x,), torch.empty_like(x)
-    return (x, torch.zeros(3, dtype=torch.int64)), torch.empty(3)
-
-
-CASES = [
-    pytest.param(version, op, dtype, id=f"{op}-{version.name}-{name}")
-    for version in catalog.shipped()
-    if version.family not in ("bandwidth", "fma", "launch_floor", "matmul")
-    for op in version.module.KERNELS
-    for dtype, name in kernels.launch.DTYPES.items()
-]
+def run(family, op, version, dtype, *shape):
+    inputs, out = small(family, op, dtype, *shape)
+    versions_of(family)[version].KERNELS[op](*inputs, out=out)
 
 
 def told(compiled):
@@ -60,58 +32,104 @@ def told(compiled):
     return compiled.src.fn.fn, constants, types, compiled.metadata.num_warps
 
 
-@pytest.mark.parametrize(("version", "op", "dtype"), CASES)
-def test_a_launch_is_what_an_audit_compiles(launches, version, op, dtype):
-    inputs, out = operands(version.family, op, dtype)
-    version.module.KERNELS[op](*inputs, out=out)
+@pytest.mark.parametrize("name", ON_A_GPU)
+@pytest.mark.parametrize(("family", "op", "module"), [way for way in every_way() if "matmul" not in way.id])
+def test_a_launch_is_what_an_audit_compiles(launches, family, op, module, name):
+    inputs, out = small(family, op, ON_A_GPU[name])
+    module.KERNELS[op](*inputs, out=out)
     assert launches
-    variants = [v for v in version.variants(90) if (v.op, v.dtype) == (op, kernels.launch.DTYPES[dtype])]
+    variants = [variant for variant in module.variants(90) if (variant.op, variant.dtype) == (op, name)]
     for _, compiled in launches:
         kernel, constants, types, warps = told(compiled)
         assert compiled.metadata.enable_fp_fusion is True
         assert divisible(compiled) >= {name for name in types if name.endswith("_ptr")}
         [variant] = [
-            v
-            for v in variants
-            if v.kernel.fn is kernel
-            and v.options["num_warps"] == warps
-            and all(constants.get(name) == value for name, value in v.constants.items())
+            variant
+            for variant in variants
+            if variant.kernel.fn is kernel
+            and variant.options["num_warps"] == warps
+            and all(constants.get(name) == value for name, value in variant.constants.items())
         ]
         own = {name: f"*{variant.dtype}" if name.endswith("_ptr") else "i32" for name in types}
         assert types == own | {name: kind for name, kind in variant.types.items() if name in types}
 
 
-@pytest.mark.parametrize(("version", "op", "dtype"), [case for case in CASES if case.id.endswith("fp32")])
-def test_tensors_in_host_memory_are_refused(version, op, dtype):
-    inputs, out = operands(version.family, op, dtype)
-    with pytest.raises(ValueError, match=rf"^{op} {version.name}: \w+ is on cpu; Triton needs a GPU, device 'cuda'$"):
-        version.module.KERNELS[op](*inputs, out=out)
+@pytest.mark.parametrize(("family", "op", "module"), every_way())
+def test_tensors_in_host_memory_are_refused(family, op, module):
+    inputs, out = small(family, op, torch.float32)
+    label = f"{op} {version_of(module)}"
+    with pytest.raises(ValueError, match=rf"^{label}: \w+ is on cpu; Triton needs a GPU, device 'cuda'$"):
+        module.KERNELS[op](*inputs, out=out)
 
 
 @pytest.mark.parametrize(
-    ("n", "warps", "name"),
-    [(7, 1, "softmax_row"), (4097, 8, "softmax_row"), (32768, 16, "softmax_row"), (32769, 16, "softmax_walk")],
+    ("family", "op", "shapes"),
+    [
+        ("elementwise", "relu", [(17,), (32,), (33,), (256,)]),
+        ("softmax", "softmax", [(2, 17), (2, 32), (2, 33), (2, 256)]),
+        ("cross_entropy", "cross-entropy", [(2, 17), (2, 32), (2, 33), (2, 256)]),
+        ("reduction", "sum", [(17,), (32,), (33,), (256,)]),
+        ("matvec", "matvec", [(100, 1040), (101, 2064), (116, 1044)]),
+    ],
 )
-def test_the_width_of_softmax_picks_the_configuration(launches, n, warps, name):
-    x = torch.empty(3, n)
-    v2_aligned.KERNELS["softmax"](x, out=torch.empty_like(x))
-    [((programs,), compiled)] = launches
-    assert (programs, compiled.metadata.name, compiled.metadata.num_warps) == (3, name, warps)
-
-
-@pytest.mark.parametrize("family", ["elementwise", "softmax", "cross_entropy", "reduction"])
-def test_odd_and_even_sizes_share_one_binary(launches, family):
-    for n in (17, 32, 33, 256):
-        if family == "elementwise":
-            elementwise_cases.MODULES["v3"].KERNELS["relu"](torch.ones(n), out=torch.empty(n))
-        elif family == "reduction":
-            reduction_cases.versions()["v2"].KERNELS["sum"](torch.ones(n), out=torch.empty(()))
-        elif family == "softmax":
-            v2_aligned.KERNELS["softmax"](torch.empty(2, n), out=torch.empty(2, n))
-        else:
-            labels = torch.zeros(2, dtype=torch.int64)
-            cross_entropy.KERNELS["cross-entropy"](torch.empty(2, n), labels, out=torch.empty(2))
+def test_odd_and_even_sizes_share_one_binary(launches, family, op, shapes):
+    for shape in shapes:
+        run(family, op, list(versions_of(family))[-1], torch.float32, *shape)
     assert len({compiled.hash for _, compiled in launches}) == 1
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "op", "version", "n", "wanted"),
+    [
+        ("softmax", "softmax", "v2", 7, ("softmax_row", 8 * 32, 1)),
+        ("softmax", "softmax", "v2", 4097, ("softmax_row", 8192, 8)),
+        ("softmax", "softmax", "v2", 32768, ("softmax_row", 32768, 16)),
+        ("softmax", "softmax", "v2", 32769, ("softmax_walk", 4096, 16)),
+        ("norm", "rmsnorm", "v3", 128, ("rms_rows", 256, 4)),
+        ("norm", "rmsnorm", "v3", 257, ("rms_rows", 1024, 4)),
+        ("norm", "rmsnorm", "v3", 4096, ("rms_rows", 4096, 4)),
+        ("norm", "rmsnorm", "v3", 4097, ("rms_rows", 8192, 8)),
+        ("norm", "layernorm", "v3", 16384, ("layer_tiles", 4096, 16)),
+        ("norm", "rmsnorm", "v3", 16384, ("rms_rows", 16384, 16)),
+        ("norm", "rmsnorm", "v3", 16385, ("rms_tiles", 4096, 16)),
+        ("norm", "residual-rmsnorm", "v3", 131072, ("rms_tiles", 4096, 16)),
+        ("norm", "residual-rmsnorm", "v3", 131073, ("rms_tiles", 8192, 32)),
+    ],
+)
+def test_the_width_of_a_row_picks_the_configuration(launches, family, op, version, n, wanted):
+    run(family, op, version, torch.bfloat16, 16, n)
+    [(_, compiled)] = launches
+    kernel, constants, _, warps = told(compiled)
+    size = constants.get("BLOCK") or constants.get("WIDTH") or constants["LANES"]
+    assert (kernel.__name__, size, warps) == wanted
+
+
+@pytest.mark.parametrize(("m", "n", "programs"), [(1, 24, 1), (16, 24, 1), (17, 24, 2), (5, 1000, 2), (5, 1025, 5)])
+def test_several_short_rows_a_program(launches, m, n, programs):
+    run("norm", "rmsnorm", "v3", torch.bfloat16, m, n)
+    [((count,), _)] = launches
+    assert count == programs
+
+
+@pytest.mark.parametrize(
+    ("family", "op", "version", "shape", "wanted"),
+    [
+        ("softmax", "softmax", "v3", (4, 65536), {"softmax_partial": 64, "softmax_finish": 64}),
+        ("softmax", "softmax", "v3", (132, 65536), {"softmax_walk": 132}),
+        ("cross_entropy", "cross-entropy", "v3", (5, 50257), {"cross_entropy_partial": 65, "cross_entropy_finish": 5}),
+        ("norm", "layernorm", "v4", (4, 65536), {"layer_partial": 64, "layer_finish": 64}),
+        ("norm", "residual-rmsnorm", "v4", (4, 65536), {"rms_partial": 64, "rms_finish": 64}),
+        ("norm", "rmsnorm", "v4", (132, 65536), {"rms_tiles": 132}),
+    ],
+)
+def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatch, family, op, version, shape, wanted):
+    monkeypatch.setattr(kernels.launch, "stand_in", H100)
+    run(family, op, version, torch.float32 if family == "cross_entropy" else torch.bfloat16, *shape)
+    assert {compiled.metadata.name: programs for (programs,), compiled in launches} == wanted
+    assert not divisible(launches[0][1]) & {"steps", "splits", "first_row", "chunk"}  # one binary for all of them
 
 
 @pytest.mark.parametrize(
@@ -132,13 +150,106 @@ def test_pieces_cover_a_row_and_keep_every_processor_busy(rows, n, unit):
     assert rows * pieces.count >= 132 or pieces.count == 128 or pieces.elements <= 4096 + 16
 
 
-def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatch):
-    monkeypatch.setattr(kernels.launch, "stand_in", H100)
-    for m, wanted in ((4, [64, 64]), (132, [132])):
-        x = torch.empty(m, 65536, dtype=torch.bfloat16)
-        v3_split_rows.KERNELS["softmax"](x, out=torch.empty_like(x))
-        assert [programs for (programs,), _ in launches] == wanted
-        del launches[:]
-    labels = torch.zeros(5, dtype=torch.int64)
-    cross_entropy.KERNELS["cross-entropy"](torch.empty(5, 50257), labels, out=torch.empty(5))
-    assert [programs for (programs,), _ in launches] == [5 * 13, 5]
+# ---- plans ---------------------------------------------------------------------------------------------------------
+
+V3 = versions_of("matvec")["v3"]
+V2 = versions_of("reduction")["v2"]
+
+
+@pytest.mark.parametrize("sm_count", [108, 132, 148])
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_plans_cover_every_row_and_column(sm_count, width):
+    for m in (1, 2, 7, 100, 527, 4096, 70000):
+        for n in (1, 33, 513, 4096, 8209, 65536, 3_000_001):
+            plan = V3.plan(m, n, width, n, sm_count)
+            config, access = V3.CONFIGS[plan.shape_class], 16 // width
+            assert plan.splits * plan.steps * config.lanes * config.loads * access >= n
+            assert (plan.splits - 1) * plan.steps * config.lanes * config.loads * access < n  # none has nothing
+            assert plan.programs * config.rows >= m * plan.splits
+            assert plan.programs % plan.splits == 0
+            if plan.splits > 1:
+                assert m < 2 * V3.PROGRAMS_PER_SM * sm_count * config.rows * access
+
+
+def test_few_rows_give_every_multiprocessor_work():
+    assert V3.plan(1, 2**24, 2, 2**24, 132).programs >= 2 * 132
+    assert V3.plan(64, 16384, 2, 16384, 132).programs >= 132
+    assert V3.plan(8192, 8192, 2, 8192, 132).splits == 1
+
+
+@pytest.mark.parametrize("programs", [432, 528, 592])
+def test_plans_cover_every_element_once(programs):
+    for variant in V2.variants(90):
+        lanes, access, loads = (variant.constants[name] for name in ("LANES", "ACCESS", "LOADS"))
+        for n in (0, 1, access - 1, access, 10**6 + 1, 2**24, 2**28 + 5, 2**31 + 4099, 2**33):
+            count, rounds, piece = V2.plan(n, variant, programs)
+            left = n // access - rounds * count * lanes * loads
+            assert 1 <= count <= programs
+            assert 0 <= left <= count * piece
+            assert piece <= lanes * loads
+            assert piece % lanes == 0
+            if n // access > programs * lanes:
+                assert count == programs
+
+
+# ---- arrival counters -----------------------------------------------------------------------------------------------
+
+
+class Gpu:
+    """A device of type cuda that torch need not have: tensors 'moved' to it stay where they are."""
+
+    type = "cuda"
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """The current stream and whether it is being recorded, to be set by a test."""
+
+    class Current:
+        cuda_stream = 1
+        is_recorded = False
+
+    zeros = torch.zeros
+    monkeypatch.setattr(V2.torch, "zeros", lambda *shape, device=None, **options: zeros(*shape, **options))
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Current)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: Current.is_recorded)
+    return Current
+
+
+def places(counters, launches_count=3):
+    return [counters.take().data_ptr() for _ in range(launches_count)]
+
+
+def test_a_stream_keeps_its_counter_and_shares_it_with_no_other(streams):
+    counters = V2.Counters(Gpu())
+    first = places(counters)
+    streams.cuda_stream = 2
+    second = places(counters)
+    streams.cuda_stream = 1
+    assert places(counters) == first
+    assert len(set(first)) == len(set(second)) == 1
+    assert set(first).isdisjoint(second)
+
+
+def test_a_recorded_launch_keeps_a_counter_of_its_own(streams):
+    counters = V2.Counters(Gpu())
+    eager = places(counters)
+    streams.is_recorded = True
+    recorded = places(counters, 2 * V2.COUNTERS // 3)  # on the stream of the eager launches
+    streams.is_recorded = False
+    more = places(counters)  # fills up
+    streams.is_recorded = True
+    recorded += places(counters, V2.COUNTERS)
+    assert more == eager
+    assert len({*recorded, *eager}) == len(recorded) + 1
+    # A graph knows addresses only: all of them stay allocated. Each is aligned, so that one binary serves all.
+    kept = {row.data_ptr() for block in counters._kept for row in block}
+    assert not [place for place in recorded if place % 16]
+    assert set(recorded) <= kept
+
+
+def test_a_recorded_launch_without_a_counter_at_hand_fills_one(streams):
+    streams.is_recorded = True
+    counter = V2.Counters(Gpu()).take()
+    assert counter.tolist() == [0]

@@ -4,7 +4,8 @@ import pytest
 import torch
 import triton
 from compiled import divisible
-from matmul_cases import VERSIONS, output_dtype
+from families import versions_of
+from matmul_cases import LAYOUTS, output_dtype
 
 import kernels.launch
 from kernels.matmul import DTYPES, Operands, tiles
@@ -14,6 +15,7 @@ pytestmark = [
     pytest.mark.skipif(kernels.launch.INTERPRETED, reason="interpreted kernels are not compiled"),
 ]
 
+VERSIONS = versions_of("matmul")
 POINTERS = {"a_ptr", "b_ptr", "out_ptr"}
 
 
@@ -29,7 +31,7 @@ def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
     return (a, b, *scales), torch.empty(*batch, m, n, dtype=output_dtype(dtype))
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 def test_pointer_launches(launches, version, layout):
     inputs, out = product(torch.bfloat16, layout=layout)
@@ -101,7 +103,7 @@ def test_every_dtype_is_what_variants_compile(launches, version, dtype):
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 80), (48, 1, 80), (48, 64, 1), (1, 1, 1)], ids=str)
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 def test_extents_of_one_compile(launches, version, layout, shape):
     inputs, out = product(torch.float16, *shape, layout=layout)
@@ -143,13 +145,6 @@ def test_version_1_refuses_tf32(launches, precision):
     inputs, out = product(torch.float32)
     with pytest.raises(ValueError, match=r"^matmul v1: no kernel for tf32 on sm_90; it has fp32, fp16, bf16$"):
         VERSIONS["v1"].KERNELS["matmul"](*inputs, out=out)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_tensors_in_host_memory_are_refused(version):
-    inputs, out = product(torch.float16)
-    with pytest.raises(ValueError, match=rf"^matmul {version}: a is on cpu; Triton needs a GPU, device 'cuda'$"):
-        VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
 
 
 @pytest.mark.parametrize(("arch", "dtype", "line"), [

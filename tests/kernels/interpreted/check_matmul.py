@@ -6,15 +6,17 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from bugs_matmul import BUGS
-from exact import assert_close
-from matmul_cases import DTYPES, FP8, LAYOUTS, VERSIONS, check, check_case, check_far, draw, expect, row_multiple
-from planted import plant
+from bugs import BUGS
+from exact import DTYPES
+from families import versions_of
+from matmul_cases import FP8, LAYOUTS, check, check_case, check_far, draw, row_stride, values
+from planted import planted_tests
 from triton.runtime.errors import InterpreterError
 
 from kernels.matmul import Operands
 from kernels.matmul.tiles import GROUP_M, Tile
 
+VERSIONS = versions_of("matmul")
 NARROW = ("v3", "v4", "v5")  # versions with int8 and fp8
 ROWS = (1, 70)
 WIDTHS = ((1, 1), (16, 16), (17, 31), (64, 33), (65, 63), (7, 129))  # n, k
@@ -106,11 +108,11 @@ def test_whole_rows_of_a_and_b_whatever_those_of_c(name, layout):
 @pytest.mark.parametrize(("term", "layout"), [(0, "nn"), (31, "nt"), (64, "tn"), (64, "nt")])
 @every_version
 def test_special_values_stay_in_their_row_and_column(version, term, layout):
-    a, b = draw((66, 65), torch.float32), draw((65, 34), torch.float32, seed=1)
+    a, b = draw("matmul", torch.float32, 66, 34, 65)
     for row, column, special in ((0, 0, math.inf), (31, 16, -math.inf), (65, 33, math.nan)):
         a[row, term] = special
         b[term, column] = special
-    check(VERSIONS[version], a, b, layout)
+    check("matmul", VERSIONS[version], a, b, layout)
 
 
 @every_version
@@ -118,25 +120,25 @@ def test_opposite_infinities_and_overflow(version):
     a, b = torch.ones(3, 40), torch.ones(40, 8)
     a[0, 0], a[0, 39], a[1, 39] = math.inf, -math.inf, 3e38
     b[39, 2] = 2.0
-    check(VERSIONS[version], a, b, "nn")
+    check("matmul", VERSIONS[version], a, b, "nn")
 
 
 @every_version
 def test_denormals_and_signed_zeros(version):
     a = torch.tensor([2.0**-24, -(2.0**-24), -0.0, 1.0]).half().repeat(8, 4)
     b = torch.tensor([3.0, 0.0, -0.0, 0.0]).half().repeat(8, 4).T.contiguous()
-    check(VERSIONS[version], a, b, "nn", is_exact=True)
+    check("matmul", VERSIONS[version], a, b, "nn", is_exact=True)
 
 
 def check_range_of_sums(module):
     """fp16 operands whose partial sums leave the range of fp16, and then its precision."""
     a = torch.full((2, 256), 200.0).half()
     a[:, 128:] = -200.0
-    check(module, a, torch.full((256, 8), 200.0).half(), "nt")
+    check("matmul", module, a, torch.full((256, 8), 200.0).half(), "nt")
     a = torch.ones(2, 513).half()
     a[:, 0] = 2048.0
     b = torch.full((513, 8), 2.0**-8).half()
-    check(module, a, b, "nt", is_exact=True)
+    check("matmul", module, a, b, "nt", is_exact=True)
 
 
 @every_version
@@ -170,34 +172,6 @@ def test_no_terms_give_zeros(version):
     assert not out.any()
 
 
-@every_version
-def test_no_rows_or_columns_give_nothing(version):
-    for m, n in ((0, 5), (5, 0)):
-        VERSIONS[version].KERNELS["matmul"](torch.empty(m, 4), torch.empty(4, n), out=torch.empty(m, n))
-
-
-# ---- the comparison itself -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("damage", ["one element", "scale", "tail of k", "swapped rows"])
-@every_dtype
-def test_the_comparison_notices(name, damage):
-    a, b = draw((33, 129), DTYPES[name]), draw((129, 40), DTYPES[name], seed=1)
-    out = (a.double() @ b.double()).to(DTYPES[name])
-    expected = expect(a, b)
-    assert_close(out, expected, "untouched")
-    if damage == "one element":
-        out[32, 39] *= 1.005
-    elif damage == "scale":
-        out *= 1.005
-    elif damage == "tail of k":
-        out = (a[:, :128].double() @ b[:128].double()).to(DTYPES[name])
-    else:
-        out[[0, 1]] = out[[1, 0]]
-    with pytest.raises(pytest.fail.Exception):
-        assert_close(out, expected, damage)
-
-
 # ---- planted bugs --------------------------------------------------------------------------------
 
 
@@ -218,107 +192,24 @@ def battery(module):
         check_splits(module)
 
 
-@pytest.mark.sampled(9)
-@pytest.mark.parametrize("version", VERSIONS)
-def test_battery_passes_without_a_bug(version):
-    battery(VERSIONS[version])
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_compiled], ids=lambda bug: bug.label)
-def test_planted_bug_is_caught(bug, tmp_path):
-    module = plant(bug, tmp_path)
-    with pytest.raises((AssertionError, pytest.fail.Exception, InterpreterError)):  # Triton 3.6 refuses one of them
-        battery(module)
-
-
-# ---- what is refused -----------------------------------------------------------------------------
-
-
-@pytest.fixture(params=VERSIONS)
-def refused(request):
-    """Return the one line with which a version refuses its operands."""
-
-    def refuse(a, b, *scales, out):
-        with pytest.raises(ValueError, match=rf"^matmul {request.param}: ") as error:
-            VERSIONS[request.param].KERNELS["matmul"](a, b, *scales, out=out)
-        assert "\n" not in str(error.value)
-        return str(error.value)
-
-    return refuse
-
-
-def test_unfit_operands_are_refused(refused):
-    a, b, out = torch.ones(4, 8), torch.ones(8, 12), torch.zeros(4, 12)
-    assert "layouts nn, nt, tn can be taken" in refused(torch.ones(8, 4).t(), torch.ones(12, 8).t(), out=out)
-    assert "a of shape (4, 8) has strides (16, 2)" in refused(torch.ones(4, 16)[:, ::2], b, out=out)
-    assert "a of shape (4, 8) has strides (0, 1)" in refused(a[:1].expand(4, 8), b, out=out)
-    assert "out of shape (4, 12) has strides (1, 4); pass one stored row-major" in refused(
-        a, b, out=torch.ones(12, 4).t()
-    )
-    assert "a starts 4 bytes past a multiple of 16" in refused(torch.ones(4, 9)[:, 1:], b, out=out)
-    assert "b has shape (12, 12); the other operands need (8, 12)" in refused(a, torch.ones(12, 12), out=out)
-    assert "out has shape (4, 11)" in refused(a, b, out=out[:, :11])
-    assert "a has shape (8,); 2 dimensions are needed, 3 with a batch" in refused(a[0], b, out=out)
-    assert "b has shape (2, 8, 12)" in refused(a, b.expand(2, 8, 12), out=out)
-    assert "a tensor of shape (2, 8, 12) has strides (0, 12, 1)" in refused(
-        torch.ones(2, 4, 8), b.expand(2, 8, 12), out=torch.ones(2, 4, 12)
-    )
-    assert "a has dtype torch.float64; allowed are" in refused(a.double(), b.double(), out=out.double())
-    assert "b has dtype torch.float16, a torch.float32" in refused(a, b.half(), out=out)
-    assert "out has dtype torch.float16; torch.float32 is needed" in refused(a, b, out=out.half())
-    assert "2 scales with operands of torch.float32; 0 are needed" in refused(a, b, a, a, out=out)
-    assert "b is on meta, a on cpu" in refused(a, b.to("meta"), out=out)
-    assert "a is of type list" in refused([1.0], b, out=out)
-    assert not out.any()
+test_battery_passes, test_planted_bug_is_caught = planted_tests(
+    battery,
+    VERSIONS,
+    BUGS["matmul"],
+    InterpreterError,  # Triton 3.6 refuses one of them
+)
 
 
 @every_version
 def test_columns_of_one_buffer_may_be_a_and_c(version):
     buffer = torch.full((17, 64), 7.0)
-    a, b, out = buffer[:, :32], draw((32, 16), torch.float32, "integers"), buffer[:, 32:48]
-    a.copy_(draw((17, 32), torch.float32, "integers"))
+    a, b, out = buffer[:, :32], values((32, 16), torch.float32, "integers"), buffer[:, 32:48]
+    a.copy_(values((17, 32), torch.float32, "integers"))
     wanted = a @ b
     VERSIONS[version].KERNELS["matmul"](a, b, out=out)
     assert torch.equal(out, wanted)
     assert bool((buffer[:, 48:] == 7.0).all())
 
 
-def test_matrices_beyond_what_offsets_reach_are_refused(refused):
-    long = 2**30 + 1
-    a = torch.empty(long, dtype=torch.float16)[None]  # never touched, so never there
-    assert f"1x1x{long} is too large; at most 1073741824" in refused(a, a.t(), out=torch.empty(1, 1).half())
-
-
-def test_unfit_scales_are_refused(refused):
-    a = torch.ones(16, 16).to(torch.float8_e4m3fn)
-    out, one = torch.zeros(16, 16).bfloat16(), torch.ones(1)
-    assert "0 scales with operands of torch.float8_e4m3fn; 2 are needed" in refused(a, a.t(), out=out)
-    assert "layout nt alone in fp8" in refused(a, a, one, one, out=out)
-    assert "scale_b has 16 elements of torch.float32" in refused(a, a.t(), one, torch.ones(16), out=out)
-    assert "out has dtype torch.float32; torch.bfloat16 is needed" in refused(
-        a, a.t(), one, one, out=torch.zeros(16, 16)
-    )
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_older_versions_refuse_int8(version):
-    a = torch.ones(16, 16, dtype=torch.int8)
-    with pytest.raises(ValueError, match=rf"^matmul {version}: no kernel for int8 on sm_90; it has fp32, "):
-        VERSIONS[version].KERNELS["matmul"](a, a, out=torch.zeros(16, 16, dtype=torch.int32))
-
-
-def test_descriptors_refuse_what_they_cannot_say():
-    v4 = VERSIONS["v4"].KERNELS["matmul"]
-    with pytest.raises(ValueError, match=r"^matmul v4: stored rows of b are 20 bytes apart; a tensor descriptor needs"):
-        v4(torch.ones(4, 8), torch.ones(8, 5), out=torch.ones(4, 5))
-    with pytest.raises(ValueError, match=r"^matmul v4: stored rows of out are 20 bytes apart"):
-        v4(torch.ones(4, 8), torch.ones(5, 8).t(), out=torch.ones(4, 5))
-    with pytest.raises(ValueError, match=r"^matmul v4: stored matrices of a are 136 bytes apart"):
-        v4(torch.ones(2 * 34).as_strided((2, 4, 8), (34, 8, 1)), torch.ones(2, 8, 8), out=torch.ones(2, 4, 8))
-    with pytest.raises(ValueError, match=r"^matmul v4: k is 0; a tensor descriptor needs at least one term"):
-        v4(torch.empty(4, 0), torch.empty(0, 4), out=torch.ones(4, 4))
-
-
 def test_rows_of_the_other_versions_need_no_alignment():
-    assert [row_multiple(module, torch.float16) for module in VERSIONS.values()] == [1, 1, 1, 8, 8]
+    assert [row_stride(module, 5, torch.float16) for module in VERSIONS.values()] == [5, 5, 5, 8, 8]

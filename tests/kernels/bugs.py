@@ -1,0 +1,296 @@
+"""Bugs to plant in the kernels, at most two of a kind in a version. See planted.py."""
+
+from planted import Bug
+
+from kernels.versions import modules
+
+MASK = "mask off by one"
+STRIDE = "wrong stride"
+TAIL = "lost tail"
+WRAP = "int32 offset wrap"
+EPS = "eps misplaced"
+ROUNDING = "swapped rounding"
+MAXIMUM = "missing max-subtraction"
+ACCUMULATOR = "wrong accumulate dtype"
+
+ONLINE = "kernels/online_softmax.py"
+
+
+def files_of(family):
+    return [f"{module.replace('.', '/')}.py" for module in modules(family).values()]
+
+
+def cross_entropy():
+    v1, v2, v3 = files_of("cross_entropy")
+    return [
+        Bug(MASK, v1, "mask=start + lanes < v,", "mask=start + lanes < v - 1,", count=2),
+        Bug(MASK, v1, "mask=start + lanes < v,", "mask=start + lanes <= v,", count=2),
+        Bug(STRIDE, v1, "x_ptr + row * x_stride", "x_ptr + row * v"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        Bug(TAIL, v1, "range(0, v, BLOCK)", "range(0, tl.maximum(v - BLOCK, 1), BLOCK)", count=2),
+        Bug(MAXIMUM, v1, "highest = tl.maximum(highest, tl.max(x, axis=0))", "highest = 0.0"),
+        Bug(ACCUMULATOR, v1, "tl.exp(x - highest)", "tl.exp(x - highest).to(tl.float16)"),
+        Bug(ROUNDING, v1, "(highest - picked) + tl.log(total)", "(highest + tl.log(total)) - picked"),
+        Bug(MASK, v2, "(label >= 0) & (label < v)", "(label >= -1) & (label < v)"),
+        Bug(STRIDE, v2, "first = row * x_stride", "first = row * v"),
+        Bug(WRAP, v2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        Bug(ROUNDING, v2, "(top - picked) + tl.log(row_total)", "(top + tl.log(row_total)) - picked"),
+        Bug(MASK, ONLINE, "(edges < last) &", "(edges < last - 1) &", seen_in=v3),
+        Bug(MASK, ONLINE, "(edges < last) &", "(edges <= last) &", seen_in=v3),
+        Bug(STRIDE, v3, "row * x_stride + label", "row * v + label"),
+        Bug(STRIDE, v3, "first = row * x_stride + begin", "first = row * v + begin"),
+        Bug(WRAP, v3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
+        Bug(WRAP, v3, "program = tl.program_id(0).to(tl.int64)", "program = tl.program_id(0)"),
+        Bug(TAIL, ONLINE, "    highest, total = running(highest, total, x_rest)\n", "", seen_in=v3),
+        Bug(TAIL, ONLINE, "of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)", "of_lanes", seen_in=v3),
+        Bug(MAXIMUM, ONLINE, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0", seen_in=v3),
+        Bug(MAXIMUM, ONLINE, "total * tl.exp2((highest - higher) * LOG2_E)", "total", seen_in=v3),
+        Bug(ACCUMULATOR, ONLINE, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n", seen_in=v3),
+        Bug(
+            ACCUMULATOR,
+            ONLINE,
+            "    of_lanes = tl.sum(total *",
+            "    of_lanes = tl.sum(total.to(tl.float16) *",
+            seen_in=v3,
+        ),
+        Bug(ROUNDING, v3, "(top - picked) + tl.log(total)", "(top + tl.log(total)) - picked"),
+    ]
+
+
+def elementwise():
+    v1, v2, v3 = files_of("elementwise")
+    return [
+        Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n", count=4),
+        Bug(TAIL, v1, "inside = offsets < n", "inside = offsets < n // 16 * 16", count=4),
+        Bug(STRIDE, v1, "offsets % cols", "offsets % (cols - 1)"),
+        Bug(ACCUMULATOR, v1, "TRIAD_SCALAR * y.to(tl.float32)", "(y * TRIAD_SCALAR).to(y.dtype)"),
+        Bug(ROUNDING, v1, "gelu(x.to(tl.float32) + bias.to(tl.float32))", "gelu((x + bias).to(x.dtype))"),
+        Bug(ROUNDING, v1, "silu(x) * y.to(tl.float32)", "silu(x).to(y.dtype) * y.to(tl.float32)"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64) * BLOCK", "tl.program_id(0) * BLOCK", count=4, only_compiled=True),
+        Bug(MASK, v2, "inside = offsets < n", "inside = offsets <= n", count=4),
+        Bug(MASK, v2, "if start + BLOCK <= n:", "if start + BLOCK <= n + 1:", count=4),
+        Bug(TAIL, v2, "inside = offsets < n", "inside = offsets < n // 16 * 16", count=4),
+        Bug(STRIDE, v2, "first // cols * cols", "first // cols * (cols - 1)"),
+        Bug(STRIDE, v2, "(column + lanes) % cols", "(column + lanes) % (cols - 1)", count=2),
+        Bug(WRAP, v2, "tl.program_id(0).to(tl.int64) * BLOCK", "tl.program_id(0) * BLOCK", count=4, only_compiled=True),
+        Bug(MASK, v3, "offsets < whole", "offsets <= whole", count=3),
+        Bug(MASK, v3, "mask=rest < n)", "mask=rest <= n)", count=9),
+        Bug(TAIL, v3, "(n % WHOLE.value > 0)", "0"),
+        Bug(TAIL, v3, "whole = n // WHOLE * WHOLE", "whole = n // BLOCK * BLOCK", count=4),
+        Bug(STRIDE, v3, "first // cols * cols", "first // cols * (cols - 1)"),
+        Bug(STRIDE, v3, "column - cols, column)", "column, column)"),
+        Bug(ACCUMULATOR, v3, "v * root * root", "(v * root).to(tl.float16).to(tl.float32) * root"),
+        Bug(ROUNDING, v3, "gelu(x.to(tl.float32) + bias.to(tl.float32))", "gelu((x + bias).to(x.dtype))"),
+        Bug(ROUNDING, v3, "silu(x) * y.to(tl.float32)", "silu(x).to(y.dtype) * y.to(tl.float32)"),
+        Bug(WRAP, v3, "tl.program_id(0).to(tl.int64) * BLOCK", "tl.program_id(0) * BLOCK", count=4, only_compiled=True),
+    ]
+
+
+def matmul():
+    v1, v2, v3, v4, v5 = files_of("matmul")
+    return [
+        Bug(MASK, v1, "(rows < m) & (across < k)", "(rows < m) & (across <= k)"),
+        Bug(MASK, v1, "mask=(rows < m) & (cols < n))", "mask=(rows <= m) & (cols < n))"),
+        Bug(STRIDE, v1, "rows * a_stride + across", "rows * k + across"),
+        Bug(STRIDE, v1, "cols * b_stride + down", "cols * k + down"),
+        Bug(TAIL, v1, "range(0, k, BLOCK_K)", "range(0, k // BLOCK_K * BLOCK_K, BLOCK_K)"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        Bug(WRAP, v1, "tl.arange(0, BLOCK_K).to(tl.int64)", "tl.arange(0, BLOCK_K)"),
+        Bug(ACCUMULATOR, v1, "acc = tl.dot(a, b, acc,", "acc = tl.dot(a, b, acc.to(tl.float16),"),
+        Bug(MASK, v2, "rest = k - k // BLOCK_K * BLOCK_K", "rest = k - 1 - k // BLOCK_K * BLOCK_K"),
+        Bug(MASK, v2, "(terms < rest)[:, None]", "(terms <= rest)[:, None]"),
+        Bug(STRIDE, v2, "a_step = tl.cast(a_stride, tl.int64) * BLOCK_K", "a_step = m * BLOCK_K"),
+        Bug(STRIDE, v2, "batch * b_batch + cols", "batch * a_batch + cols"),
+        Bug(TAIL, v2, "    if rest > 0:", "    if rest > BLOCK_K // 2:"),
+        Bug(TAIL, v2, "range(0, k // BLOCK_K)", "range(0, (k - 1) // BLOCK_K)"),
+        Bug(WRAP, v2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        Bug(WRAP, v2, "tl.arange(0, BLOCK_K).to(tl.int64)", "tl.arange(0, BLOCK_K)"),
+        Bug(ACCUMULATOR, v2, "dtype=tl.float32)", "dtype=tl.float16)"),
+        Bug(MASK, v3, "lanes_k < a_end - start", "lanes_k < a_end - start - 1"),
+        Bug(MASK, v3, "lanes_k < b_end - start", "lanes_k <= b_end - start"),
+        Bug(STRIDE, v3, "across * a_stride + rows", "across * m + rows"),
+        Bug(STRIDE, v3, "down * b_stride + cols", "down * n + cols"),
+        Bug(TAIL, v3, "tl.range(0, k, BLOCK_K)", "tl.range(0, k // BLOCK_K * BLOCK_K, BLOCK_K)"),
+        Bug(TAIL, v3, "tl.range(0, k, BLOCK_K)", "tl.range(0, k - 1, BLOCK_K)"),
+        Bug(WRAP, v3, "tl.cast(tile, tl.int64), tiles_m", "tl.cast(tile, tl.int32), tiles_m"),
+        Bug(WRAP, v3, "start + lanes_k.to(tl.int64)", "start + lanes_k", count=2),
+        Bug(ACCUMULATOR, v3, "dtype=ACCUMULATOR)", "dtype=tl.float16)"),
+        Bug(MASK, v4, "tiles_m = tl.cdiv(m, BLOCK_M)", "tiles_m = tl.cdiv(m - 1, BLOCK_M)"),
+        Bug(MASK, v4, "[asked.batch, rows, columns], strides", "[asked.batch, rows, columns + 1], strides"),
+        Bug(STRIDE, v4, "row_stride = stride if rows > 1", "row_stride = -(-columns // unit) * unit if rows > 1"),
+        Bug(STRIDE, v4, "batch_stride or rows * row_stride", "rows * row_stride"),
+        Bug(TAIL, v4, "range(0, k, BLOCK_K)", "range(0, k // BLOCK_K * BLOCK_K, BLOCK_K)"),
+        Bug(TAIL, v4, "range(0, k, BLOCK_K)", "range(0, k - 1, BLOCK_K)"),
+        Bug(ACCUMULATOR, v4, "dtype=ACCUMULATOR)", "dtype=tl.float16)"),
+        Bug(WRAP, v4, "tl.cast(tile, tl.int64)", "tl.cast(tile, tl.int32)", only_compiled=True),
+        Bug(WRAP, v4, "tl.cast(tiles_m, tl.int64) * tiles_n", "tiles_m * tiles_n", only_compiled=True),
+        Bug(MASK, v5, "tiles_n = tl.cdiv(n, BLOCK_N)", "tiles_n = tl.cdiv(n - 1, BLOCK_N)"),
+        Bug(MASK, v5, "mask=(rows < m) & (cols < n))", "mask=(rows < m) & (cols <= n))"),
+        Bug(STRIDE, v5, "start = split * k + step", "start = split * (k - BLOCK_K) + step"),
+        Bug(STRIDE, v5, "[split * batches + batch, row", "[split + batch, row"),
+        Bug(TAIL, v5, "range(0, k, BLOCK_K)", "range(0, k - BLOCK_K, BLOCK_K)"),
+        Bug(TAIL, v5, "for split in range(splits):", "for split in range(splits - 1):"),
+        Bug(ACCUMULATOR, v5, "dtype=sums_ptr.dtype.element_ty)", "dtype=tl.float16)"),
+        Bug(WRAP, v5, "block = tl.program_id(0).to(tl.int64)", "block = tl.program_id(0)", only_compiled=True),
+    ]
+
+
+def matvec():
+    v1, v2, v3 = files_of("matvec")
+    return [
+        Bug(MASK, v1, "inside = columns < n", "inside = columns <= n"),
+        Bug(STRIDE, v1, "row * row_stride", "row * n"),
+        Bug(TAIL, v1, "in range(0, n.to(tl.int64), BLOCK)", "in range(0, n.to(tl.int64) // BLOCK * BLOCK, BLOCK)"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        Bug(ROUNDING, v1, "tl.sum(partial)", "tl.sum(partial.to(x_ptr.dtype.element_ty))"),
+        Bug(ACCUMULATOR, v1, "a.to(tl.float32) * x.to(tl.float32)", "(a * x).to(tl.float32)"),
+        Bug(MASK, v2, "row_inside = rows < m", "row_inside = rows <= m"),
+        Bug(MASK, v2, "inside = lanes < n - full", "inside = lanes < n - full - 1"),
+        Bug(STRIDE, v2, "rows[:, None] * row_stride", "rows[:, None] * n"),
+        Bug(TAIL, v2, "if full < n:", "if full > n:"),
+        Bug(WRAP, v2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        Bug(MASK, v3, "        inside = rows < m", "        inside = rows <= m", count=2),
+        Bug(MASK, v3, "mask=columns < left", "mask=columns <= left", count=2),
+        Bug(STRIDE, v3, "first = tl.where(inside, rows, 0) * row_stride\n", "first = tl.where(inside, rows, 0) * n\n"),
+        Bug(STRIDE, v3, "rows, 0) * row_stride * ACCESS", "rows, 0) * (n // ACCESS) * ACCESS"),
+        Bug(TAIL, v3, "if full_end < end:", "if full_end > end:"),
+        Bug(TAIL, v3, "if (split == 0) &", "if (split < 0) &"),
+        Bug(WRAP, v3, "(program // splits).to(tl.int64)", "program // splits"),
+        Bug(
+            ROUNDING,
+            v3,
+            "a.to(tl.float32) * x.to(tl.float32), (ROWS",
+            "(a.to(tl.float32) * x.to(tl.float32)).to(x.dtype), (ROWS",
+        ),
+        Bug(
+            ROUNDING,
+            v3,
+            "tl.store(out_ptr + rows * splits + split, total",
+            "tl.store(out_ptr + rows * splits + split, total.to(x_ptr.dtype.element_ty)",
+        ),
+        Bug(
+            ACCUMULATOR,
+            v3,
+            "total = tl.sum(partial, axis=1)\n\n",
+            "total = tl.sum(partial.to(x_ptr.dtype.element_ty), axis=1).to(tl.float32)\n\n",
+        ),
+        Bug(ACCUMULATOR, v3, "(m, chosen.splits), dtype=torch.float32", "(m, chosen.splits), dtype=x.dtype"),
+    ]
+
+
+def norm():
+    v1, _, v3, v4 = files_of("norm")
+    return [
+        Bug(MASK, v1, "inside = columns < n", "inside = columns <= n", count=3),
+        Bug(MASK, v1, "inside = columns < n", "inside = columns < n - 1", count=3),
+        Bug(STRIDE, v1, "row * out_stride + columns", "row * x_stride + columns", count=3),
+        Bug(STRIDE, v1, "row * residual_stride", "row * x_stride"),
+        Bug(TAIL, v1, "if asked.n <= block)", "if asked.n // 2 <= block)"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=3),
+        Bug(EPS, v1, "tl.sum(h * h) / n + EPS", "(tl.sum(h * h) + EPS) / n"),
+        Bug(EPS, v1, "tl.rsqrt(tl.sum(d * d) / n + EPS)", "tl.rsqrt(tl.sum(d * d) / n) + EPS"),
+        Bug(ROUNDING, v1, "rounded.to(tl.float32)", "x.to(tl.float32) + r.to(tl.float32)"),
+        Bug(ACCUMULATOR, v1, "tl.sum(x * x)", "tl.sum((x * x).to(out_ptr.dtype.element_ty))"),
+        Bug(MASK, v3, "(rows < m) & (columns < n)", "(rows <= m) & (columns < n)", count=2),
+        Bug(MASK, v3, "(rows < m) & (columns < n)", "(rows < m) & (columns <= n)", count=2),
+        Bug(STRIDE, v3, "rows * out_stride + columns", "rows * x_stride + columns", count=2),
+        Bug(STRIDE, v3, "rows * x_stride + columns", "rows * n + columns", count=2),
+        Bug(TAIL, v3, "triton.cdiv(asked.m, rows or 1)", "max(asked.m // (rows or 1), 1)"),
+        Bug(WRAP, v3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=4),
+        Bug(EPS, v3, "axis=1)[:, None] / n + EPS)", "axis=1)[:, None] / n) + EPS"),
+        Bug(EPS, v3, "variance) + EPS)", "variance)) + EPS"),
+        Bug(
+            ROUNDING,
+            v3,
+            "tl.store(out_ptrs, x * scale * w",
+            "tl.store(out_ptrs, (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32) * w",
+        ),
+        Bug(ROUNDING, v3, "r.to(tl.float32)).to(x.dtype)", "r.to(tl.float32))"),
+        Bug(ACCUMULATOR, v3, "tl.sum(x * x, axis=1)", "tl.sum((x * x).to(out_ptr.dtype.element_ty), axis=1)"),
+        Bug(ACCUMULATOR, v3, "tl.sum(d * d, axis=1)", "tl.sum((d * d).to(out_ptr.dtype.element_ty), axis=1)"),
+        Bug(TAIL, v3, "steps = tl.cdiv(n, WIDTH * ACCESSES)", "steps = n // (WIDTH * ACCESSES)", count=2),
+        Bug(MASK, v4, "inside = columns < n\n", "inside = columns < n - 1\n", count=3),
+        Bug(MASK, v4, "d = tl.where(columns < n", "d = tl.where(columns <= n"),
+        Bug(STRIDE, v4, "row = program // splits", "row = program // (splits + 1)", count=4),
+        Bug(STRIDE, v4, "squares_ptr + row * splits", "squares_ptr + row * MAX_SPLITS"),
+        Bug(TAIL, v4, "range(first_step, first_step + steps)", "range(first_step, first_step + steps - 1)", count=4),
+        Bug(WRAP, v4, "    row += first_row\n", "    row = (row + first_row).to(tl.int32)\n", count=3),
+        Bug(EPS, v4, "tl.rsqrt(squares / n + EPS)", "tl.rsqrt((squares + EPS) / n)"),
+        Bug(EPS, v4, "inverse_deviation(squares / n, mean, EPS)", "inverse_deviation(squares / n, mean, 0.0) + EPS"),
+        Bug(ROUNDING, v4, "x * scale * w, mask", "(x * scale).to(out_ptr.dtype.element_ty).to(tl.float32) * w, mask"),
+        Bug(ACCUMULATOR, v4, "inverse_deviation(squares / n, mean, EPS)", "inverse_deviation(squares / n, 0.0, EPS)"),
+        Bug(ACCUMULATOR, v4, "squares += x.to(tl.float32) * x.to(tl.float32)", "squares += (x * x).to(tl.float32)"),
+    ]
+
+
+def reduction():
+    v1, v2 = files_of("reduction")
+    return [
+        Bug(MASK, v1, "inside = offsets < n", "inside = offsets <= n"),
+        Bug(MASK, v1, "mask=offsets < count", "mask=offsets < count - 1"),
+        Bug(STRIDE, v1, "program * BLOCK + tl", "program * (BLOCK - 1) + tl"),
+        Bug(TAIL, v1, "range(0, count, BLOCK)", "range(0, count - BLOCK + 1, BLOCK)"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", only_compiled=True),
+        Bug(ROUNDING, v1, "program, tl.sum(terms)", "program, tl.sum(terms).to(x_ptr.dtype.element_ty)"),
+        Bug(ACCUMULATOR, v1, "other=0.0).to(tl.float32)", "other=0.0).to(x_ptr.dtype.element_ty)", count=2),
+        Bug(MASK, v2, "inside = offsets < left", "inside = offsets <= left"),
+        Bug(MASK, v2, "(program == 0, n, 0)", "(program == 0, n - 1, 0)"),
+        Bug(STRIDE, v2, "at += programs.to(tl.int64) * BLOCK", "at += BLOCK"),
+        Bug(STRIDE, v2, "(LANES * LOADS) + program * piece", "(LANES * LOADS) + program * LANES"),
+        Bug(TAIL, v2, "    total += terms\n", "    total += terms * 0\n"),
+        Bug(TAIL, v2, "range(rounds)", "range(rounds - 1)"),
+        Bug(WRAP, v2, "at = program * BLOCK", "at = (tl.program_id(0) * BLOCK).to(tl.int64)", only_compiled=True),
+        Bug(WRAP, v2, "at += programs.to(tl.int64) * BLOCK", "at += programs * BLOCK", only_compiled=True),
+        Bug(ROUNDING, v2, "program, tl.sum(total)", "program, tl.sum(total).to(x_ptr.dtype.element_ty)"),
+        Bug(ACCUMULATOR, v2, "tl.reshape(terms,", "tl.reshape(terms.to(x_ptr.dtype.element_ty),"),
+    ]
+
+
+def softmax():
+    v1, v2, v3 = files_of("softmax")
+    return [
+        Bug(MASK, v1, "inside = lanes < n\n", "inside = lanes < n - 1\n"),
+        Bug(MASK, v1, "inside = lanes < n\n", "inside = lanes <= n\n"),
+        Bug(STRIDE, v1, "out_ptr + row * out_stride", "out_ptr + row * n"),
+        Bug(STRIDE, v1, "x_ptr + row * x_stride", "x_ptr + row * out_stride"),
+        Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+        Bug(MAXIMUM, v1, "tl.exp(x - tl.max(x, axis=0))", "tl.exp(x)"),
+        Bug(ACCUMULATOR, v1, "tl.sum(exponentials, axis=0)", "tl.sum(exponentials.to(tl.float16), axis=0)"),
+        Bug(
+            TAIL,
+            v1,
+            "min(size for size in WARPS if size >= asked.n)",
+            "max(s for s in WARPS if s <= max(asked.n, 1024))",
+        ),
+        Bug(ROUNDING, v1, "exponentials / total,", "exponentials.to(x_ptr.dtype.element_ty) / total,"),
+        Bug(MASK, ONLINE, "(edges < last) &", "(edges < last - 1) &", seen_in=v2),
+        Bug(MASK, ONLINE, "(edges < last) &", "(edges <= last) &", seen_in=v2),
+        Bug(STRIDE, v2, "row * out_stride - row * x_stride", "row * x_stride - row * x_stride"),
+        Bug(STRIDE, v2, "cuts(row * x_stride, n)", "cuts(row * n, n)", count=2),
+        Bug(TAIL, v2, "    highest, total = running(highest, total, x_rest)\n", ""),
+        Bug(TAIL, v2, "scale, mask=edge_inside)", "scale, mask=edge_inside & (edges < body))", count=2),
+        Bug(WRAP, v2, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
+        Bug(MAXIMUM, v2, "highest = tl.maximum(tl.max(x, axis=0), tl.max(x_edge, axis=0))", "highest = 0.0"),
+        Bug(MAXIMUM, ONLINE, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0", seen_in=v2),
+        Bug(ACCUMULATOR, v2, "1.0 / (tl.sum(e, axis=0)", "1.0 / (tl.sum(e.to(tl.float16), axis=0)"),
+        Bug(ACCUMULATOR, ONLINE, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n", seen_in=v2),
+        Bug(ROUNDING, v2, "lanes, e * scale,", "lanes, e.to(x_ptr.dtype.element_ty) * scale,"),
+        Bug(MASK, v3, "mask=pieces < splits, other=LOWEST", "mask=pieces < splits - 1, other=LOWEST"),
+        Bug(MASK, v3, "inside = lanes < length - full", "inside = lanes < length - full - 1"),
+        Bug(STRIDE, v3, "(first_row + row) * x_stride + begin", "(first_row + row) * n + begin"),
+        Bug(STRIDE, v3, "tops_ptr + row * splits", "tops_ptr + row * MAX_SPLITS"),
+        Bug(TAIL, v3, "tl.range(0, full, STEP", "tl.range(0, full - STEP, STEP"),
+        Bug(TAIL, v3, "scale, mask=edge_inside)", "scale, mask=edge_inside & (edges < body))"),
+        Bug(WRAP, v3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
+        Bug(MAXIMUM, v3, "totals * tl.exp2((tops - top) * LOG2_E)", "totals"),
+        Bug(ACCUMULATOR, v3, "1.0 / tl.sum(totals *", "1.0 / tl.sum(totals.to(tl.float16) *"),
+        Bug(
+            ROUNDING,
+            v3,
+            "tl.exp2((x - top) * LOG2_E) * scale",
+            "tl.exp2((x - top) * LOG2_E).to(x_ptr.dtype.element_ty) * scale",
+        ),
+    ]
+
+
+BUGS = {family.__name__: family() for family in (cross_entropy, elementwise, matmul, matvec, norm, reduction, softmax)}

@@ -1,0 +1,83 @@
+"""The families of kernels: their versions, and small operands of each operation."""
+
+import importlib
+from types import ModuleType
+
+import pytest
+import torch
+from exact import DTYPES
+
+from kernels import launch, versions
+
+ON_A_GPU = {name: dtype for dtype, name in launch.DTYPES.items()}
+"""Dtypes by name, for tests on a GPU and of compiled kernels."""
+FAMILIES = [family for family in versions.families() if family not in versions.CALIBRATION]
+SMALL = {
+    "cross_entropy": (3, 8201),
+    "elementwise": (3 * 1040, 1040),
+    "matmul": (48, 64, 80),
+    "matvec": (101, 1040),
+    "norm": (3, 1040),
+    "reduction": (100_003,),
+    "softmax": (3, 8201),
+}
+"""Sizes of small operands, as `draw` of the cases of a family takes them."""
+
+
+def versions_of(family: str) -> dict[str, ModuleType]:
+    """Import every version of a family, oldest first."""
+    return {version: importlib.import_module(name) for version, name in versions.modules(family).items()}
+
+
+def cases_of(family: str) -> ModuleType:
+    """Import `draw` and `check` of a family: inputs of an operation, and the comparison of what a version computes."""
+    return importlib.import_module(f"{family}_cases")
+
+
+def pairs(family: str) -> list:
+    """Return operation and module of every version of a family."""
+    found = versions_of(family).items()
+    return [pytest.param(op, module, id=f"{op}-{version}") for version, module in found for op in module.KERNELS]
+
+
+def ways(family: str, dtypes: dict[str, torch.dtype] = DTYPES) -> list:
+    """Return operation, module and dtype of every version of a family."""
+    return [
+        pytest.param(*pair.values, dtype, id=f"{pair.id}-{name}")
+        for pair in pairs(family)
+        for name, dtype in dtypes.items()
+    ]
+
+
+def every_way() -> list:
+    """Return family, operation and module of every version."""
+    return [
+        pytest.param(family, *pair.values, id=f"{family}-{pair.id}") for family in FAMILIES for pair in pairs(family)
+    ]
+
+
+def blank(family: str, op: str, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Return the output of an operation, filled with zeros."""
+    shape, dtype = inputs[0].shape, inputs[0].dtype
+    if family == "matmul":
+        shape = (*shape[:-1], inputs[1].shape[-1])
+    elif family == "reduction":
+        shape = ()
+    elif family in ("matvec", "cross_entropy"):
+        shape, dtype = shape[:1], inputs[1].dtype if family == "matvec" else torch.float32
+    elif op == "residual-rmsnorm":
+        shape = (2, *shape)
+    return torch.zeros(shape, dtype=dtype)
+
+
+def small(family: str, op: str, dtype: torch.dtype, *shape: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """Return inputs and output of an operation, small ones without a shape."""
+    inputs = cases_of(family).draw(op, dtype, *(shape or SMALL[family]))
+    return inputs, blank(family, op, inputs)
+
+
+def skip_without(free_gigabytes: int) -> None:
+    """Skip a test if the GPU has less free memory."""
+    free_bytes, _ = torch.cuda.mem_get_info()
+    if free_bytes < free_gigabytes * 10**9:
+        pytest.skip(f"needs {free_gigabytes} GB of free GPU memory, {free_bytes / 1e9:.0f} GB are free")

@@ -1,0 +1,220 @@
+"""What holds for every launcher: what it refuses, what it leaves alone, and that the comparisons see small errors."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from exact import DTYPES, refused, version_of
+from families import FAMILIES, blank, cases_of, every_way, small, versions_of
+
+every_launcher = pytest.mark.parametrize(("family", "op", "module"), every_way())
+
+
+def launcher_of(family, op, version):
+    """Return a launcher and the opening words of its messages."""
+    return versions_of(family)[version].KERNELS[op], f"{op} {version}"
+
+
+@every_launcher
+def test_unfit_operands_are_refused_not_copied(family, op, module):
+    (first, *others), out = small(family, op, torch.float32)
+
+    def line(*inputs, out=out):
+        return refused(module.KERNELS[op], f"{op} {version_of(module)}", *inputs, out=out)
+
+    every_other = torch.stack((first, first), -1).flatten(-2)[..., ::2]
+    assert " has strides " in line(every_other, *others)
+    offset = torch.zeros(first.numel() + 1, dtype=first.dtype)[1:].view(first.shape)
+    assert f"starts {first.itemsize} bytes past a multiple of 16" in line(offset, *others)
+    assert "has dtype torch.float64; " in line(first.double(), *others)
+    assert "is of type list; pass a torch tensor" in line([1.0], *others)
+    assert "out has shape" in line(first, *others, out=out[None])
+    assert "out is on meta, " in line(first, *others, out=out.to("meta"))
+    for place, tensor in enumerate(others):
+        wrong = [*others[:place], tensor.to(torch.float16), *others[place + 1 :]]
+        assert "torch.float16" in line(first, *wrong)
+
+
+EMPTY = {
+    "cross_entropy": [(0, 5)],
+    "elementwise": [(0, 4)],
+    "matmul": [(0, 8, 4), (8, 0, 4)],
+    "matvec": [(0, 3)],
+    "norm": [(0, 8), (3, 0)],
+    "softmax": [(0, 5), (5, 0)],
+}
+
+
+@every_launcher
+def test_empty_operands_write_nothing(family, op, module):
+    for shape in EMPTY.get(family, []):
+        inputs = cases_of(family).draw(op, torch.float32, *shape)
+        module.KERNELS[op](*inputs, out=blank(family, op, inputs))
+
+
+@every_launcher
+def test_the_same_call_gives_the_same_bits(family, op, module):
+    inputs, out = small(family, op, torch.float32)
+    again = torch.ones_like(out)
+    module.KERNELS[op](*inputs, out=out)
+    module.KERNELS[op](*inputs, out=again)
+    assert torch.equal(out, again)
+
+
+def largest(out):
+    return out.view(-1)[out.abs().argmax() : out.abs().argmax() + 1]
+
+
+SPOILED = {
+    "one-element": lambda out: largest(out).mul_(1.005),
+    "scale": lambda out: out.mul_(1.005),
+    "tail-of-zeros": lambda out: out.view(-1)[-1:].zero_(),
+    "no-number": lambda out: largest(out).fill_(torch.nan),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_comparison_sees_small_errors(family, dtype, spoil):
+    module = list(versions_of(family).values())[-1]
+    for op in module.KERNELS:
+
+        def spoiled(*inputs, out, op=op):
+            module.KERNELS[op](*inputs, out=out)
+            spoil(out)
+
+        inputs, _ = small(family, op, dtype)
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            cases_of(family).check(op, SimpleNamespace(**vars(module) | {"KERNELS": {op: spoiled}}), *inputs)
+
+
+# ---- what single families refuse -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions_of("elementwise"))
+def test_elementwise_operands(version):
+    def line(op, *inputs, out):
+        return refused(*launcher_of("elementwise", op, version), *inputs, out=out)
+
+    x = torch.ones(8)
+    assert "1 inputs are given; pass x, y" in line("add", x, out=x)
+    assert "up has shape (1,)" in line("swiglu", x, x[:1], out=x)
+    assert "out of shape (8, 8) has strides (1, 8)" in line("copy", torch.ones(8, 8), out=torch.ones(8, 8).t())
+    assert "x has shape (8,); two dimensions" in line("bias-gelu", x, x, out=x)
+    assert "bias has shape (4,)" in line("bias-gelu", x.view(1, 8), x[:4], out=x.view(1, 8))
+    assert "seed is of type int; pass a torch tensor" in line("dropout", x, 1, out=x)
+    assert "seed has shape (); the other operands need (1,)" in line("dropout", x, torch.tensor(1), out=x)
+    assert "no offset view" in line("dropout", x, torch.tensor([1, 2])[1:], out=x)
+
+
+@pytest.mark.parametrize("version", versions_of("cross_entropy"))
+def test_logits_and_labels(version):
+    def line(*inputs, out):
+        return refused(*launcher_of("cross_entropy", "cross-entropy", version), *inputs, out=out)
+
+    x, labels, out = torch.ones(4, 8), torch.zeros(4, dtype=torch.int64), torch.zeros(4)
+    assert "strides (0, 1); rows must be dense and must not overlap" in line(x[:1].expand(4, 8), labels, out=out)
+    assert "logits has shape (8,); two dimensions are needed, (m, v)" in line(x[0], labels, out=out)
+    assert "logits has 0 columns; 1 to 1073741824 are supported" in line(x[:, :0], labels, out=out)
+    assert "labels has shape (3,); the other operands need (4,)" in line(x, labels[:3], out=out)
+    assert "labels of shape (4,) has strides (0,)" in line(x, labels[:1].expand(4), out=out)
+    assert "out has dtype torch.float16; torch.float32 is needed" in line(x, labels, out=out.half())
+
+
+@pytest.mark.parametrize("version", versions_of("matmul"))
+def test_matrices(version):
+    def line(a, b, *scales, out):
+        return refused(*launcher_of("matmul", "matmul", version), a, b, *scales, out=out)
+
+    a, b, out = torch.ones(4, 8), torch.ones(8, 12), torch.zeros(4, 12)
+    assert "layouts nn, nt, tn can be taken" in line(torch.ones(8, 4).t(), torch.ones(12, 8).t(), out=out)
+    assert "a of shape (4, 8) has strides (0, 1)" in line(a[:1].expand(4, 8), b, out=out)
+    assert "strides (1, 4); pass one stored row-major" in line(a, b, out=torch.ones(12, 4).t())
+    assert "b has shape (12, 12); the other operands need (8, 12)" in line(a, torch.ones(12, 12), out=out)
+    assert "a has shape (8,); 2 dimensions are needed, 3 with a batch" in line(a[0], b, out=out)
+    overlapping = torch.ones(2, 4, 8), b.expand(2, 8, 12)
+    assert "a tensor of shape (2, 8, 12) has strides (0, 12, 1)" in line(*overlapping, out=torch.ones(2, 4, 12))
+    assert "out has dtype torch.float16; torch.float32 is needed" in line(a, b, out=out.half())
+    assert "2 scales with operands of torch.float32; 0 are needed" in line(a, b, a, a, out=out)
+    long = torch.empty(2**30 + 1, dtype=torch.float16)[None]  # never touched, so never there
+    assert f"1x1x{2**30 + 1} is too large; at most 1073741824" in line(long, long.t(), out=torch.empty(1, 1).half())
+    a, out, one = torch.ones(16, 16).to(torch.float8_e4m3fn), torch.zeros(16, 16).bfloat16(), torch.ones(1)
+    assert "0 scales with operands of torch.float8_e4m3fn; 2 are needed" in line(a, a.t(), out=out)
+    assert "layout nt alone in fp8" in line(a, a, one, one, out=out)
+    assert "scale_b has 16 elements of torch.float32" in line(a, a.t(), one, torch.ones(16), out=out)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_older_versions_of_matmul_have_no_int8(version):
+    a = torch.ones(16, 16, dtype=torch.int8)
+    message = refused(*launcher_of("matmul", "matmul", version), a, a, out=torch.zeros(16, 16, dtype=torch.int32))
+    assert "no kernel for int8 on sm_90; it has fp32, " in message
+
+
+def test_descriptors_refuse_what_they_cannot_say():
+    def line(a, b, out):
+        return refused(*launcher_of("matmul", "matmul", "v4"), a, b, out=out)
+
+    a, out = torch.ones(4, 8), torch.ones(4, 5)
+    assert "stored rows of b are 20 bytes apart; a tensor descriptor needs" in line(a, torch.ones(8, 5), out)
+    assert "stored rows of out are 20 bytes apart" in line(a, torch.ones(5, 8).t(), out)
+    batch = torch.ones(2 * 34).as_strided((2, 4, 8), (34, 8, 1))
+    assert "matrices of a are 136 bytes apart" in line(batch, torch.ones(2, 8, 8), torch.ones(2, 4, 8))
+    assert "k is 0; a tensor descriptor needs at least one term" in line(a[:, :0], torch.empty(0, 4), out[:, :4])
+
+
+@pytest.mark.parametrize("version", versions_of("matvec"))
+def test_matrix_and_vector(version):
+    def line(*inputs, out):
+        return refused(*launcher_of("matvec", "matvec", version), *inputs, out=out)
+
+    a, x, out = torch.ones(4, 8), torch.ones(8), torch.zeros(4)
+    assert "rows must be dense and must not overlap" in line(torch.ones(40).as_strided((4, 8), (4, 1)), x, out=out)
+    assert "x of shape (8,) has strides (2,)" in line(a, torch.ones(16)[::2], out=out)
+    assert "a has shape (8,); two dimensions" in line(x, x, out=out)
+    assert "x has shape (4,)" in line(a, x[:4], out=out)
+
+
+def test_int8_weights():
+    def line(*inputs, out):
+        return refused(*launcher_of("matvec", "matvec-int8", "v3"), *inputs, out=out)
+
+    a, x, scales, out = torch.ones((4, 16), dtype=torch.int8), torch.ones(16), torch.ones(4), torch.zeros(4)
+    assert "a has dtype torch.float32; torch.int8 is needed" in line(a.float(), x, scales, out=out)
+    assert "scales is of type float" in line(a, x, 1.0, out=out)
+    assert "scales has shape (3,)" in line(a, x, scales[:3], out=out)
+    assert "scales of shape (4,) has strides (2,)" in line(a, x, torch.ones(8)[::2], out=out)
+
+
+@pytest.mark.parametrize(("version", "limit"), [("v1", 65536), ("v2", 32768), ("v3", 2**30), ("v4", 2**30)])
+def test_rows_of_a_norm(version, limit):
+    def line(op, *inputs, out):
+        return refused(*launcher_of("norm", op, version), *inputs, out=out)
+
+    x, w, out = torch.ones(4, 8), torch.ones(8), torch.zeros(4, 8)
+    assert "strides (0, 1)" in line("rmsnorm", w.expand(4, 8), w, out=out)
+    assert "weight of shape (8,) has strides (2,)" in line("rmsnorm", x, torch.ones(16)[::2], out=out)
+    assert "bias has shape (1, 8)" in line("layernorm", x, w, w[None], out=out)
+    assert "out has shape (4, 8); the other operands need (2, 4, 8)" in line("residual-rmsnorm", x, x, w, out=out)
+    overlapping = torch.ones(200).as_strided((2, 4, 8), (31, 8, 1))
+    assert "must not overlap" in line("residual-rmsnorm", x, x, w, out=overlapping)
+    broad = torch.ones(1).expand(1, limit + 1)
+    assert f"x has {limit + 1} columns; at most {limit} are supported" in line("rmsnorm", broad, w, out=out)
+
+
+@pytest.mark.parametrize(("version", "limit"), [("v1", 65536), ("v2", 2**30), ("v3", 2**30)])
+def test_rows_of_a_softmax(version, limit):
+    def line(x, out):
+        return refused(*launcher_of("softmax", "softmax", version), x, out=out)
+
+    x = torch.ones(4, 8)
+    assert "out of shape (4, 8) has strides (1, 4)" in line(x, torch.ones(8, 4).t())
+    assert "strides (0, 1); rows must be dense and must not overlap" in line(x[:1].expand(4, 8), x.clone())
+    wide = torch.empty(limit + 1, dtype=torch.float16)[None]  # never touched, so never there
+    with pytest.raises(ValueError, match=f"x has {limit + 1} columns; at most {limit} are supported"):
+        versions_of("softmax")[version].KERNELS["softmax"](wide, out=wide)
+    if version != "v1":
+        assert "rows of x are 300 elements apart, rows of out 308" in line(
+            torch.ones(2, 300), torch.ones(2, 308)[:, :300]
+        )
