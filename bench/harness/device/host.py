@@ -1,7 +1,7 @@
 """The host: processor, caches, memory, load, lost CPU time, versions, and the revision of the code that measures.
 
-psutil reports what every system has; sysfs and control groups are read on Linux. A fact that the system does not report
-is None, never 0, and nothing here raises.
+psutil reports what every system has; sysfs and control groups (version 2) are read on Linux. A fact that the system
+does not report is None, never 0, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -77,49 +77,39 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
 
-def control_groups(controller: str) -> list[Path]:
-    """Return the directories of this process's control group and of those around it, versions 1 and 2.
+def control_groups() -> list[Path]:
+    """Return the directories of this process's control group and of those around it, version 2 only.
 
     In a container the mounted tree may start at the process's own group, whatever path the kernel gives, so the top
     is always among them. Files that do not exist read as empty.
     """
     top = ROOT / "sys/fs/cgroup"
-    folders = [top, top / controller]
-    for line in text_of("proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        base = top / controllers  # version 2 names no controllers: the top itself
-        own = base / path.lstrip("/")
-        if controller in (controllers or controller).split(",") and ".." not in own.parts:
-            folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(base)]
-    return list(dict.fromkeys(folders))
+    match = re.search(r"^0::/(.*)$", text_of("proc/self/cgroup"), re.MULTILINE)
+    own = top / match[1] if match and ".." not in match[1] else top
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
 
 
 def memory_bytes() -> tuple[int, int]:
     """Return the memory of the machine and the part that can be taken without swapping, bytes.
 
     Every control group around the process may set a lower limit; in it, inactive file pages count as free, because the
-    kernel reclaims them first. Source: Linux documentation, cgroup-v2, and the names of these files in version 1.
+    kernel reclaims them first.
     """
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
-    for group in control_groups("memory"):
-        for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            limit, used = (text_of(group / name) for name in names)
-            if limit.isdecimal() and used.isdecimal():
-                match = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
-                held = max(0, int(used) - int(match[1] if match else 0))
-                total, available = min(total, int(limit)), min(available, int(limit) - held)
+    for group in control_groups():
+        limit, used = text_of(group / "memory.max"), text_of(group / "memory.current")
+        if limit.isdecimal() and used.isdecimal():
+            match = re.search(r"^inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
+            held = max(0, int(used) - int(match[1] if match else 0))
+            total, available = min(total, int(limit)), min(available, int(limit) - held)
     return total, max(0, available)
 
 
 def cpu_quota() -> float | None:
     """Return the CPU time that this process may spend per unit of wall time, in cores, or None for no limit."""
-    quotas = []
-    for group in control_groups("cpu"):
-        v1 = f"{text_of(group / 'cpu.cfs_quota_us')} {text_of(group / 'cpu.cfs_period_us')}"
-        if match := re.fullmatch(r"([1-9][0-9]{0,15}) ([1-9][0-9]{0,15})", text_of(group / "cpu.max") or v1):
-            quotas.append(int(match[1]) / int(match[2]))
-    return min(quotas, default=None)
+    limits = [re.fullmatch(r"([1-9][0-9]*) ([1-9][0-9]*)", text_of(group / "cpu.max")) for group in control_groups()]
+    return min((int(limit[1]) / int(limit[2]) for limit in limits if limit), default=None)
 
 
 def state() -> dict[str, Any]:
@@ -157,8 +147,7 @@ def counters(cores: frozenset[int]) -> HostCounters:
     """Return the host's counters now; `cores` are those that this process may use.
 
     Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux; proc_pid_status(5);
-    proc_stat(5): guest time is part of user time, so it is left out of the total; cgroup-v2 (`nr_throttled` and
-    `throttled_usec` in `cpu.stat`) and scheduler/sched-bwc for version 1 (`throttled_time`, nanoseconds).
+    proc_stat(5): guest time is part of user time, so it is left out of the total; cgroup-v2, `cpu.stat`.
     """
     totals: dict[str, float] = {}
     if resource is not None:
@@ -171,12 +160,11 @@ def counters(cores: frozenset[int]) -> HostCounters:
     for path in (ROOT / "proc/self/task").glob("*/status"):
         if match := re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(path), re.MULTILINE):
             by_thread[path.parent.name] = int(match[1])
-    throttled: dict[str, tuple[int, float]] = {}
-    for group in control_groups("cpu"):
-        counts = dict(re.findall(r"^(\w+) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE))
-        for key, unit_s in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
-            if "nr_throttled" in counts and key in counts:
-                throttled[str(group)] = int(counts["nr_throttled"]), int(counts[key]) * unit_s
+    throttled = {}
+    for group in control_groups():
+        counts = dict(re.findall(r"^(nr_throttled|throttled_usec) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE))
+        if len(counts) == 2:
+            throttled[str(group)] = int(counts["nr_throttled"]), int(counts["throttled_usec"]) * 1e-6
     return HostCounters(totals, by_thread, throttled)
 
 

@@ -32,8 +32,6 @@ def write(tmp_path, monkeypatch):
     [
         ({f"{GROUP}/cpu.max": "150000 100000\n"}, 1.5),
         ({f"{GROUP}/cpu.max": "max 100000\n"}, None),
-        ({f"{GROUP}/cpu/cpu.cfs_quota_us": "400000\n", f"{GROUP}/cpu/cpu.cfs_period_us": "100000\n"}, 4.0),
-        ({f"{GROUP}/cpu/cpu.cfs_quota_us": "-1\n", f"{GROUP}/cpu/cpu.cfs_period_us": "100000\n"}, None),
         ({}, None),
         ({f"{GROUP}/cpu.max": "\x00\xff binary"}, None),
         (
@@ -46,18 +44,10 @@ def write(tmp_path, monkeypatch):
             },
             2.0,
         ),
-        (
-            {
-                "proc/self/cgroup": "5:memory:/m\n4:cpu,cpuacct:/job\n0::/\n",
-                f"{GROUP}/cpu,cpuacct/job/cpu.cfs_quota_us": "300000",
-                f"{GROUP}/cpu,cpuacct/job/cpu.cfs_period_us": "100000",
-            },
-            3.0,
-        ),
         ({"proc/self/cgroup": "0::/../../job\n", f"{GROUP}/cpu.max": "100000 100000"}, 1.0),
         ({"proc/self/cgroup": "torn", f"{GROUP}/cpu.max": "100000 100000"}, 1.0),
     ],
-    ids=["v2", "v2 no limit", "v1", "v1 no limit", "none", "binary", "nested", "v1 controllers", "outside", "torn"],
+    ids=["a limit", "no limit", "none", "binary", "nested", "outside", "torn"],
 )
 def test_lowest_quota_of_the_control_groups(write, files, quota):
     write(files)
@@ -109,15 +99,6 @@ def test_cores_without_a_shared_cache_have_one_each(write):
         ),
         (
             {
-                f"{GROUP}/memory/memory.limit_in_bytes": f"{4 * GIB}",
-                f"{GROUP}/memory/memory.usage_in_bytes": f"{2 * GIB}",
-                f"{GROUP}/memory/memory.stat": f"inactive_file 1\ntotal_inactive_file {1 * GIB}\n",
-            },
-            4 * GIB,
-            2 * GIB + 1,
-        ),
-        (
-            {
                 "proc/self/cgroup": "0::/user.slice/job\n",
                 f"{GROUP}/user.slice/memory.max": f"{8 * GIB}",
                 f"{GROUP}/user.slice/memory.current": f"{7 * GIB}",
@@ -128,7 +109,7 @@ def test_cores_without_a_shared_cache_have_one_each(write):
             1 * GIB,  # the outer group has less left
         ),
     ],
-    ids=["none", "v2 no limit", "v2", "used up", "file pages", "v1", "nested"],
+    ids=["none", "no limit", "a limit", "used up", "file pages", "nested"],
 )
 def test_memory_within_the_limits_of_control_groups(write, monkeypatch, files, total, available):
     monkeypatch.setattr(host.psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=12 * GIB))
@@ -151,8 +132,7 @@ def test_processor_governor_and_turbo(write, monkeypatch):
     assert host.state()["turbo"] is False
 
 
-V2 = "usage_usec 9000000\nnr_periods {0}\nnr_throttled {1}\nthrottled_usec {2}\n"
-V1 = "nr_periods {0}\nnr_throttled {1}\nthrottled_time {2}\nnr_bursts 0\nburst_time 0\n"
+STAT = "usage_usec 9000000\nnr_periods {0}\nnr_throttled {1}\nthrottled_usec {2}\n"
 
 
 def quota_and_periods(before, after):
@@ -160,31 +140,24 @@ def quota_and_periods(before, after):
     return lost["cgroup_quota"], counts["cgroup_throttled_periods"]
 
 
-@pytest.mark.parametrize(
-    ("path", "lines", "group", "unit"),
-    [
-        (f"{GROUP}/system.slice/job.scope/cpu.stat", V2, "0::/system.slice/job.scope\n", 1),
-        (f"{GROUP}/cpu,cpuacct/batch/cpu.stat", V1, "4:cpu,cpuacct:/batch\n", 1000),
-        (f"{GROUP}/cpu/cpu.stat", V1, "4:cpu:/path/that/is/the/hosts\n", 1000),
-    ],
-)
-def test_time_lost_to_a_quota(write, path, lines, group, unit):
-    write({"proc/self/cgroup": group, path: lines.format(100, 7, 300_000 * unit)})
+def test_time_lost_to_a_quota(write):
+    path = f"{GROUP}/system.slice/job.scope/cpu.stat"
+    write({"proc/self/cgroup": "0::/system.slice/job.scope\n", path: STAT.format(100, 7, 300_000)})
     before = host.counters(CORES)
-    write({path: lines.format(120, 17, 900_000 * unit)})
+    write({path: STAT.format(120, 17, 900_000)})
     after = host.counters(CORES)
     assert quota_and_periods(before, after) == (pytest.approx(0.6 / (2.0 * 2)), 10)  # 0.6 s of 2 cores x 2 s
     assert quota_and_periods(before, before) == (0, 0)  # measured, and zero
     assert quota_and_periods(after, before)[0] is None  # a counter that went backwards
-    write({path: lines.format(120, 17, 5_300_000 * unit)})
+    write({path: STAT.format(120, 17, 5_300_000)})
     assert quota_and_periods(before, host.counters(CORES))[0] is None  # more than there is
 
 
 def test_time_lost_in_nested_groups_is_not_added(write):
     outer, inner = f"{GROUP}/user/cpu.stat", f"{GROUP}/user/job/cpu.stat"
-    write({"proc/self/cgroup": "0::/user/job\n"} | dict.fromkeys((outer, inner), V2.format(0, 0, 0)))
+    write({"proc/self/cgroup": "0::/user/job\n"} | dict.fromkeys((outer, inner), STAT.format(0, 0, 0)))
     before = host.counters(CORES)
-    write({outer: V2.format(20, 4, 400_000), inner: V2.format(20, 1, 100_000)})
+    write({outer: STAT.format(20, 4, 400_000), inner: STAT.format(20, 1, 100_000)})
     assert quota_and_periods(before, host.counters(CORES)) == (pytest.approx(0.1), 4)
 
 
