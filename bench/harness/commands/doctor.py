@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import random
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
 from bench.harness.cli.terminal import Progress
 from bench.harness.commands.calibrate import value_text
-from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device import gpu_state, host
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
-from bench.harness.providers.registry import default_providers, load, numerics
+from bench.harness.providers.registry import default_providers
 from bench.harness.timing import samplers
-from bench.harness.timing.protocol import Settling, limits_of, no_garbage_collection, settle
+from bench.harness.timing.protocol import limits_of
+from results.compare.turns import compare_turns, round_times
 from results.show.grid import json_text
 from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
-from results.stats.comparison import SAME
+from results.stats.comparison import DEFAULT_MARGIN, SAME
 from results.stats.samples import median
-from results.stats.verdict import compare_pairs, smallest_detectable_change
+from results.stats.verdict import smallest_detectable_change
 from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ BUSY_SHARE = 0.25  # load average, as a fraction of the cores, above which other
 TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}  # largest timer resolution for samples of a millisecond
 GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
 
-LEAST_PAIRS, MOST_PAIRS = 20, 400
+ROUNDS = 400  # of the comparison, as far as its budget allows
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
 """Square matmul of the comparison: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
 
@@ -104,7 +104,6 @@ class Checkup:
     device: Device
     ceilings: Machine
     families: Mapping[str, tuple[Op, ...]]
-    versions: Mapping[str, Any]
     progress: Progress
     began: float = field(default_factory=time.perf_counter)
     findings: list[Finding] = field(default_factory=list)
@@ -117,16 +116,16 @@ class Checkup:
 
     def add(self, found: Finding) -> None:
         self.findings.append(found)
-        self.print(f"{found.name}: {found.value}", COLORS[found.status], f"{found.status:<4}  ")
+        self.print(f"{found.name}: {found.value}", f"{found.status:<6}", COLORS[found.status])
         if found.advice:
             self.print(f"      {found.advice}")
         self.save()
 
-    def print(self, text: str, color: str = "", colored: str = "") -> None:
-        """Print a line whose beginning is colored, or all of it, unless stdout holds JSON."""
+    def print(self, text: str, colored: str = "", color: str = "") -> None:
+        """Print a line with a colored beginning, unless stdout holds JSON."""
         from rich.text import Text
 
-        line = Text.assemble((colored, color), (printable(text), "" if colored else color))
+        line = Text.assemble((colored, color), printable(text))
         if self.args.format == "table":
             print_out(drawn(lambda console: console.print(line, highlight=False, soft_wrap=True)))
 
@@ -140,7 +139,7 @@ class Checkup:
             "fit": self.is_fit,
             "device": asdict(self.device),
             "gpu": self.ceilings.slug,
-            "versions": dict(self.versions),
+            "versions": host.versions(),
             "seconds": time.perf_counter() - self.began,
             "findings": [asdict(finding) for finding in self.findings],
             **{"self_comparison": None, "smallest_detectable_change_pct": None, "settling": None} | self.noise,
@@ -175,8 +174,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     device.use()
     is_interrupted = False
     with Progress(args.quiet) as progress:
-        checkup = Checkup(args, device, ceilings_of(device, None), families, host.versions(), progress)
-        known = ", ".join(f"{name} {version}" for name, version in checkup.versions.items() if version)
+        checkup = Checkup(args, device, ceilings_of(device, None), families, progress)
+        known = ", ".join(f"{name} {version}" for name, version in host.versions().items() if version)
         gpu = "" if checkup.ceilings.slug == device.slug else f", {checkup.ceilings.slug}"
         checkup.print(f"{device.name} ({device.slug}{gpu}), {known}")
         try:
@@ -184,10 +183,10 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         except KeyboardInterrupt:
             is_interrupted = True
     checkup.save()
-    counts = {status: sum(finding.status == status for finding in checkup.findings) for status in COLORS}
-    counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    verdict, color = ("fit: measure", "green") if checkup.is_fit else ("not fit: see what is bad above", "red")
-    checkup.print(f"{verdict} ({counted}; {time.perf_counter() - checkup.began:.0f} s)", color)
+    counts = Counter(finding.status for finding in checkup.findings)
+    counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
+    verdict = ("fit: measure", "green") if checkup.is_fit else ("not fit: see what is bad above", "red")
+    checkup.print(f" ({counted}; {time.perf_counter() - checkup.began:.0f} s)", *verdict)
     if args.format == "json":
         print_out(checkup.text())
     return INTERRUPTED if is_interrupted else 0 if checkup.is_fit else 1
@@ -224,8 +223,7 @@ def check_all(checkup: Checkup) -> None:
 
 def device_check(checkup: Checkup) -> Iterator[Finding]:
     device = checkup.device
-    cores = {"cores_allowed": len(host.allowed_cores()), "cgroup_quota_cores": host.cpu_quota()}
-    yield from host_findings(host.state() | cores, device)
+    yield from host_findings(device)
     tick_s = samplers.tick_s(device)
     if device.is_gpu:  # after the timer, which makes this process a user of the GPU
         yield from gpu_findings(gpu_state.facts(device.uuid))
@@ -237,20 +235,18 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
     yield finding("free memory", f"{device.free_bytes() / 1e9:.3g} GB, {cache}")
 
 
-def host_findings(facts: Mapping[str, Any], device: Device) -> Iterator[Finding]:
-    """Yield the state of the host's cores by `host.state`, with `cores_allowed` and `cgroup_quota_cores`."""
-    cores, quota, load = facts["cores_allowed"], facts["cgroup_quota_cores"], facts["load_average"]
+def host_findings(device: Device) -> Iterator[Finding]:
+    cores, quota, state = len(host.allowed_cores()), host.cpu_quota(), host.state()
     yield finding("cores", f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""))
     if quota is not None:
         is_kept = (device.threads or 0) <= max(1.0, quota)
         advice = "fewer threads are used" if is_kept else "the threads are stopped again and again; use fewer"
-        is_short = cores is not None and quota < cores
         text = f"the control group may use {quota:g} cores' worth of time"
-        yield finding("cpu quota", text, advice if is_short else "")
-    if load is not None and cores:
+        yield finding("cpu quota", text, advice if quota < cores else "")
+    if (load := state["load_average"]) is not None:
         advice = "wait until nothing else runs; noisy rows are flagged `preempted`"
         yield finding("load", f"{load:g} over the last minute", advice if load > BUSY_SHARE * cores else "")
-    if (governor := facts["governor"]) is not None:
+    if (governor := state["governor"]) is not None:
         is_slow = governor in ("powersave", "conservative") and not device.is_gpu
         yield finding("governor", governor, "the clock follows the load slowly: measure longer" if is_slow else "")
 
@@ -315,52 +311,49 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
 
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
     """Yield whether the device settled, whether one kernel came out as fast as itself, and the detectable change."""
-    matmul, args = checkup.families["matmul"][0], checkup.args
-    times_s, settling, case, disturbed = compare_with_itself(checkup.device, matmul, args.budget, args.seed)
-    comparison, change_pct = compare_pairs(*times_s), smallest_detectable_change(*times_s)
+    from bench.harness.measure.flags import disturbance
+
+    baseline, candidate = compare_with_itself(checkup)
+    comparison = compare_turns((baseline, candidate), DEFAULT_MARGIN)
+    change_pct = smallest_detectable_change(round_times(baseline), round_times(candidate))
+    warm_up_s = limits_of(checkup.device).warm_up_cap_s
     checkup.noise = {
-        "self_comparison": asdict(comparison) | {"case": case},
+        "self_comparison": asdict(comparison) | {"case": baseline.case},
         "smallest_detectable_change_pct": change_pct,
-        "settling": {"settled": settling.settled, "seconds": settling.seconds},
+        "settling": {"settled": baseline.settled, "seconds": None if baseline.settled else warm_up_s},
     }
-    state = f"{'after' if settling.settled else 'not within'} {settling.seconds:.2g} s of work"
-    advice = "something else changes the clock or takes the cores; look for it, and wait"
-    yield finding("settled", state, "" if settling.settled else advice)
-    if disturbed:
-        yield finding("other work", disturbed, "wait until nothing else runs, or stop it", is_bad=True)
-    text, is_same = f"{comparison.reason} ({comparison.pairs} pairs of matmul {case})", comparison.verdict == SAME
+    advice = "" if baseline.settled else "something else changes the clock or takes the cores; look for it, and wait"
+    yield finding("settled", f"{'within' if baseline.settled else 'not within'} {warm_up_s:g} s of work", advice)
+    if disturbed := disturbance(baseline.telemetry, checkup.device.is_gpu):
+        yield finding("other work", disturbed.reason, "wait until nothing else runs, or stop it", is_bad=True)
+    is_same = comparison.verdict == SAME
+    text = f"{comparison.reason} ({comparison.pairs} pairs of matmul {baseline.case})"
     advice = "" if is_same else "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
     yield finding("one kernel against itself", f"{comparison.verdict}: {text}", advice, is_bad=not is_same)
     advice = "a quieter machine, or more time for each comparison" if change_pct > COARSE_CHANGE_PCT else ""
     yield finding("smallest change that would be seen", f"{change_pct:.2g} %", advice)
 
 
-def compare_with_itself(
-    device: Device, matmul: Op, seconds: float, seed: int
-) -> tuple[tuple[list[float], list[float]], Settling, str, str | None]:
-    """Time one fp32 matmul as two providers, each pair in random order, for about `seconds`.
+def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
+    """Return the records of one fp32 matmul compared as two providers.
 
-    Returns the times of both, the warm-up, the name of the case, and what disturbed the measurement.
+    Raises:
+        RuntimeError: it cannot be measured.
     """
-    from bench.harness.device.telemetry import row_telemetry, snapshot
-    from bench.harness.measure.flags import disturbance
+    from bench.harness.compare.interleave import interleave
+    from bench.harness.compare.rounds import ComparePolicy
+    from bench.harness.measure.budget import Budget
+    from bench.harness.measure.rows import Settings, plan
 
-    size = SIZES[device.type]
-    case = Case(matmul.name, "fp32", {"m": size, "n": size, "k": size}, {"layout": "nn", "batch": 1})
-    data = make_sets(matmul, case, Filler("uniform", case.dtype, device, seed), device, 1)[0]
-    order, series = random.Random(seed), (list[float](), list[float]())
-    with numerics(case.dtype), no_garbage_collection():
-        call = load("torch", matmul, "matmul", device).call(data)
-        call()
-        pair = [samplers.make_sampler([call], device, limits_of(device)) for _ in range(2)]
-        launches = [sampler.launches_per_sample for sampler in pair]
-        settling = settle(pair[0].sample, limits_of(device))
-        start, before = time.perf_counter(), snapshot(device)
-        while len(series[0]) < LEAST_PAIRS or (len(series[0]) < MOST_PAIRS and time.perf_counter() - start < seconds):
-            for index in order.sample((0, 1), 2):
-                series[index].append(pair[index].sample() / launches[index])
-    disturbed = disturbance(row_telemetry(before, snapshot(device)), device.is_gpu)
-    return series, settling, case.name, disturbed.reason if disturbed else None
+    device, args, matmul = checkup.device, checkup.args, checkup.families["matmul"][0]
+    settings = Settings(cache="warm", seed=args.seed)
+    cases = make_cases(matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])])
+    rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
+    policy = ComparePolicy(DEFAULT_MARGIN, budget_s=args.budget, rounds=ROUNDS, seed=args.seed)
+    baseline, candidate = interleave(rows, device, None, policy, Budget(device, settings))
+    if baseline.status != "ok" or candidate.status != "ok":
+        raise RuntimeError(f"{baseline.status}: {baseline.reason or candidate.reason}")
+    return baseline, candidate
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import argparse
 import json
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,13 +22,14 @@ from bench.harness.commands.doctor import (
     noise_check,
     row_finding,
 )
+from bench.harness.device import host
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
-from bench.harness.timing.protocol import Settling
 from results.record import Record
 from roofline.machine import Ceiling, Machine
+from tests.bench.commands import CPU
 
-HOST = {"cores_allowed": 8, "cgroup_quota_cores": None, "load_average": 0.1, "governor": "performance", "turbo": True}
+HOST = {"load_average": 0.1, "governor": "performance", "turbo": True}
 GPU = {
     "errors": {},
     "sm_clock_hz": 345e6,
@@ -46,30 +46,43 @@ def statuses(findings):
     return {finding.name: finding.status for finding in findings}
 
 
-def series(change=0.0, noise=0.001, pairs=100):
-    """Two series with noise of their own; the second is slower by `change`."""
+def compared(change=0.0, noise=0.001, settled=True, switches=0.0):
+    """Two records of the comparison of one kernel with itself; the second is slower by `change`."""
     source = random.Random(1)
-    baseline, candidate = ([1e-3 * (1 + noise * source.uniform(-1, 1)) for _ in range(pairs)] for _ in range(2))
-    return baseline, [value * (1 + change) for value in candidate]
-
-
-def compared(change=0.0, noise=0.001, settled=True, disturbed=None):
-    """What the comparison of one kernel with itself returns."""
-    return series(change, noise), Settling(settled, 0.5, 10), "512x512x512", disturbed
+    rounds = {"with": ["torch", "torch#2"], "samples_per_round": 1, "is_fixed": True, "seed": 0, "seconds": 1.0}
+    found = []
+    for slower in (1, 1 + change):
+        samples_s = tuple(slower * 1e-3 * (1 + noise * source.uniform(-1, 1)) for _ in range(100))
+        telemetry = {"thread_switches_per_s": switches}
+        found.append(record(samples_s=samples_s, settled=settled, interleaved=rounds, telemetry=telemetry))
+    return tuple(found)
 
 
 def checkup(ceilings=None, **options):
     args = argparse.Namespace(**{"format": "json", "output": None, "budget": 1.0, "seed": 0} | options)
-    return Checkup(args, cpu_device(), ceilings, {"matmul": (None,)}, {}, Progress(quiet=True))
+    return Checkup(args, cpu_device(), ceilings, {}, Progress(quiet=True))
 
 
-def test_a_quiet_host_and_a_free_gpu_are_all_right():
-    assert set(statuses([*host_findings(HOST, cpu_device()), *gpu_findings(GPU)]).values()) == {OK}
+@pytest.fixture
+def machine(monkeypatch):
+    """Return a function that sets what the host reports."""
+
+    def of(cores=8, quota=None, **changes):
+        monkeypatch.setattr(host, "allowed_cores", lambda: frozenset(range(cores)))
+        monkeypatch.setattr(host, "cpu_quota", lambda: quota)
+        monkeypatch.setattr(host, "state", lambda: HOST | changes)
+
+    of()
+    return of
 
 
-def test_unknown_facts_are_left_out():
-    facts = dict.fromkeys(HOST) | {"cores_allowed": 2}
-    assert [finding.name for finding in host_findings(facts, cpu_device())] == ["cores"]
+def test_a_quiet_host_and_a_free_gpu_are_all_right(machine):
+    assert set(statuses([*host_findings(CPU), *gpu_findings(GPU)]).values()) == {OK}
+
+
+def test_unknown_facts_are_left_out(machine):
+    machine(**dict.fromkeys(HOST))
+    assert [finding.name for finding in host_findings(CPU)] == ["cores"]
     assert list(gpu_findings(dict.fromkeys(GPU) | {"errors": {}})) == []
 
 
@@ -80,9 +93,6 @@ def shared(*pids, own=True):
 @pytest.mark.parametrize(
     ("change", "name", "status"),
     [
-        ({"load_average": 3.0}, "load", NOTE),
-        ({"cgroup_quota_cores": 1.5}, "cpu quota", NOTE),
-        ({"governor": "powersave"}, "governor", NOTE),
         (shared(7), "other processes", BAD),
         (shared(7, own=False), "other processes", NOTE),  # it may be this one under another id
         (shared(7, 8, own=False), "other processes", BAD),
@@ -93,11 +103,27 @@ def shared(*pids, own=True):
         ({"errors": {"nvml": "LibraryNotFound"}}, "nvml", NOTE),
     ],
 )
-def test_what_speaks_against_a_machine_is_found_with_advice(change, name, status):
-    findings = [*host_findings(HOST | change, cpu_device()), *gpu_findings(GPU | change)]
-    [found] = [finding for finding in findings if finding.name == name]
+def test_what_speaks_against_a_gpu_is_found_with_advice(change, name, status):
+    [found] = [finding for finding in gpu_findings(GPU | change) if finding.name == name]
     assert found.status == status
     assert found.advice
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "advice"),
+    [
+        ({"load_average": 3.0}, "load", "wait until nothing else runs"),
+        ({"quota": 1.5}, "cpu quota", "fewer threads are used"),
+        ({"quota": 0.5, "threads": 4}, "cpu quota", "the threads are stopped again and again; use fewer"),
+        ({"governor": "powersave"}, "governor", "measure longer"),
+    ],
+)
+def test_what_speaks_against_a_host_is_noted_with_advice(machine, change, name, advice):
+    device = replace(CPU, threads=change.pop("threads", 1))
+    machine(**change)
+    [found] = [finding for finding in host_findings(device) if finding.name == name]
+    assert found.status == NOTE
+    assert advice in found.advice
 
 
 @pytest.mark.parametrize(("tick_s", "status"), [(5e-8, OK), (1e-3, NOTE)])
@@ -112,7 +138,7 @@ def test_a_coarse_tick_is_noted(monkeypatch, tick_s, status):
     [
         ({}, {"settled": OK, "one kernel against itself": OK, "smallest change that would be seen": OK}),
         ({"change": 0.05}, {"one kernel against itself": BAD}),
-        ({"disturbed": "300 times a second a thread lost its core"}, {"other work": BAD}),
+        ({"switches": 300.0}, {"other work": BAD}),
         (
             {"noise": 0.2, "settled": False},
             {"settled": NOTE, "one kernel against itself": BAD, "smallest change that would be seen": NOTE},
@@ -120,10 +146,10 @@ def test_a_coarse_tick_is_noted(monkeypatch, tick_s, status):
     ],
 )
 def test_one_kernel_against_itself_must_come_out_the_same(monkeypatch, change, statuses_of_all):
-    monkeypatch.setattr(doctor, "compare_with_itself", lambda *_: compared(**change))
+    monkeypatch.setattr(doctor, "compare_with_itself", lambda checkup: compared(**change))
     found = statuses(noise_check(checkup()))
     assert found.items() >= statuses_of_all.items()
-    assert ("other work" in found) == ("disturbed" in change)
+    assert ("other work" in found) == ("switches" in change)
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -208,7 +234,7 @@ def no_rows(monkeypatch):
 @pytest.mark.usefixtures("no_rows")
 @pytest.mark.parametrize(("change", "code"), [(0.0, 0), (0.05, 1)])
 def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, tmp_path, change, code):
-    monkeypatch.setattr(doctor, "compare_with_itself", lambda *arguments: compared(change))
+    monkeypatch.setattr(doctor, "compare_with_itself", lambda checkup: compared(change))
     saved = tmp_path / "doctor.json"
     words = ["doctor", "--device", "cpu", "-q", "--format", "json", "--output", str(saved)]
     assert command.main(words) == code
@@ -267,7 +293,7 @@ def test_no_check_follows_where_the_gpu_keeps_an_error(monkeypatch):
 
 @pytest.mark.usefixtures("no_rows")
 def test_hostile_names_reach_no_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "compare_with_itself", lambda *arguments: compared())
+    monkeypatch.setattr(doctor, "compare_with_itself", lambda checkup: compared())
     monkeypatch.setattr("bench.harness.device.host.cpu_name", lambda: "CPU \x1b[31m[bold]")
     command.main(["doctor", "--device", "cpu", "-q"])
     out = capsys.readouterr().out
@@ -281,26 +307,6 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "launch_check", interrupted)
     assert command.main(["doctor", "--device", "cpu", "-q", "--format", "json"]) == 130
     assert json.loads(capsys.readouterr().out)["findings"][0]["name"] == "cores"
-
-
-def test_pairs_are_interleaved_in_an_order_that_the_seed_decides(monkeypatch):
-    orders = []
-    for _ in range(2):
-        made = []
-
-        def sampler_of(calls, device, limits, made=made):
-            name = len([entry for entry in made if entry[0] == "new"])
-            made.append(("new", name))
-            return SimpleNamespace(launches_per_sample=1, sample=lambda: made.append(("ran", name)) or 1e-3)
-
-        monkeypatch.setattr("bench.harness.timing.samplers.make_sampler", sampler_of)
-        _, settling, *_ = doctor.compare_with_itself(cpu_device(), command.families()["matmul"][0], 0.0, seed=3)
-        ran = [name for kind, name in made if kind == "ran"][settling.launches :]
-        assert len(ran) == 2 * doctor.LEAST_PAIRS
-        assert all({first, second} == {0, 1} for first, second in zip(ran[::2], ran[1::2], strict=True))
-        assert {tuple(ran[i : i + 2]) for i in range(0, len(ran), 2)} == {(0, 1), (1, 0)}
-        orders.append(ran)
-    assert orders[0] == orders[1]
 
 
 def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):

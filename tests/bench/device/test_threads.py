@@ -12,7 +12,6 @@ from bench.__main__ import main as bench_main
 from bench.harness.calibrate.calibration import MeasuredCeilings, identity
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
-from bench.harness.commands.doctor import host_findings
 from bench.harness.device import device, host
 from tests.bench import commands
 from tests.bench.commands import H100
@@ -121,12 +120,3 @@ def test_threads_are_refused_where_a_gpu_is_measured(monkeypatch):
     assert main.device_of(argparse.Namespace(device=None, threads=None)) is H100
     with pytest.raises(UsageError, match="--threads 1 does not fit: the device measured is a GPU; add --device cpu"):
         main.device_of(argparse.Namespace(device=None, threads=1))
-
-
-@pytest.mark.parametrize(
-    ("threads", "advice"), [(1, "fewer threads are used"), (4, "the threads are stopped again and again; use fewer")]
-)
-def test_the_doctor_says_what_a_quota_does_to_the_threads(threads, advice):
-    facts = {"cores_allowed": 4, "cgroup_quota_cores": 1.5, "load_average": None, "governor": None}
-    [_, quota] = host_findings(facts, replace(device.cpu_device(1), threads=threads))
-    assert quota.advice == advice

@@ -21,7 +21,6 @@ def test_every_check_finds_something_and_nothing_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "GRAPH_LAUNCHES", 10)
     monkeypatch.setattr(doctor, "GRAPH_SAMPLES", 3)
     monkeypatch.setattr(doctor, "GPU_ROW_CAP_S", 0.01)
-    monkeypatch.setattr(doctor, "LEAST_PAIRS", 5)
     monkeypatch.setitem(doctor.SIZES, "cuda", 64)
     monkeypatch.setattr(doctor, "default_providers", lambda family, device, dtype="": {"torch": ()})
     monkeypatch.setattr(protocol, "GPU_LIMITS", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
