@@ -118,11 +118,7 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 
 
 def open_tokens(args: argparse.Namespace) -> Any:
-    """Return the token ids of `--tokens` as a memory-mapped array, None without the option.
-
-    Raises:
-        UsageError: the vocabulary needs wider ids, or the file cannot be used.
-    """
+    """Return the token ids of `--tokens` as a memory-mapped array, None without the option."""
     dtype, width = args.token_dtype, TOKEN_BYTES[args.token_dtype]
     if args.vocabulary > 1 << 8 * width:
         wider = "; use --token-dtype uint32" if dtype == "uint16" else ""
@@ -141,11 +137,7 @@ def open_tokens(args: argparse.Namespace) -> Any:
 
 
 def blank_records(args: argparse.Namespace, device: Device | None) -> list[Record]:
-    """Return what is to be measured: copies by size, overlap by size, then the loops.
-
-    Args:
-        args: the options.
-        device: decides the defaults, and which copies cannot be measured; None checks the options alone.
+    """Return what is to be measured; without a device only the options are checked.
 
     Raises:
         UsageError: a value is not allowed.
@@ -179,10 +171,7 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
 
 
 def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, transfer: str) -> Record:
-    """Return the blank record of a copy, with a reason if it cannot be measured.
-
-    Its bytes are those moved in the device's memory; on a CPU both sides are its memory.
-    """
+    """Return the blank record of a copy, with a reason if it cannot be measured."""
     is_gpu, reason = device is not None and device.is_gpu, None
     if not is_gpu and memory == "pinned":
         reason = "pinned memory needs a GPU that reads it"
@@ -204,7 +193,6 @@ def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, tr
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-    """Print the table of a run, and below it where the copies are if there is no GPU."""
     render_table(environment, records, console)
     if any(record.bytes_read and record.bytes_written for record in records):
         text = "no GPU here: copies are within the host's memory, which is read and written"

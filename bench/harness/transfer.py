@@ -41,14 +41,11 @@ POISON = -77.0
 
 UNLIKE = "the destination does not hold what the source does"
 
-MATMUL_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""n of the fp32 matmuls that run besides a copy: the largest of which several fit."""
+MATMUL_WIDTH = {"cpu": 128, "cuda": 1024, "rocm": 1024}
+"""n of the fp32 matmuls that run besides a copy and in a step: each takes tens of microseconds."""
 
-FIT = 4
-"""Fewest matmuls in the given time, unless even the smallest takes longer."""
-
-TIMINGS = 20
-"""Timings of a matmul, of which the shortest counts: on a busy machine most are interrupted."""
+TIMED_MATMULS, TIMINGS = 10, 5
+"""Matmuls in a timing, and timings, of which the shortest counts: a busy machine interrupts most."""
 
 MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
 
@@ -72,17 +69,11 @@ class Matmuls:
     """As many fp32 matmuls of square matrices as take about a given time; a call launches them."""
 
     def __init__(self, device: Device, seconds: float, seed: int) -> None:
-        fill, self.count = Filler("uniform", "fp32", device, seed), 1
-        for n in MATMUL_WIDTHS:
-            self._a, self._b, self._out = (fill(n, n) for _ in range(3))
-            self.width, launch_s = n, min(finished_s(self, device) for _ in range(TIMINGS))
-            if FIT * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
-                break
-        self.count = max(1, round(seconds / launch_s))
-        # Together they may take less: a launch alone is waited for. More only if something interrupted them.
-        together_s = min(finished_s(self, device) for _ in range(3))
-        self.count = max(self.count, round(self.count * seconds / together_s))
-        self.flops = 2 * self.width**3 * self.count
+        fill, n, self.count = Filler("uniform", "fp32", device, seed), MATMUL_WIDTH[device.type], TIMED_MATMULS
+        self._a, self._b, self._out = (fill(n, n) for _ in range(3))
+        matmul_s = min(finished_s(self, device) for _ in range(TIMINGS)) / TIMED_MATMULS
+        self.count = max(1, round(seconds / matmul_s))
+        self.flops = 2 * n**3 * self.count
 
     def __call__(self) -> None:
         for _ in range(self.count):
@@ -186,28 +177,26 @@ def measure_overlap(
                 copy()
             matmuls()
 
-    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(5)), seed)
+    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(TIMINGS)), seed)
     stream = torch.cuda.Stream(device.torch_name) if device.is_gpu else None
-    jobs: dict[str, Call] = {"copy": copy, "compute": matmuls, "both": both}
-    times: dict[str, list[float]] = {name: [] for name in jobs}
+    times: dict[Call, list[float]] = {copy: [], matmuls: [], both: []}
     with ThreadPoolExecutor(1) as thread, no_garbage_collection():
         end = time.perf_counter() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
-        for number in range(MAX_ROUNDS):
-            if number >= MIN_ROUNDS and time.perf_counter() >= end:
-                break
-            for name, job in jobs.items():
-                times[name].append(finished_s(job, device))
+        while len(times[both]) < MIN_ROUNDS or (len(times[both]) < MAX_ROUNDS and time.perf_counter() < end):
+            for job, taken_s in times.items():
+                taken_s.append(finished_s(job, device))
+    copy_s, compute_s, both_s = map(tuple, times.values())
     return replace(
         blank,
         status="ok",
         flops=matmuls.flops,
-        samples_s=tuple(times["both"]),
+        samples_s=both_s,
         launches_per_sample=1,
         method="host",
-        median_s=median(times["both"]),
-        ci95_s=median_ci95(times["both"]),
-        copy_s=tuple(times["copy"]),
-        compute_s=tuple(times["compute"]),
+        median_s=median(both_s),
+        ci95_s=median_ci95(both_s),
+        copy_s=copy_s,
+        compute_s=compute_s,
     )
 
 
@@ -217,12 +206,8 @@ def measure_overlap(
 def measure_load(tokens: Any, work: Callable[[Device], Matmuls], blank: Record, run: Run, rows: int) -> Record:
     """Return the record of a loop on batches of a token file, whose ids must be below the vocabulary.
 
-    Args:
-        tokens: memory-mapped ids; None: those of a file of random ids.
-        work: makes the work of a step for a device.
-        blank: the record of what is measured.
-        run: the run that it belongs to.
-        rows: how many rows share the budget that is left.
+    `tokens` are memory-mapped ids, None for a file of random ids; `work` makes the work of a step; `rows` share the
+    budget that is left.
     """
     device, args, matmuls, waits_s = run.device, run.args, work(run.device), list[float]()
     with tempfile.TemporaryDirectory() as directory:
@@ -246,12 +231,10 @@ def measure_load(tokens: Any, work: Callable[[Device], Matmuls], blank: Record, 
 
 
 def random_tokens(path: Path, dtype: str, vocabulary: int, seed: int) -> Any:
-    """Write a file of random token ids below `vocabulary`, on disk when this returns, and map it into memory."""
+    """Write a file of random token ids below `vocabulary` and map it into memory."""
     count = FILE_BYTES // np.dtype(dtype).itemsize
-    with path.open("wb") as file:
-        np.random.default_rng(seed).integers(0, vocabulary, count, dtype=dtype).tofile(file)
-        file.flush()
-        os.fsync(file.fileno())
+    np.random.default_rng(seed).integers(0, vocabulary, count, dtype=dtype).tofile(path)
+    os.sync()  # a later write-back would disturb the loop
     return np.memmap(path, dtype, "r")
 
 

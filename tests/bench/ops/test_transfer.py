@@ -81,6 +81,24 @@ def test_a_copy_is_wrong_until_it_is_made(direction):
     assert [harness.is_copied(pair) for pair in pairs].count(False) == 1
 
 
+def test_matmuls_fill_the_time_that_they_are_given(monkeypatch):
+    """On a clock on which a matmul takes 0.1 s, and the first ten are interrupted."""
+    clock, launched = [0.0], []
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
+
+    def mm(a, b, out):
+        launched.append(a)
+        clock[0] += 0.1 if len(launched) > 10 else 3.0
+
+    monkeypatch.setattr(torch, "mm", mm)
+    matmuls = harness.Matmuls(CPU, 1.0, seed=0)
+    launched.clear()
+    matmuls()
+    assert len(launched) == 10
+    assert matmuls.flops == 10 * 2 * len(launched[0]) ** 3
+    assert harness.Matmuls(CPU, 1e-9, seed=0).count == 1
+
+
 def test_the_copy_runs_while_the_products_do(monkeypatch):
     """The products wait for the copy to begin, and the copy for the products to end: one after the other hangs."""
     begun, done = threading.Event(), threading.Event()
