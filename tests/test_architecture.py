@@ -30,8 +30,8 @@ FOLDERS = {
     "bench.harness": (
         *("worker", "preload"),
         *("op", "op_file", "device", "timing", "data", "providers", "measure"),
-        *("calibrate", "cli run loop", "model", "train", "transfer", "profile", "commands"),
-        *("compare", "api", "fixture"),
+        *("calibrate", "cli run loop", "model", "train", "transfer", "profile"),
+        *("compare", "commands", "api", "fixture"),
     ),
     "roofline": (
         "work",

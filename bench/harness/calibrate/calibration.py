@@ -2,7 +2,7 @@
 
 A CPU has no datasheet peak that torch could reach: its ceilings are the fastest copy, triad, read and write far beyond
 the cache, and the fastest matmul of each dtype. The four bandwidths are measured on a GPU too. All are saved with the
-identity of the machine, and measured again when that changes; on a CPU also when a row is above one.
+identity of the machine, and measured again if that changes; on a CPU also if a row is above one.
 
 Any command measures missing ceilings, with the effort of `--quick`; `python -m bench calibrate` measures more.
 """
@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import platform
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,16 +26,12 @@ from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device
 from bench.harness.device.host import installed_version
-from bench.harness.device.telemetry import row_telemetry, snapshot
-from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import DEVICE_LOST, one_line
 from results.store.runfile import StoreError, write_output
 from results.store.runs import lock_file
 from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, gpus_named, load_gpus, unknown_gpu
 from roofline.machine import Ceiling, CeilingError, Machine
-
-QUIET_LOOK_S = 0.3  # of work that shows whether the machine is quiet: longer than the shortest window of each counter
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
@@ -50,20 +45,17 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
         if gpu_slug is not None:
             raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
         return Machine(device.slug, device.name)
-    gpu, note = (find_gpu(gpu_slug), None) if gpu_slug else identify(device)
-    return replace(gpu, note=note)
-
-
-def identify(device: Device) -> tuple[Machine, str | None]:
-    """Return the table's entry for a GPU, or one derived from the device's own properties, with a note."""
+    if gpu_slug is not None:
+        return find_gpu(gpu_slug)
     named = gpus_named(device.name, device.memory_bytes, device.sm_count)
     if len(named) == 1:
-        return named[0], None
-    gpu = unknown_gpu(device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability)
+        return named[0]
+    note = f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; --gpu names an entry"
     if named:
         several = ", ".join(candidate.slug for candidate in named)
-        return gpu, f"'{device.name}' is the name of several GPUs ({several}): MFU is blank until --gpu names one"
-    return gpu, f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; --gpu names an entry"
+        note = f"'{device.name}' is the name of several GPUs ({several}): MFU is blank until --gpu names one"
+    gpu = unknown_gpu(device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability)
+    return replace(gpu, note=note)
 
 
 def identity(device: Device) -> dict[str, Any]:
@@ -147,7 +139,7 @@ def merged(known: Machine, found: Iterable[Ceiling], too_low: Collection[Ceiling
 def parts_of(
     needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
 ) -> list[tuple[str, Part]]:
-    """Return the parts for the launch floor, mixes of reads and writes, and dtypes, each with its name.
+    """Return the parts to measure, each with its name.
 
     What others rely on most comes first, because a calibration may be interrupted.
     """
@@ -215,7 +207,7 @@ class MeasuredCeilings:
             self._could_save = False
 
     def complete(self, ceilings: Machine, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()) -> Machine:
-        """Return `ceilings` with those of this machine; those missing are measured, and disturbed ones if it is quiet.
+        """Return `ceilings` with those of this machine; those that are missing are measured.
 
         Args:
             ceilings: known without measuring.
@@ -224,17 +216,14 @@ class MeasuredCeilings:
         """
         wanted = list(dict.fromkeys(dtypes))
         found = ceilings.with_entries(self.load())
-        disturbed = [entry for entry in found.entries if entry.disturbed]
-        is_due_again = self._due(found, wanted, disturbed) != self._due(found, wanted, ())
-        again = [*too_low, *(disturbed if is_due_again and self._is_quiet() else ())]
         if too_low:
             self._note(f"rows are above, so it is measured again: {', '.join(entry.title for entry in too_low)}")
-        if any(self._due(found, wanted, again)):
+        if any(self._due(found, wanted, too_low)):
             with self.alone() as has_waited:
                 if has_waited:  # for another command that may have measured the same
                     found = ceilings.with_entries(self.load())
                 setup = Setup(self._device, FULL if too_low else QUICK)
-                parts = parts_of(*self._due(found, wanted, again))
+                parts = parts_of(*self._due(found, wanted, too_low))
                 for measured in measure_all(parts, setup, lambda name: self._progress(f"calibrating: {name}")):
                     found = merged(found, [each.ceiling for each in measured], too_low)
                 self.save(found)
@@ -251,51 +240,29 @@ class MeasuredCeilings:
     def _due(
         self, known: Machine, dtypes: Iterable[str], again: Collection[Ceiling]
     ) -> tuple[bool, list[str], list[str]]:
-        """Return what any command needs and is not known, or is to be measured `again`, as `parts_of` takes it.
+        """Return what is not known, or is to be measured `again`, as `parts_of` takes it.
 
         A GPU is judged by its datasheet, and also by the bandwidths of the mixes of reads and writes.
         """
         mixes = [entry.name for entry in known.mixes() if entry in again] if known.mixes() else [*bandwidth.MIXES]
         unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
-        matmuls = [dtype for dtype in unknown if dtype in peaks.matmul_op().dtypes]
-        return known.launch_floor() in (None, *again), mixes, matmuls
-
-    def _is_quiet(self) -> bool:
-        """Return whether nothing else holds the device back at this moment, by a short time of work."""
-        import torch
-
-        self._progress("calibrating: is the machine quiet now?")
-        square = torch.ones(256, 256, device=self._device.torch_name)
-        before, end = snapshot(self._device), time.perf_counter() + QUIET_LOOK_S
-        while time.perf_counter() < end:
-            torch.mm(square, square)
-            self._device.synchronize()
-        return disturbance(row_telemetry(before, snapshot(self._device)), self._device.is_gpu) is None
+        return known.launch_floor() is None, mixes, [d for d in unknown if d in peaks.matmul_op().dtypes]
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Let one command at a time measure the ceilings of this machine; another waits, and names the process.
-
-        Yields:
-            Whether it had to wait.
-        """
+        """Let one command at a time measure the ceilings of this machine; yields whether it had to wait."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = self.path.with_suffix(".lock").open("a+", encoding="utf-8", errors="replace")
+            file = self.path.with_suffix(".lock").open("a")
         except OSError:  # nothing can be kept there, so nothing can be overwritten
             yield False
             return
         with file:
+            has_waited = False
             try:
                 lock_file(file.fileno())
-                has_waited = False
             except BlockingIOError:
-                file.seek(0)
-                holder = f"process {file.read(20) or 'of another command'}"
-                self._note(f"{holder} measures the ceilings of this machine; waiting until it has finished")
+                self._note("another command measures the ceilings of this machine; waiting until it has finished")
                 lock_file(file.fileno(), waits=True)
                 has_waited = True
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
             yield has_waited

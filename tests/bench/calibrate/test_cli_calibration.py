@@ -6,7 +6,6 @@ import pytest
 
 from bench import __main__ as bench
 from bench.harness import run
-from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.measure.flags import ABOVE_ROOF
 from bench.harness.timing import protocol
 from results.store.runfile import load_run
@@ -36,7 +35,6 @@ def calibrated(capsys, *words):
 
 
 def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, monkeypatch):
-    monkeypatch.setattr(MeasuredCeilings, "_is_quiet", lambda ceilings: False)  # what was disturbed is kept then
     monkeypatch.setattr(run, "too_low", lambda *_: [])
     done, first, _ = calibrated(capsys, "--dtype", "fp32")
     assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"]
@@ -53,9 +51,8 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
 
 
 @pytest.fixture
-def low_peak(capsys, fresh_runs, monkeypatch):
+def low_peak(capsys, fresh_runs):
     """Keep an fp32 peak that is a million times too low; return its file, and the peak in FLOP/s."""
-    monkeypatch.setattr(MeasuredCeilings, "_is_quiet", lambda ceilings: False)
     calibrated(capsys, "--dtype", "fp32")
     (kept,) = fresh_runs.rglob("ceilings-*.json")
     data = json.loads(kept.read_text())
