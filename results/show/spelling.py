@@ -19,6 +19,7 @@ REMOVED = {
     "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
     "--theme": "python -m roofline plot latest --theme dark -o dark.png draws the saved run",
     "--recompute": "recomputation has one name everywhere: --checkpoint",
+    "--replay": "measure an operation alone from Python: bench.measure(torch.nn.functional.gelu, x)",
     "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
     "audit --check": "keep the output of --format csv, and compare it with that of another release of Triton",
     "audit --fp-fusion": "kernels are compiled with fusion, as Triton does by default",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.records import Records
 from bench.harness.calibrate.calibration import ceilings_of
@@ -17,7 +17,8 @@ from bench.harness.profile.counts import shapes_text
 from bench.harness.profile.target import target_of
 from bench.harness.profile.tracing import profiled
 from bench.harness.run import calibrated, stamp
-from results.record import DTYPES, Environment, Record
+from results.record import DTYPES, Record
+from results.show.rows import document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 COUNTS = ("flops", "bytes_read", "bytes_written")
 FRAME = (
     *("op", *COUNTS, "status", "count", "shapes", "dtypes", "module", "phase", "matmul_flops", "kernels", "kernels_s"),
-    *("replay_cold_s", "replay_warm_s", "time_s", "share", "intensity", "bound", "roofline_pct", "flags"),
+    *("time_s", "share", "intensity", "bound", "roofline_pct", "flags"),
 )
 """Columns of a profile as a frame, as far as it has them."""
 
@@ -41,13 +42,6 @@ class Profile(Records):
 
     op = "profile"
 
-    def __new__(cls, environment: Environment, records: Iterable[Record]) -> Self:
-        return super().__new__(cls, environment, records, report.render)
-
-    @property
-    def records(self) -> Self:
-        return self
-
     @property
     def totals(self) -> dict[str, Any]:
         """Sums of the step, see `report.totals_of`."""
@@ -57,7 +51,7 @@ class Profile(Records):
         """Return the rows as a frame, with the keys of `--format json`."""
         import pandas as pd
 
-        rows = report.document_of(self.environment, self)["records"]
+        rows = document(self.environment, self)["records"]
         rows = [row | {"flags": ", ".join(row["flags"])} for row in rows]
         return pd.DataFrame(rows, columns=[name for name in FRAME if any(name in row for row in rows)])
 
@@ -67,37 +61,34 @@ def profile(
     *args: Any,
     backward: bool = False,
     train: bool = False,
-    replay: bool = False,
     compile: bool = False,
     **kwargs: Any,
 ) -> Profile:
     """Profile a function or a module, called with the arguments given.
 
-    It is called once before anything is counted. Gradients, buffers and random generators are left as they were.
+    It is called once before anything is counted. Gradients, buffers and random generators are left unchanged.
 
     Args:
         function: what is called.
         args: its positional arguments.
         backward: whether to go backward too: from the `loss` of what is returned, else from its first tensor.
         train: whether an AdamW step with a rate of 0 follows.
-        replay: whether the operations that take most of the time are measured alone too.
-        compile: whether it is compiled by `torch.compile`; each fused region is a row then.
+        compile: whether it is compiled by `torch.compile`; each fused region is then a row.
         kwargs: its keyword arguments.
 
     Raises:
         UsageError: it cannot be called, or it raised.
     """
-    if compile and replay:
-        raise UsageError("replay= measures single operations and compile= fuses them: give one of the two")
     target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
     device = detect(target.device)
     mode = "train" if train else "backward" if backward else "forward"
-    found = profiled(target, mode, device, is_compiled=compile, is_replayed=replay)
-    if found.problem is not None:
-        raise UsageError(found.problem)
-    ceilings = calibrated(found.dtypes, device, ceilings_of(device, None), Progress(quiet=True))
+    records = profiled(target, mode, device, is_compiled=compile)
+    if records[0].status == "failed":
+        raise UsageError(records[0].reason)
+    dtypes = report.product_dtypes(records)
+    ceilings = calibrated(dtypes, device, ceilings_of(device, None), Progress(quiet=True))
     environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",))
-    return Profile(environment, found.records)
+    return Profile(environment, records, report.render)
 
 
 def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> Record:

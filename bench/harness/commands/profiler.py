@@ -16,7 +16,8 @@ from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile import report
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_hugging_face, from_preset
-from bench.harness.profile.tracing import Profiled, profiled
+from bench.harness.profile.tracing import profiled
+from results.record import Record
 from results.show.terminal import Parser, print_out, say
 from roofline.accounting.config.config import ConfigError, ModelConfig
 
@@ -56,8 +57,6 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--backward", action="store_true", help="go backward too")
     what.add_argument("--train", action="store_true", help="go backward and step AdamW, with a rate of 0")
     what.add_argument("--compile", action="store_true", help="by torch.compile: each fused region is a row")
-    replay = "measure the operations worth 95 %% of the time alone too, cold and warm"
-    what.add_argument("--replay", action="store_true", help=replay)
     add(what, "--signature", help="print a file to start from, and exit")
     add(parser.add_argument_group("how to measure"), *MACHINE, "--timeout")
     output = parser.add_argument_group("what to do with it")
@@ -87,16 +86,14 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         raise answer
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
-        run.start(answer.dtypes)
-        if answer.problem is not None:
-            run.progress.note(answer.problem)
-        for record in answer.records:
+        run.start(report.product_dtypes(answer))
+        for record in answer:
             run.keep(record)
         run.judge_again()
     return run.conclude(partial(report.render, top=args.top, by=args.by), report.document_of)
 
 
-def isolated(args: argparse.Namespace, device: Device) -> Profiled | UsageError | NoDeviceError:
+def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:
     try:
         what = "a call, or the import,"
         answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, what=what)
@@ -107,14 +104,14 @@ def isolated(args: argparse.Namespace, device: Device) -> Profiled | UsageError 
     return answer
 
 
-def answer_of(args: argparse.Namespace, device: Device) -> Profiled | UsageError | NoDeviceError:
+def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:
     mode = "train" if args.train else "backward" if args.backward else "forward"
     device.use()
     try:
         worker.announce()
         target = target_from(args, device.torch_name)
         worker.rest()
-        return profiled(target, mode, device, args.budget, args.trace, args.compile, args.replay)
+        return profiled(target, mode, device, args.budget, args.trace, args.compile)
     except (UsageError, NoDeviceError) as error:
         return error
 
@@ -127,8 +124,6 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--dtype takes one of {', '.join(TORCH_DTYPES)}, not {','.join(args.dtype)}")
     if args.target is not None and args.layers is not None:
         raise UsageError("--layers belongs to --model and --config; a function of yours builds its own model")
-    if args.compile and args.replay:
-        raise UsageError("--replay measures single operations and --compile fuses them: give one of the two")
     if args.config is not None and not Path(args.config).is_file():
         raise UsageError(f"--config {args.config}: there is no such file")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():

@@ -12,13 +12,15 @@ outputs. What is written in place is read too, unless the operation overwrites i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from results.record import DTYPES
 from roofline.work import FLOPS_PER_ELEMENT as DECLARED
-from roofline.work import Work
+from roofline.work import Work, dtype_named
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,11 +39,10 @@ def _names(text: str) -> frozenset[str]:
 
 
 FREE = _names(
-    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided detach alias _unsafe_view "
-    "_reshape_alias lift_fresh is_same_size resize set record_stream view_as _version sym_size sym_stride "
-    "sym_numel sym_storage_offset as_strided promote_types result_type"
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view is_same_size resize set "
+    "record_stream _version sym_size sym_stride sym_numel sym_storage_offset promote_types result_type"
 )
-"""Operations that move no data: views, and new memory that is not written yet."""
+"""Operations that move no data, besides those that torch knows as views."""
 
 MOVES = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full zeros_like ones_like "
@@ -127,12 +128,13 @@ class Operation:
     """In the recorded step."""
     kernels: set[str] = field(default_factory=set)
     """Names of the kernels that a GPU ran for it."""
-    alone_s: tuple[float | None, float] | None = None
-    """Seconds measured alone, cold and warm; cold is None if its arguments cannot be made cold."""
 
     @property
-    def signature(self) -> tuple[str, str, tuple[str, ...]]:
-        return self.op, self.shapes, self.dtypes
+    def dtype(self) -> str:
+        """The dtype whose peak it is evaluated against: of its first floating-point operand, else of its first."""
+        floats = [dtype for dtype in self.dtypes if "float" in dtype]
+        name = dtype_named((floats or self.dtypes or ("float32",))[0])
+        return name if name in DTYPES else "fp32"
 
     @property
     def bytes_moved(self) -> int:
@@ -150,9 +152,9 @@ class Breakdown:
     """Bytes that the operations of a compiled step move if none is fused."""
     samples_s: Sequence[float] = ()
     """Of the whole step, without a profiler."""
-    unattributed: dict[str, int] = field(default_factory=dict)
+    unattributed: Counter[str] = field(default_factory=Counter)
     """Nanoseconds by operation or kernel, of what belongs to no counted operation."""
-    gaps: dict[str, int] = field(default_factory=dict)
+    gaps: Counter[str] = field(default_factory=Counter)
     """Nanoseconds by module, when no operation ran: Python, autograd, waiting for the host."""
 
     @property
@@ -177,10 +179,10 @@ RULES: dict[tuple[str, str], tuple[Callable[..., Work], bool]] = {}
 
 
 def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -> None:
-    """Say what the calls of an operation of yours compute and move, such as those of a Triton kernel.
+    """Declare what the calls of your own operation, such as a Triton kernel, compute and move.
 
     Args:
-        op: its name, `mine::double`, as `torch.library.triton_op` or `custom_op` was given it.
+        op: its name, `mine::double`, as passed to `torch.library.triton_op` or `custom_op`.
         rule: is called with the arguments of a call and returns its `roofline.work.Work`.
         is_product: whether the FLOPs are those of a product of matrices, which MFU counts.
 
@@ -194,7 +196,13 @@ def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -
 
 
 def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> tuple[Operation, Traffic]:
-    """Return one call as a dispatch mode sees it, with its work, and what it moves of which storage.
+    """Return the work of one call, and the bytes that it moves by storage.
+
+    Args:
+        func: the operation, as a dispatch mode or a node of `torch.fx` has it.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        result: what it returned; fake tensors will do.
 
     Raises:
         TypeError: a rule of `declare_work` returned something else than work.
@@ -205,10 +213,10 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
     call = Call(func, args, kwargs, result)
     given = list(call.values.values())
     shapes, dtypes = shapes_text(given) or shapes_text([result]), dtypes_of([*tensors_in(given)] or tensors_in(result))
-    traffic: Traffic = ([], []) if call.is_free else call.traffic()
+    traffic = call.traffic()
     read, written = (sum(moved.bytes for moved in side) for side in traffic)
     flops, products, is_known = call.flops()
-    if not call.is_free and (call.namespace, call.base) in RULES:
+    if (call.namespace, call.base) in RULES:
         rule, is_product = RULES[call.namespace, call.base]
         work = rule(*args, **kwargs)
         if not isinstance(work, Work):
@@ -217,21 +225,6 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
         read, written = work.bytes_read, work.bytes_written
     flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
     return Operation(name, shapes, dtypes, "", "", flops, products, read, written, is_known, flags), traffic
-
-
-def node_count(node: Any) -> tuple[str, int, int, bool]:
-    """Return the name of a call in a traced graph, its FLOPs, those of products, and whether there is a rule for it.
-
-    Args:
-        node: of `torch.fx`, with the fake tensors of its result and its arguments as `meta["val"]`.
-    """
-    from torch.fx.node import map_arg
-
-    if not hasattr(node.target, "_schema"):  # `operator.getitem`, arithmetic on sizes; or a higher-order operation
-        return str(node.target), 0, 0, getattr(node.target, "__module__", "") == "_operator"
-    args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta["val"])
-    call = Call(node.target, args, kwargs, node.meta["val"])
-    return call.base, *call.flops()
 
 
 class Call:
@@ -275,6 +268,7 @@ class Call:
             yield DATA_DEPENDENT
 
     def flops(self) -> tuple[int, int, bool]:
+        """Return the FLOPs, those of products among them, and whether there is a rule for them."""
         import torch
         from torch.utils.flop_counter import flop_registry
 
@@ -295,51 +289,46 @@ class Call:
             return 0, 0, True
         is_pointwise = torch.Tag.pointwise in self.func.tags or self.base.startswith("_foreach_")
         is_known = is_aten and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
-        return self._largest() * (FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1), 0, is_known
-
-    def _largest(self) -> int:
-        """Return the elements of the largest floating-point operand; a list of outputs counts as one operand."""
+        # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
-        return max(sum(one.numel() for one in operand if one.dtype.is_floating_point) for operand in operands)
+        largest = max(sum(one.numel() for one in operand if one.dtype.is_floating_point) for operand in operands)
+        return largest * (FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1), 0, is_known
 
     def traffic(self) -> Traffic:
         """Return what is read and written: by default each input once and each output once.
 
-        Of tables only the elements count that an index names, of grouped matrices those of groups with a row.
+        Of tables as many elements count as indices name, of grouped matrices as many as there are rows; no more than
+        there are. Indices that repeat count each time.
         """
+        if self.is_free:
+            return [], []
         base = self.base if self.namespace == "aten" else ""
-        values = self.values
-        table: Any = values.get("weight" if base == "embedding" else "self")
+        written = distinct([*self.updated, *self.created])
+        table: Any = self.values.get("weight" if base == "embedding" else "self")
+        others = distinct(other for other in self.read if other is not table)
         if base in TAKES:
-            return [self._named(table), *self._others(table)], distinct(self.created)
+            target, results = self.values.get("target"), [*self.updated, *self.created]
+            taken = results[0] if target is None else target
+            return [_part(table, taken.numel()), *others], written
         if base in PUTS and not self.created:
-            named = self._named(table)
-            is_read = values.get("accumulate", "index_put" not in base)
-            return [*([named] if is_read else []), *self._others(table)], [named]
+            named = _part(table, self._elements_put(table))
+            is_read = self.values.get("accumulate", "index_put" not in base)
+            return [*([named] if is_read else []), *others], [named]
         if base in ("nll_loss_backward", "nll_loss2d_backward"):  # the scores themselves are not needed
-            return self._others(table), distinct(self.created)
-        if base == "_grouped_mm" and values["mat2"].dim() == 3 and values.get("offs") is not None:
-            matrices, ends = values["mat2"], values["offs"]
-            groups = _different(ends[ends > 0]) if ends.numel() else 0
-            named = _part(matrices, groups * matrices[0].numel())
-            return [named, *self._others(matrices)], distinct(self.created)
-        return distinct(self.read), distinct([*self.updated, *self.created])
+            return others, written
+        if base == "_grouped_mm" and self.values["mat2"].dim() == 3 and self.values.get("offs") is not None:
+            matrices = self.values["mat2"]
+            named = _part(matrices, table.shape[-2] * matrices[0].numel())
+            return [named, *distinct(other for other in self.read if other is not matrices)], written
+        return distinct(self.read), written
 
-    def _others(self, tensor: Tensor) -> list[Moved]:
-        return distinct(other for other in self.read if other is not tensor)
-
-    def _named(self, table: Tensor) -> Moved:
-        """Return the part of a table that the indices name: exactly for one index, at most for several."""
-        values = self.values
-        if self.base == "embedding":
-            return _part(table, _rows_named(table, [values["indices"]]))
-        if self.base == "index_select":
-            axis = values["dim"] % max(1, table.dim())
-            return _part(table, _rows_named(table, [*[None] * axis, values["index"]]))
-        if "indices" in values:
-            return _part(table, _rows_named(table, values["indices"]))
-        each = [values.get(name) for name in ("source", "src", "index", "target")]
-        return _part(table, next(tensors_in(each)).numel())
+    def _elements_put(self, table: Any) -> int:
+        if "indices" not in self.values:
+            each = [self.values.get(name) for name in ("source", "src", "index")]
+            return next(tensors_in(each)).numel()
+        given = [(axis, index) for axis, index in enumerate(self.values["indices"]) if index is not None]
+        rows = math.prod(map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1)))
+        return int(rows * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given))))
 
 
 def name_of(func: Any) -> str:
@@ -401,26 +390,6 @@ def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
 
 def _part(tensor: Tensor, elements: int) -> Moved:
     return Moved(tensor.untyped_storage(), min(elements, tensor.numel()) * tensor.element_size())
-
-
-def _different(index: Tensor) -> int:
-    """Return the number of different indices, of a mask the number of set elements."""
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with torch.no_grad(), _disable_current_modes():
-        return int(index.sum() if index.dtype == torch.bool else index.unique().numel())
-
-
-def _rows_named(table: Tensor, indices: Sequence[Tensor | None]) -> int:
-    """Return how many elements of a table some indices name, one for each axis from the first; None for all of it."""
-    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if len(given) == 1:
-        ((first, index),) = given
-        axes = index.dim() if str(index.dtype) == "torch.bool" else 1
-        return _different(index) * (table.numel() // max(1, math.prod(table.shape[first : first + axes])))
-    named = math.prod(map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1)))
-    return named * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given)))
 
 
 # ---- products that torch's table lacks, or counts for equal heads only ---------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.profile.counts import Breakdown, Operation
-from results.record import DTYPES, MIN_TIME_S, Environment, Record
+from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.rows import document
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
@@ -16,7 +17,6 @@ from results.show.terminal import printable
 from results.stats.samples import median
 from roofline.machine import Machine
 from roofline.model import judged, mbu
-from roofline.work import dtype_named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 NS = 1e-9
 MAX_KERNELS = 100
 """Kernels of no counted operation whose times are reported, the longest first."""
-MAX_REPLAY_RATIO = 0.2
-"""By how much the time of operations measured alone may differ from their time in the step, as a share of it."""
-REPLAY_DIFFERS = "replay-differs"
 UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
 REMAINDERS = {
     UNATTRIBUTED: "operations and kernels that belong to no counted call",
@@ -84,39 +81,27 @@ def pattern(module: str) -> str:
 
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and each remainder, by time; those without time and work are left out."""
-    rows = [row for row in _rows(breakdown) if _has_work(row) or any(one.time_ns for one in row)]
-    records = [(_record(row), float(sum(one.time_ns for one in row))) for row in rows]
-    blank = Record(
-        op="", provider="torch", dtype=main_dtype(breakdown.operations), shape={"calls": 1}, case="-", status="ok"
-    )
-    for name, module, spent_ns in _remainders(breakdown):
-        extra = {"count": 0, "shapes": "", "dtypes": [], "module": module, "phase": "", "matmul_flops": None}
-        if name == UNATTRIBUTED:
-            times = breakdown.unattributed
-            names = sorted(times, key=lambda kernel: -times[kernel])[:MAX_KERNELS]
-            extra |= {"kernels": names, "kernels_s": [times[kernel] * NS for kernel in names]}
-        options = {"module": module} if module else {}
-        records += [(replace(blank, op=name, options=options, extra=extra), spent_ns)] if spent_ns else []
+    rows = [(_record(row), float(sum(one.time_ns for one in row))) for row in _rows(breakdown)]
     total_ns = breakdown.duration_ns
-    timed = [_timed(record, spent_ns * NS, spent_ns / total_ns) for record, spent_ns in records]
+    timed = [
+        _timed(record, spent_ns * NS, spent_ns / total_ns) for record, spent_ns in [*rows, *_remainders(breakdown)]
+    ]
     first, *others = sorted(timed, key=lambda record: -record.extra["time_s"])
     return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
 
 
 def failed_records(breakdown: Breakdown, reason: str) -> list[Record]:
-    rows = filter(_has_work, _rows(breakdown))
-    return [replace(_record(row), status="failed", reason=reason) for row in rows]
+    """Return the records of a step that was counted and could not be timed."""
+    return [replace(_record(row), status="failed", reason=reason) for row in _rows(breakdown)]
 
 
 def _rows(breakdown: Breakdown) -> list[list[Operation]]:
     rows: dict[Any, list[Operation]] = {}
     for operation in breakdown.operations:
-        rows.setdefault((operation.signature, pattern(operation.module), operation.phase), []).append(operation)
-    return list(rows.values())
-
-
-def _has_work(row: Sequence[Operation]) -> bool:
-    return any(operation.flops or operation.bytes_moved for operation in row)
+        signature = operation.op, operation.shapes, operation.dtypes
+        rows.setdefault((signature, pattern(operation.module), operation.phase), []).append(operation)
+    shown = [row for row in rows.values() if any(one.time_ns or one.flops or one.bytes_moved for one in row)]
+    return shown or list(rows.values())
 
 
 def _record(row: Sequence[Operation]) -> Record:
@@ -136,13 +121,10 @@ def _record(row: Sequence[Operation]) -> Record:
     }
     if kernels := sorted(set().union(*(operation.kernels for operation in row))):
         extra["kernels"] = kernels
-    if first.alone_s is not None:
-        cold_s, warm_s = first.alone_s
-        extra |= {"replay_cold_s": cold_s and cold_s * len(row), "replay_warm_s": warm_s * len(row)}
     return Record(
         op=first.op,
         provider="torch",
-        dtype=dtype_of(first),
+        dtype=first.dtype,
         shape={"calls": len(row)},
         case=first.shapes or "-",
         options={"module": module, "phase": first.phase},
@@ -156,66 +138,63 @@ def _record(row: Sequence[Operation]) -> Record:
 
 
 def _timed(record: Record, time_s: float, share: float) -> Record:
-    """Return a record with its time, flagged if its operations take another time alone."""
-    extra, flags = record.extra | {"time_s": time_s, "share": share}, record.flags
+    extra = record.extra | {"time_s": time_s, "share": share}
     if time_s < MIN_TIME_S:
         return replace(record, status="skipped", reason="it took no time of its own", extra=extra)
-    alone_s = extra.get("replay_cold_s") or extra.get("replay_warm_s")
-    if alone_s is not None and abs(time_s / alone_s - 1) > MAX_REPLAY_RATIO:
-        flags = (*flags, REPLAY_DIFFERS)
-    record = replace(record, samples_s=(time_s,), median_s=time_s, extra=extra, flags=flags)
+    record = replace(record, samples_s=(time_s,), median_s=time_s, extra=extra)
     return replace(record, launches_per_sample=1, method="host", cache="warm")
 
 
-def _remainders(breakdown: Breakdown) -> Iterator[tuple[str, str, float]]:
-    """Yield what the recorded step took beside its operations: its name, of the host's gaps the module, nanoseconds."""
-    gap = sum(breakdown.gaps.values())
+def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
+    """Yield what the recorded step took besides its operations, with nanoseconds."""
+    extra = {"count": 0, "shapes": "", "dtypes": [], "module": "", "phase": "", "matmul_flops": None}
+    dtype = main_dtype(breakdown.operations)
+    blank = Record(
+        op="", provider="torch", dtype=dtype, shape={"calls": 1}, case="-", status="ok", options={}, extra=extra
+    )
+    if nobodys := breakdown.unattributed.most_common(MAX_KERNELS):
+        kernels = {"kernels": [name for name, _ in nobodys], "kernels_s": [spent * NS for _, spent in nobodys]}
+        yield replace(blank, op=UNATTRIBUTED, extra=extra | kernels), breakdown.unattributed.total()
+    gap = breakdown.gaps.total()
     overhead = min(gap, max(0, breakdown.duration_ns - round(median(breakdown.samples_s) / NS)))
-    yield UNATTRIBUTED, "", sum(breakdown.unattributed.values())
-    yield OVERHEAD, "", overhead
-    gaps: dict[str, int] = {}
+    if overhead:
+        yield replace(blank, op=OVERHEAD), overhead
+    gaps: Counter[str] = Counter()
     for module, spent in breakdown.gaps.items():
-        gaps[pattern(module)] = gaps.get(pattern(module), 0) + spent
+        gaps[pattern(module)] += spent
     for module, spent in gaps.items():
-        yield HOST_GAP, module, spent * (1 - overhead / max(1, gap))  # each has its part of the overhead
+        if left := spent * (1 - overhead / max(1, gap)):  # each has its part of the overhead
+            options = {"module": module} if module else {}
+            yield replace(blank, op=HOST_GAP, options=options, extra=extra | {"module": module}), left
 
 
 def _facts(breakdown: Breakdown) -> dict[str, Any]:
     """Return what the totals need that is not in the rows; the longest row holds it."""
-
-    def modelled(work: Callable[[Operation], int]) -> float:
-        """Return the share of work that has a rule; what has none is taken as what a generic rule would give."""
-        total = sum(map(work, breakdown.operations))
-        known = sum(work(operation) for operation in breakdown.operations if operation.is_modelled)
-        return known / total if total else 1.0
-
+    counts = [(one.flops, one.bytes_moved, one.is_modelled) for one in breakdown.operations]
+    # Work without a rule is taken as what a generic rule would give.
+    flops, moved = (sum(count[index] for count in counts) for index in (0, 1))
+    known_flops, known_bytes = (sum(count[index] for count in counts if count[2]) for index in (0, 1))
     return {
         "time_s": float(median(breakdown.samples_s)),
         "unique_bytes": breakdown.unique_bytes,
         "eager_bytes": breakdown.eager_bytes,
-        "modelled_flops": modelled(lambda operation: operation.flops),
-        "modelled_bytes": modelled(lambda operation: operation.bytes_moved),
+        "modelled_flops": known_flops / flops if flops else 1.0,
+        "modelled_bytes": known_bytes / moved if moved else 1.0,
     }
 
 
-def dtype_of(operation: Operation) -> str:
-    """Return the dtype whose peak judges it: that of its first floating-point operand, else of its first."""
-    floats = [dtype for dtype in operation.dtypes if "float" in dtype]
-    name = dtype_named((floats or operation.dtypes or ("float32",))[0])
-    return name if name in DTYPES else "fp32"
-
-
-def main_dtype(operations: Sequence[Operation]) -> str:
-    flops: dict[str, int] = {}
-    for operation in operations:
-        flops[dtype_of(operation)] = flops.get(dtype_of(operation), 0) + operation.flops
+def main_dtype(rows: Iterable[Operation | Record]) -> str:
+    """Return the dtype in which most is computed."""
+    flops: Counter[str] = Counter()
+    for row in rows:
+        flops[row.dtype] += row.flops or 0
     return max(flops, key=lambda dtype: flops[dtype], default="fp32")
 
 
-def product_dtypes(operations: Sequence[Operation]) -> tuple[str, ...]:
-    """Return the dtypes whose peaks judge a step: those of its products, else the main one."""
-    products = dict.fromkeys(dtype_of(operation) for operation in operations if operation.matmul_flops)
-    return tuple(products) or (main_dtype(operations),)
+def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:
+    """Return the dtypes whose peaks a step is evaluated against: those of its products, else the main one."""
+    products = dict.fromkeys(record.dtype for record in records if record.extra["matmul_flops"])
+    return tuple(products) or (main_dtype(records),)
 
 
 # ---- totals -------------------------------------------------------------------------------------------------------
@@ -271,8 +250,7 @@ def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
 
 
 def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
-    whole = document(environment, records)
-    return {"environment": whole.pop("environment"), "totals": totals_of(environment, records), **whole}
+    return {"totals": totals_of(environment, records)} | document(environment, records)
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------
@@ -332,12 +310,12 @@ def _text(name: str, value: float | None) -> str:
 
 def bars(records: Sequence[Record]) -> list[str]:
     """Return a bar for each class of operations and for each remainder, the longest first."""
-    shares: dict[str, float] = {}
+    shares: Counter[str] = Counter()
     for record in records:
         name = record.op if record.op in REMAINDERS else next(n for n, is_one in CLASSES.items() if is_one(record))
-        shares[name] = shares.get(name, 0.0) + record.extra["share"]
+        shares[name] += record.extra["share"]
     width = max(map(len, shares))
-    longest = sorted(shares.items(), key=lambda item: -item[1])
+    longest = shares.most_common()
     return [f"{name:<{width}}  {_pct(share):>6}  {'█' * round(BAR * share)}".rstrip() for name, share in longest]
 
 
@@ -345,18 +323,12 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
     extras = [record.extra for record, _ in rows]
     moving = [score if _moved(record) else {} for record, score in rows]  # a view has no roof, and nothing binds it
-    alone = [
-        Column(title, [format_time(extra.get(key)) for extra in extras], "right")
-        for title, key in (("cold alone", "replay_cold_s"), ("warm alone", "replay_warm_s"))
-        if any(extra.get(key) is not None for extra in extras)
-    ]
     columns = [
         Column("op", [record.op for record, _ in rows]),
         Column("shapes", [record.case for record, _ in rows], goes_below=True),
         Column("count", [str(extra["count"]) for extra in extras], "right", 5),
         Column("time", [format_time(extra["time_s"]) for extra in extras], "right"),
         Column("share", [_pct(extra["share"]) for extra in extras], "right"),
-        *alone,
         Column("FLOPs", [_count(record.flops) for record, _ in rows], "right", 4),
         Column("bytes", [_count(_moved(record)) for record, _ in rows], "right", 3),
         Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in rows], "right", 2),
@@ -392,8 +364,8 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         keys = [path[:depth] for depth in range(len(path) + 1)] if by == "module" else [(name,)]
         for key in keys:
             groups.setdefault(key, []).append(record)
-    times = {key: _sum(record.extra["time_s"] for record in group) for key, group in groups.items()}
-    longest = sorted(times, key=lambda key: -(times[key] or 0))[:top]
+    times = {key: sum(record.extra["time_s"] for record in group) for key, group in groups.items()}
+    longest = sorted(times, key=lambda key: -times[key])[:top]
     if by == "module":
         titles = {key: "  " * len(key) + (key[-1] if key else "all") for key in sorted(longest)}
     else:
@@ -403,7 +375,7 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         Column(by, list(titles.values())),
         Column("calls", [str(sum(record.extra["count"] for record in group)) for group in shown], "right", 1),
         Column("time", [format_time(times[key]) for key in titles], "right"),
-        Column("share", [_pct(_sum(record.extra["share"] for record in group)) for group in shown], "right"),
+        Column("share", [_pct(sum(record.extra["share"] for record in group)) for group in shown], "right"),
         Column("FLOPs", [_count(_sum(record.flops for record in group)) for group in shown], "right"),
         Column("bytes", [_count(_sum(map(_moved, group))) for group in shown], "right"),
     ]
@@ -413,7 +385,7 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum of what is known, None where nothing is."""
+    """Return the sum of the known values, None if there is none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch._C._profiler import _RecordFunctionFast as Range  # unlike record_function, no operation
+from torch.fx.node import map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -28,7 +28,6 @@ from bench.harness.profile.counts import (
     distinct,
     dtypes_of,
     name_of,
-    node_count,
     tensors_in,
 )
 from bench.harness.profile.target import ORIGINALS, Target, guarded_call
@@ -114,10 +113,9 @@ def state_kept(target: Target) -> Iterator[None]:
 class Tags(TorchDispatchMode):
     """Sees every operation of a step below autograd, and tags each in a trace by its number and its name."""
 
-    def __init__(self, step: ProfiledStep, seen: Callable[[Any, Any, Any, Any], None] | None = None) -> None:
-        """Start at 0; `seen` is called with each operation that ran, its arguments and its result."""
+    def __init__(self, step: ProfiledStep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.step, self.number, self._seen = step, 0, seen
+        self.step, self.number = step, 0
         self.modules: list[str] = []
         """Paths of the modules that run now, the innermost last."""
 
@@ -126,15 +124,16 @@ class Tags(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation in its tag; a range of a profiler is none."""
         kwargs = kwargs or {}
-        if getattr(func, "namespace", "") == "profiler":
+        if getattr(func, "namespace", "") == "profiler":  # a range, not an operation
             return func(*args, **kwargs)
         with self.tag(name_of(func)):
             result = func(*args, **kwargs)
-        if self._seen is not None:
-            self._seen(func, args, kwargs, result)
+        self.add(func, args, kwargs, result)
         return result
+
+    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Take note of an operation that ran; tagging alone takes none."""
 
     def tag(self, name: str) -> Any:
         self.number += 1
@@ -183,7 +182,7 @@ class Account(Tags):
     """Counts the work of every operation."""
 
     def __init__(self, step: ProfiledStep) -> None:
-        super().__init__(step, self.add)
+        super().__init__(step)
         self.operations: list[Operation] = []
         self._module_of_node: dict[int, str] = {}
         self._storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
@@ -238,40 +237,22 @@ def account(step: ProfiledStep) -> Breakdown:
     return breakdown
 
 
-def arguments_of(step: ProfiledStep, operations: Sequence[Operation], wanted: Set[int]) -> dict[int, Any]:
-    """Return the functions and arguments of some operations of a step, which is run once."""
-    kept: dict[int, Any] = {}
-
-    def keep(func: Any, args: Any, kwargs: Any, _: Any) -> None:
-        index = tags.number - 1
-        if index in wanted and operations[index].op == name_of(func):
-            kept[index] = func, args, kwargs
-
-    tags = Tags(step, keep)
-    with tags.watching(is_eager=True):
-        step()
-    if missing := wanted - set(kept):
-        name = operations[min(missing)].op
-        raise UsageError(f"the step is another one each time: {name} did not come again at its place")
-    return kept
-
-
 # ---- compiled steps -----------------------------------------------------------------------------------------------
 
 
 def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
     """Return a step that is compiled, and its operations: a region, or what was not fused into one."""
     from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # torch documents neither
 
-    compile_graph, compile_region = compiler_hooks()
     numbers = itertools.count()
 
-    def inner(graph: Any, inputs: Sequence[Any], **options: Any) -> Callable[[list[Any]], Any]:
+    def inner(graph: Any, inputs: Sequence[Any], **options: Any) -> Any:
         region = region_of(f"region{next(numbers)}", graph)
-        return shown(fast, region, compile_region(graph, inputs, **options))
+        return shown(fast, region, compile_fx_inner(graph, inputs, **options))
 
     def backend(graph: Any, inputs: Sequence[Any]) -> Any:
-        return compile_graph(graph, inputs, inner_compile=inner)
+        return compile_fx(graph, inputs, inner_compile=inner)
 
     function = step.target.function
     for name in ORIGINALS:  # what is compiled already is compiled anew
@@ -286,28 +267,23 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
     return fast, Breakdown(operations, eager.unique_bytes, sum(one.bytes_moved for one in eager.operations))
 
 
-def compiler_hooks() -> tuple[Any, Any]:
-    """Return what compiles a graph, and what it calls for each region; torch documents neither."""
-    with suppress(ImportError):
-        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-        if "inner_compile" in inspect.signature(compile_fx).parameters:
-            return compile_fx, compile_fx_inner
-    raise UsageError(f"regions cannot be watched: torch {torch.__version__} has another hook into its compiler")
-
-
 def region_of(name: str, graph: Any) -> Operation:
     """Return a traced graph as one operation: with its FLOPs, without bytes."""
-    counts = [node_count(node) for node in graph.graph.nodes if node.op == "call_function"]
-    working = [name for name, flops, _, is_known in counts if flops or not is_known]
-    names = list(dict.fromkeys(working or [name for name, *_ in counts]))
+    operations = []
+    for node in graph.graph.nodes:
+        # `operator.getitem` and arithmetic on sizes are no operations of torch.
+        if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
+            args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta.get("val"))
+            operations.append(count(node.target, args, kwargs, node.meta.get("val"))[0])
+    working = [operation for operation in operations if operation.flops or not operation.is_modelled]
+    names = list(dict.fromkeys(operation.op.removeprefix("aten.") for operation in working or operations))
     more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
-    is_modelled = all(is_known for *_, is_known in counts)
+    is_modelled = all(operation.is_modelled for operation in operations)
     return Operation(
         f"compiled.{name}",
         " ".join([*names[:MAX_NAMES], *more]),
-        flops=sum(flops for _, flops, _, _ in counts),
-        matmul_flops=sum(products for _, _, products, _ in counts),
+        flops=sum(operation.flops for operation in operations),
+        matmul_flops=sum(operation.matmul_flops for operation in operations),
         is_modelled=is_modelled,
         flags=() if is_modelled else (UNMODELLED,),
     )

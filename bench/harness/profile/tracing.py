@@ -1,7 +1,7 @@
-"""Times a step: as a whole, then operation by operation, and the operations that take most of it alone.
+"""Times a step: as a whole, then operation by operation.
 
 torch.profiler records steps whose operations are tagged. A trace has the form of `export_chrome_trace`: JSON with times
-in microseconds. Times are kept as whole nanoseconds, so that the parts of a step sum to it exactly.
+in microseconds. Times are integers of nanoseconds, so that the parts of a step sum to it exactly.
 """
 
 from __future__ import annotations
@@ -9,26 +9,21 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.data.inputs import plan_rotation
-from bench.harness.measure.measure_row import sample_steps, take_samples
-from bench.harness.profile import report
+from bench.harness.measure.measure_row import sample_steps
 from bench.harness.profile.counts import MODULE, STEP, TAG, Breakdown, Operation
+from bench.harness.profile.report import failed_records, records_of
 from bench.harness.profile.target import Target, guarded_call
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
-from bench.harness.timing.protocol import Limits, limits_of
 from results.record import Record
 from results.stats.samples import median
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bench.harness.device.device import Device
     from bench.harness.profile.step import ProfiledStep
 
@@ -44,24 +39,7 @@ MODE = "PythonDispatchMode"
 """Name of the events in which torch calls a dispatch mode."""
 
 PRECOMPILED = "## Call CompiledFxGraph"
-"""Beginning of the names of events of regions that torch compiled before the profiler was started."""
-
-REPLAYED = 0.95
-"""Share of the time whose operations are measured alone."""
-
-REPLAY_LIMITS = Limits(10, 0.02, 0.0, 0.5, 0.0, 1e-3)
-"""For each operation: its time is compared with another to 20 %, not to 1 %."""
-
-
-class Profiled(NamedTuple):
-    """What a profile of a step gives."""
-
-    dtypes: tuple[str, ...]
-    """Those whose peaks judge it."""
-    records: list[Record]
-    """A row for each signature and for each remainder, the longest first."""
-    problem: str | None = None
-    """Why it was not timed, or its operations not measured alone."""
+"""Prefix of the events of regions that torch compiled before the profiler was started."""
 
 
 def profiled(
@@ -71,18 +49,16 @@ def profiled(
     left_s: float | None = None,
     trace: Path | None = None,
     is_compiled: bool = False,
-    is_replayed: bool = False,
-) -> Profiled:
-    """Count a step, time it, and return its records; they are `failed` if it could not be timed.
+) -> list[Record]:
+    """Count a step, time it, and return its records, the longest first; all are `failed` if it could not be timed.
 
     Args:
         target: is called once in each step.
-        mode: what a step does, as of `ProfiledStep`.
+        mode: what a step does, see `ProfiledStep`.
         device: where it runs.
-        left_s: time that samples of the whole step may take, at most.
+        left_s: maximum time for the samples of the whole step.
         trace: file for the Chrome trace.
-        is_compiled: whether it is compiled here, and its operations are regions then.
-        is_replayed: whether the operations that take most of the time are measured alone too.
+        is_compiled: whether the step is compiled here; its operations are then regions.
 
     Raises:
         UsageError: the step raised when it was counted, or called no operation.
@@ -91,17 +67,10 @@ def profiled(
 
     step = ProfiledStep(target, mode)
     breakdown = account(step)
-    dtypes, problem = report.product_dtypes(breakdown.operations), None
     try:
-        breakdown = timed(step, breakdown, device, left_s, trace, is_compiled)
+        return records_of(timed(step, breakdown, device, left_s, trace, is_compiled))
     except UsageError as error:
-        return Profiled(dtypes, report.failed_records(breakdown, str(error)), str(error))
-    if is_replayed:
-        try:
-            replay(step, breakdown, device)
-        except UsageError as error:
-            problem = f"no replay: {error}"
-    return Profiled(dtypes, report.records_of(breakdown), problem)
+        return failed_records(breakdown, str(error))
 
 
 def timed(
@@ -112,7 +81,7 @@ def timed(
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> Breakdown:
-    """Return a breakdown with the times of its step; of a step that is compiled here, its operations are other ones."""
+    """Return the breakdown of a step with its times; if the step is compiled here, with other operations."""
     from bench.harness.profile.step import compiled, state_kept
 
     with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
@@ -120,8 +89,7 @@ def timed(
             step, breakdown = compiled(step, breakdown)
         breakdown.samples_s = list(sample_steps(step, "warm", device, left_s).samples_s)
         most = MAX_OPERATIONS // len(breakdown.operations), int(RECORDING_S / median(breakdown.samples_s))
-        steps = max(1, min(MAX_STEPS, *most))
-        divide(breakdown, recorded(step, steps, trace))
+        divide(breakdown, recorded(step, max(1, min(MAX_STEPS, *most)), trace))
     return breakdown
 
 
@@ -161,128 +129,113 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
 
 @dataclass
 class Event:
-    """Something that a thread of the host did, with what happened within it."""
+    """Something that a thread of the host did."""
 
     name: str
     begin: int
-    """Nanoseconds, as `end`."""
+    """Nanoseconds, as `end` and `own`."""
     end: int
     thread: Any = None
     correlation: int | None = None
-    """Of a launch, with the kernel that it launched."""
-    children: list[Event] = field(default_factory=list)
+    """The number that a launch shares with its kernel."""
+    own: int = 0
+    """Time in which no event within it ran."""
+    module: str = ""
     owner: Operation | str | None = None
     """The operation whose tag it is in, or the name of a compiled region without one."""
     first: Operation | None = None
     """The first operation in it."""
-    module: str = ""
-
-    @property
-    def own(self) -> int:
-        """Nanoseconds in which no child ran."""
-        return self.end - self.begin - sum(child.end - child.begin for child in self.children)
-
-    @property
-    def is_tagging(self) -> bool:
-        """Whether its own time is that of tagging an operation, or of the way to it."""
-        names = [self.name, *(child.name for child in self.children)]
-        return MODE in names or self.name.startswith(TAG)
+    is_tagging: bool = False
+    """Whether its own time is that of tagging an operation, or of the way to it."""
 
     @property
     def is_operation(self) -> bool:
         return "::" in self.name and not self.name.startswith(("autograd::", "torch::", "profiler::"))
 
-    def all(self) -> Iterator[Event]:
-        yield self
-        for child in self.children:
-            yield from child.all()
 
-
-def nested(document: Mapping[str, Any]) -> list[Event]:
-    """Return the outermost events of all threads by their beginnings; the others are children of what they are in."""
+def host_events(document: Mapping[str, Any], operations: Sequence[Operation]) -> list[Event]:
+    """Return what the host did, by its beginnings, with the operation and the module that each event is in."""
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_HOST:
             thread, correlation = (event.get("pid"), event.get("tid")), event.get("args", {}).get("correlation")
             events.append(Event(event["name"], *span_of(event), thread, correlation))
-    roots: list[Event] = []
+    events.sort(key=lambda event: (event.begin, -event.end))
     open_events: dict[Any, list[Event]] = {}
-    for event in sorted(events, key=lambda event: (event.begin, -event.end)):
-        stack = open_events.setdefault(event.thread, [])
-        while stack and stack[-1].end <= event.begin:
-            stack.pop()
-        if stack:
-            event.end = min(event.end, stack[-1].end)  # clocks are rounded: a child never outlasts its parent
-            stack[-1].children.append(event)
-        else:
-            roots.append(event)
-        stack.append(event)
-    return roots
+    for event in events:
+        around = open_events.setdefault(event.thread, [])
+        while around and around[-1].end <= event.begin:
+            around.pop()
+        _place(event, around, operations)
+        around.append(event)
+    return events
+
+
+def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation]) -> None:
+    """Find the owner and the module of an event within others, the innermost last."""
+    if around:
+        parent = around[-1]
+        event.end = min(event.end, parent.end)  # clocks are rounded: an event never outlasts the one around it
+        event.owner, event.module = parent.owner, parent.module
+        parent.own -= event.end - event.begin
+        parent.is_tagging |= event.name == MODE
+    event.own = event.end - event.begin
+    event.is_tagging = event.name == MODE or event.name.startswith(TAG)
+    if event.name.startswith(PRECOMPILED):
+        event.owner = event.owner or event.name
+    elif event.name.startswith(TAG) and not isinstance(event.owner, str):
+        # None if the step called another operation than when it was counted.
+        index, _, name = event.name.removeprefix(TAG).partition(" ")
+        event.owner = next((known for known in operations[int(index) :][:1] if known.op == name), None)
+    elif event.name.startswith(MODULE):
+        event.module = event.name.removeprefix(MODULE)
+    if isinstance(event.owner, Operation):
+        for outer in (*around, event):
+            outer.first = outer.first or event.owner
 
 
 def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
-    """Divide the recorded step that took most nearly as long as one without a profiler among its owners."""
-    roots, kernels = nested(document), kernels_of(document)
-    steps = [event for root in roots for event in root.all() if event.name == STEP]
+    """Divide the recorded step whose duration is nearest to that of a step without a profiler among its owners."""
+    events, kernels = host_events(document, breakdown.operations), kernels_of(document)
     expected = median(breakdown.samples_s) * 1e9
+
+    def within(step: Event) -> list[Event]:
+        inside = [event for event in events if step.begin <= event.begin and event.end <= step.end]
+        return inside if kernels else [one for one in inside if one.thread == step.thread and not one.is_tagging]
+
+    def distance(step: Event) -> float:
+        spent = step.end - step.begin if kernels else sum(event.own for event in within(step))
+        return abs(spent - expected)
+
+    step = min((event for event in events if event.name == STEP), key=distance)
     if kernels:
-        step = min(steps, key=lambda step: abs(step.end - step.begin - expected))
-        beside = [root for root in roots if step.begin <= root.begin and root.end <= step.end and root is not step]
-        _divide_gpu(breakdown, [step, *beside], kernels)
+        _divide_gpu(breakdown, step, within(step), kernels)
     else:
-        _divide_host(breakdown, min(steps, key=lambda step: abs(_untagged(step) - expected)))
+        _divide_host(breakdown, within(step))
 
 
-def _untagged(event: Event) -> int:
-    """Return the nanoseconds of an event of one thread without those of tagging the operations in it."""
-    return sum(part.own for part in event.all() if not part.is_tagging)
-
-
-def _own(breakdown: Breakdown, event: Event, module: str = "", owner: Operation | str | None = None) -> None:
-    """Find the owner, the module and the first operation of an event and of all within it."""
-    if event.name.startswith(PRECOMPILED):
-        owner = owner or event.name
-    elif event.name.startswith(TAG) and not isinstance(owner, str):
-        # None if the step called another operation than when it was counted.
-        index, _, name = event.name.removeprefix(TAG).partition(" ")
-        owner = next((known for known in breakdown.operations[int(index) :][:1] if known.op == name), None)
-    elif event.name.startswith(MODULE):
-        module = event.name.removeprefix(MODULE)
-    event.owner, event.module = owner, module
-    event.first = owner if isinstance(owner, Operation) else None
-    for child in event.children:
-        _own(breakdown, child, module, owner)
-        event.first = event.first or child.first
-
-
-def _divide_host(breakdown: Breakdown, step: Event) -> None:
-    """Give the time of a step to the operations of the host."""
-    _own(breakdown, step)
-    for event in step.all():
+def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
+    for event in events:
         owner, first = event.owner, event.first
-        if event.is_tagging:
-            continue
         if isinstance(owner, str):
-            _add(breakdown.unattributed, owner, event.own)
+            breakdown.unattributed[owner] += event.own
         elif owner is not None:
             owner.time_ns += event.own
-        elif not event.is_operation:
+        elif event.is_operation and first is not None:
+            first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
+        elif event.is_operation:
+            breakdown.unattributed[event.name] += event.own
+        else:
             # What autograd does for a node belongs to the module of the node.
             is_node = first is not None and not event.name.startswith((STEP, MODULE))
-            _add(breakdown.gaps, first.module if first is not None and is_node else event.module, event.own)
-        elif first is None:
-            _add(breakdown.unattributed, event.name, event.own)
-        else:
-            first.time_ns += event.own  # `aten::linear` on its way to `aten::addmm`
+            breakdown.gaps[first.module if first is not None and is_node else event.module] += event.own
 
 
-def _divide_gpu(breakdown: Breakdown, hosts: Sequence[Event], kernels: Sequence[Kernel]) -> None:
-    """Give the time of a step to the kernels that it launched; in the rest of it the GPU stood still."""
-    for host in hosts:
-        _own(breakdown, host)
-    launches = [event for host in hosts for event in host.all() if event.correlation is not None]
-    owners: dict[int | None, Any] = {launch.correlation: launch.owner for launch in launches}
-    step = hosts[0]
+def _divide_gpu(breakdown: Breakdown, step: Event, events: Sequence[Event], kernels: Sequence[Kernel]) -> None:
+    """Give the time of a step to the kernels that it launched; in the rest of it the GPU was idle."""
+    owners: dict[int | None, Any] = {
+        event.correlation: event.owner for event in events if event.correlation is not None
+    }
     reached = step.begin
     for kernel in kernels:
         if step.begin <= kernel.begin and kernel.end <= step.end:
@@ -293,83 +246,5 @@ def _divide_gpu(breakdown: Breakdown, hosts: Sequence[Event], kernels: Sequence[
                 owner.kernels.add(kernel.name)
                 owner.time_ns += spent
             else:
-                _add(breakdown.unattributed, kernel.name, spent)
+                breakdown.unattributed[kernel.name] += spent
     breakdown.gaps[""] = step.end - step.begin - breakdown.duration_ns
-
-
-def _add(sums: dict[str, int], name: str, value: int) -> None:
-    sums[name] = sums.get(name, 0) + value
-
-
-# ---- operations alone ---------------------------------------------------------------------------------------------
-
-
-def replay(step: ProfiledStep, breakdown: Breakdown, device: Device) -> None:
-    """Measure the operations that take most of a step alone too, on the arguments that they have in one more step.
-
-    The values of arguments decide what a gather or a mixture of experts moves.
-    """
-    from bench.harness.profile.step import arguments_of, state_kept
-
-    operations, alone = breakdown.operations, {}
-    indices = worth_replaying(operations)
-    with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
-        arguments = arguments_of(step, operations, set(indices))
-        for index in indices:
-            alone[operations[index].signature] = _measured(arguments.pop(index), device)
-    for operation in operations:
-        operation.alone_s = alone.get(operation.signature)
-
-
-def worth_replaying(operations: Sequence[Operation]) -> list[int]:
-    """Return the index of one operation of each signature, those that take `REPLAYED` of the time, longest first."""
-    alike: dict[Any, list[int]] = {}
-    for index, operation in enumerate(operations):
-        if operation.time_ns and operation.bytes_moved:
-            alike.setdefault(operation.signature, []).append(index)
-    times_ns = {indices[0]: sum(operations[index].time_ns for index in indices) for indices in alike.values()}
-    left_ns, worth = REPLAYED * sum(times_ns.values()), []
-    for index in sorted(times_ns, key=lambda index: -times_ns[index]):
-        if left_ns > 0:
-            left_ns -= times_ns[index]
-            worth.append(index)
-    return worth
-
-
-def _measured(call: tuple[Any, Any, Any], device: Device) -> tuple[float | None, float]:
-    """Return the seconds of one operation, cold and warm; cold is None if its arguments cannot be made cold."""
-    import torch
-    from torch.utils._pytree import tree_iter
-
-    func, args, kwargs = call
-    storages = [one.untyped_storage() for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
-    held = sum({storage._cdata: storage.nbytes() for storage in storages}.values())
-    plan = plan_rotation(max(1, held), device.cache_bytes, device.free_bytes(), device.type, "cold")
-    is_cold = plan.cache == "cold"
-    usual = limits_of(device)
-    limits = replace(REPLAY_LIMITS, warm_up_s=usual.warm_up_s, warm_up_cap_s=usual.warm_up_cap_s)
-    with torch.no_grad():
-        sets = [copied(args, kwargs) for _ in range(plan.copies if is_cold else 1)]
-        calls = [partial(func, *own_args, **own_kwargs) for own_args, own_kwargs in sets]
-        # What an operation calls inside may not be allowed in a capture, and a failed one leaves the stream unusable.
-        samples = take_samples(calls, "cold" if is_cold else "warm", device, limits, is_capturable=False)
-    if is_cold and samples.warm_median_s is not None:
-        return samples.median_s, samples.warm_median_s
-    return None, samples.median_s
-
-
-def copied(args: Any, kwargs: Any) -> Any:
-    """Return arguments on storages of their own; what shared a storage shares its copy."""
-    import torch
-    from torch.utils._pytree import tree_map_only
-
-    storages: dict[int, Any] = {}
-
-    def copy(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in storages:
-            storages[storage._cdata] = storage.clone()
-        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return empty.set_(storages[storage._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
-
-    return tree_map_only(torch.Tensor, copy, (args, kwargs))

@@ -58,7 +58,8 @@ CASES = {
     "zeros_like": (lambda: torch.zeros_like(X), 0, 512),
     "into out": (lambda: torch.add(X, SAME, out=buffer), 1024, 512),
     "three rows of an embedding": (lambda: torch.embedding(table, rows), 3 * 64 + 24, 3 * 64),
-    "one row three times": (lambda: torch.embedding(table, first), 64 + 24, 3 * 64),
+    "a column of rows and columns set": (lambda: table.index_put_((rows[:, None], columns), zero), 24 + 16 + 4, 24),
+    "more rows than there are": (lambda: torch.embedding(square[:2], repeated), 2 * 64 + 64, 8 * 64),
     "rows by an index": (lambda: table[rows], 3 * 64 + 24, 3 * 64),
     "gather": (lambda: table.gather(0, rows[:, None]), 12 + 24, 12),
     "rows put in place": (lambda: table.index_put_((rows,), X[:3]), 24 + 192, 192),
@@ -74,7 +75,8 @@ CASES = {
 }
 floats_row, line, buffer = floats(16), floats(10), floats(8, 16)
 table, rows, square = floats(100, 16), torch.tensor([3, 7, 50]), floats(16, 16)
-first, labels = torch.zeros(3, dtype=torch.int64), torch.zeros(8, dtype=torch.int64)
+repeated = labels = torch.zeros(8, dtype=torch.int64)
+columns, zero = torch.tensor([0, 2]), torch.zeros(())
 
 
 def adamw():

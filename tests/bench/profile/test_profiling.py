@@ -323,7 +323,6 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
         (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' must be BxS"),
         (["mine.py:make", "--layers", "2"], "--layers belongs to --model and --config"),
         (["mine.py:make", "--model", "tiny-llama"], "name one thing to profile"),
-        (["mine.py:make", "--compile", "--replay"], "give one of the two"),
         (["mine.py:make", "--trace", "/nowhere/trace.json"], "there is no such folder"),
     ],
 )

@@ -1,6 +1,7 @@
 """What a profile shows: totals in words, its rows put together, in a terminal, in a notebook and as a frame."""
 
 import io
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -42,14 +43,14 @@ def made():
         operation("<b>.odd", "", "backward", 700, 0, 600, 1_000, is_modelled=False),
         operation("aten.t", "layers.0.up", "backward", 0, 0, 0, 500),
     ]
-    gaps = {"": 3_000, "layers.1": 3_500}
-    breakdown = Breakdown(operations, 2000, samples_s=[19e-6], unattributed={"mine_kernel": 1_000}, gaps=gaps)
-    return Profile(ENVIRONMENT, records_of(breakdown))
+    gaps, others = Counter({"": 3_000, "layers.1": 3_500}), Counter(mine_kernel=1_000)
+    breakdown = Breakdown(operations, 2000, samples_s=[19e-6], unattributed=others, gaps=gaps)
+    return Profile(ENVIRONMENT, records_of(breakdown), render)
 
 
 def printed(made, width=160, **options):
     console = Console(file=io.StringIO(), width=width)
-    render(made.environment, made.records, console, **options)
+    render(made.environment, list(made), console, **options)
     return console.file.getvalue().splitlines()
 
 
@@ -97,7 +98,7 @@ def test_each_row_has_its_bound_and_nothing_is_cut(made, width):
 
 def test_long_shapes_and_modules_stand_below_their_row_on_a_narrow_terminal(made):
     shapes, module = "4x16x4096x128,4x8x4096x128,4x8x4096x128", "model.layers.*.self_attn.attention"
-    first, *others = made.records
+    first, *others = made
     long = replace(first, case=shapes, extra=first.extra | {"module": module})
     console = Console(file=io.StringIO(), width=80)
     render(made.environment, [long, *others], console)
@@ -146,7 +147,7 @@ def test_it_shows_itself_as_a_table_and_escapes_names_in_a_notebook(made):
 
 
 def test_rows_of_a_frame_of_json_and_of_a_kept_run_are_the_same(made, tmp_path):
-    document = document_of(made.environment, made.records)
+    document = document_of(made.environment, list(made))
     frame = made.to_dataframe()
     kept = load_run(made.save(tmp_path / "run.jsonl")).records
     assert list(frame["op"]) == [row["op"] for row in document["records"]] == [record.op for record in kept]
