@@ -44,7 +44,7 @@ from bench.harness.model.layers import (
     unsupported,
 )
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
-from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.config import ModelConfig
 from roofline.accounting.inference import (
     decode_attention_work,
     decode_layer_work,

@@ -45,9 +45,9 @@ from results.show.grid import Column, print_grid
 from results.show.table import ABSENT, format_number, render_table
 from results.show.terminal import Parser
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
-from roofline.accounting.config.config import ConfigError
-from roofline.accounting.config.file import load_config
+from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import FlopCount, train_flops
+from roofline.accounting.presets import load_config
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import COMPONENTS, StepPlan, step_memory
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roofline import estimate as estimate
-    from roofline.accounting.config.config import ConfigError as ConfigError
+    from roofline.accounting.config import ConfigError as ConfigError
     from roofline.accounting.machines import Attainable as Attainable
     from roofline.accounting.machines import attainable as attainable
     from roofline.commands.plot import draw as draw
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LATE = {
     "Attainable": "roofline.accounting.machines",
-    "ConfigError": "roofline.accounting.config.config",
+    "ConfigError": "roofline.accounting.config",
     "PlotError": "roofline.picture.scene",
     "UnknownGpuError": "roofline.gpu_table",
     "attainable": "roofline.accounting.machines",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, isqrt
 
-from roofline.accounting.config.config import ConfigError, Experts, ModelConfig
+from roofline.accounting.config import ConfigError, Experts, ModelConfig
 from roofline.accounting.state import Recipe
 
 FP32_BYTES = 4
@@ -148,9 +148,6 @@ def layer_activations(
         is_sequence_parallel: whether they divide the rest, along the sequence.
         has_experts: whether the layer has experts in place of a dense MLP.
 
-    Raises:
-        ConfigError: the model has a state in place of attention.
-
     Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence parallelism all over t.
     """
     if config.state:
@@ -266,9 +263,6 @@ def model_activations(
         micro_batches: micro-batches that a pipeline stage holds at once. Each stores its activations; the layers that
             are recomputed exist once, because one backward pass runs at a time.
 
-    Raises:
-        ConfigError: an unknown way of checkpointing.
-
     Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with Sublinear Memory Cost
         (2016): groups of sqrt(L).
     """
@@ -294,11 +288,7 @@ def model_activations(
 
 
 def checkpoint_group(checkpoint: str, layers: int) -> int:
-    """Return how many layers are recomputed at once: 1 for `full`, K for `every-K`, ceil(sqrt(L)) for `sqrt`, else 0.
-
-    Raises:
-        ConfigError: it is none of `CHECKPOINTS`.
-    """
+    """Return how many layers are recomputed together: `full` 1, `every-K` K, `sqrt` ceil(sqrt(L)), else 0."""
     if checkpoint in ("none", "selective"):
         return 0
     if checkpoint == "full":

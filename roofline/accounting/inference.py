@@ -6,9 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
-from roofline.accounting.attention_work import attention_core_flops
-from roofline.accounting.config.config import MOST, ModelConfig
-from roofline.accounting.flops import gemm_flops
+from roofline.accounting.config import MOST, ModelConfig
+from roofline.accounting.flops import attention_core_flops, gemm_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.work import DTYPE_BITS, Work
 
@@ -45,7 +44,7 @@ def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_b
 def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1, is_head_last: bool = True) -> int:
     """Return the FLOPs of reading prompts: 2 N_mm s and the causal pairs; the head on the last token alone.
 
-    Source: `flops.gemm_flops` and `attention_work.attention_core_flops`, forward.
+    Source: `flops.gemm_flops` and `flops.attention_core_flops`, forward.
     """
     products = gemm_flops(config, sequence)
     if is_head_last:

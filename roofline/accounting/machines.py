@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from results.record import Record
 from results.store.runs import Run
-from roofline.accounting.config.config import ConfigError
+from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import bound, intensity, least_time_s, mfu, ridge_intensity

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from roofline.accounting.config.config import Experts, LatentAttention, ModelConfig, StateSpace
+from roofline.accounting.config import Experts, LatentAttention, ModelConfig, StateSpace
 
 COMPONENTS = (
     "parameters",

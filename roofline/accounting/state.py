@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from roofline.accounting.config.config import ConfigError, ModelConfig, dense_model
+from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.parameters import Weight, weights
 
 FP32_BYTES = 4
@@ -84,9 +84,6 @@ OUTSIDE_LAYERS = ("embedding", "positions", "lm_head")
 def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     """Return the bytes of an optimizer's state for all copies of a weight.
 
-    Raises:
-        ConfigError: the optimizer is unknown.
-
     Source: as `OPTIMIZERS` names them.
     """
     size = prod(weight.shape)
@@ -108,9 +105,6 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
 
 def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
     """Return the bytes that stay for each parameter: weight, gradient, master copy, moments.
-
-    Raises:
-        ConfigError: the optimizer's state depends on the shapes of the weights.
 
     Source: the recipe's and the optimizer's; 16 for AdamW in fp32.
     """
@@ -137,9 +131,6 @@ class Sharding:
     def replicas_of_experts(self) -> int:
         """Return the data-parallel devices that keep the same experts, among which ZeRO shares their state.
 
-        Raises:
-            ConfigError: the data-parallel devices are no multiple of those that share the experts.
-
         Source: Rajbhandari et al., DeepSpeed-MoE (2022): expert and data parallelism together.
         """
         if self.data_parallel > 1 and self.data_parallel % self.expert_parallel:
@@ -148,11 +139,7 @@ class Sharding:
         return max(1, self.data_parallel // self.expert_parallel)
 
     def stage(self, config: ModelConfig) -> ModelConfig:
-        """Return the layers of one stage; where they are not shared evenly, of the largest.
-
-        Raises:
-            ConfigError: there are more stages than layers.
-        """
+        """Return the layers of one stage; where they are not shared evenly, of the largest."""
         if self.pipeline_parallel > config.layers:
             raise ConfigError(f"{self.pipeline_parallel} stages of a pipeline cannot share {config.layers} layers")
         return config.with_layers(-(-config.layers // self.pipeline_parallel))
@@ -165,9 +152,6 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
         config: the model.
         sharding: how devices share it.
         is_last: whether the stage is the last one of several, which has head and final norm, or the first.
-
-    Raises:
-        ConfigError: a sharding that cannot be.
 
     Source: Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021); Lepikhin et al., GShard (2020).
     """
@@ -213,9 +197,6 @@ def state_bytes(
 
     With adapters, the base is kept in the recipe's weights alone, without gradients, copies and moments.
     ZeRO 3 over several devices gathers one layer at a time: its weights are a component of their own.
-
-    Raises:
-        ConfigError: an unknown optimizer, or a sharding that cannot be.
 
     Source: Rajbhandari et al., ZeRO (2020), figure 1; shards of tensor parallelism as Megatron-LM cuts them.
     """
@@ -267,9 +248,6 @@ def shard(weight: Weight, config: ModelConfig, ways: int) -> Weight:
 
     Heads, MLP widths and the vocabulary are divided. Norms, routers, learned positions and the narrow projections of
     latent attention are whole on each device; key and value heads are repeated where there are fewer than devices.
-
-    Raises:
-        ConfigError: the heads cannot be shared evenly.
 
     Source: Shoeybi et al., Megatron-LM (2019), section 3; Megatron-LM for grouped heads and experts.
     """

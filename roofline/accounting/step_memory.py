@@ -18,7 +18,7 @@ from roofline.accounting.activations import (
     layer_activations,
     model_activations,
 )
-from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.config import ModelConfig
 from roofline.accounting.state import (
     Recipe,
     Sharding,
@@ -163,9 +163,6 @@ def step_memory(plan: StepPlan) -> StepMemory:
 
     Exact for GPT and Llama blocks on one device but for the temporaries within the layers, which are estimated. Of a
     pipeline it is the fuller one of the first stage and the last.
-
-    Raises:
-        ConfigError: an unknown optimizer or way of checkpointing, or a sharding that cannot be.
 
     Source: parts as of `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs a step.
     """

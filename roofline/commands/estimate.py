@@ -85,7 +85,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Add an option for each parameter of an estimate; the estimate itself reads and checks what is typed."""
     from roofline import estimate
-    from roofline.accounting.config.file import preset_names
+    from roofline.accounting.presets import preset_names
     from roofline.estimate.question import parameters
 
     function = getattr(estimate, name)
@@ -106,7 +106,7 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was asked for; return the exit code, 2 for what cannot be answered, read or written."""
-    from roofline.accounting.config.config import ConfigError
+    from roofline.accounting.config import ConfigError
     from roofline.gpu_table import UnknownGpuError
     from roofline.machine import CeilingError
 
@@ -120,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
 def _answered(args: argparse.Namespace) -> str:
     from results.show.grid import Table
     from roofline import estimate
+    from roofline.estimate.answer import print_answer
     from roofline.estimate.question import parameters
-    from roofline.estimate.show import print_answer
 
     function = getattr(estimate, args.question)
     answer: Answer = function(**{key: getattr(args, key) for key in parameters(function)})
@@ -134,8 +134,8 @@ def _answered(args: argparse.Namespace) -> str:
 def _swept(words: Sequence[str]) -> str:
     from results.show.grid import Table
     from results.show.picture import check_picture, save_picture
-    from roofline.accounting.config.config import ConfigError
-    from roofline.estimate.show import print_rows
+    from roofline.accounting.config import ConfigError
+    from roofline.estimate.answer import print_rows
     from roofline.estimate.sweep import Over, swept
 
     own = Parser(prog=f"{PROG} sweep", add_help=False)
@@ -162,14 +162,9 @@ def _swept(words: Sequence[str]) -> str:
 
 
 def _draw(answer: Answer, path: Path, theme: str) -> None:
-    """Write the picture of the parts of an answer.
-
-    Raises:
-        ConfigError: it has none.
-        StoreError: the picture cannot be written.
-    """
+    """Write the picture of the parts of an answer."""
     from results.show.picture import check_picture, save_picture
-    from roofline.accounting.config.config import ConfigError
+    from roofline.accounting.config import ConfigError
     from roofline.picture.charts import draw_lines, draw_parts
 
     check_picture(path)
@@ -188,12 +183,8 @@ def _draw(answer: Answer, path: Path, theme: str) -> None:
 
 
 def draw_sweep(sweep: Sweep, title: str, theme: str = "light") -> Figure:
-    """Return the picture of a sweep: what was asked first along the first option, a line for each of the others.
-
-    Raises:
-        ConfigError: the option or what is asked has no numbers.
-    """
-    from roofline.accounting.config.config import ConfigError
+    """Return the picture of a sweep: what was asked first along the first option, a line for each of the others."""
+    from roofline.accounting.config import ConfigError
     from roofline.estimate.sweep import memory_marks
     from roofline.picture.charts import draw_lines
 

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the page; return the exit code, 2 where a run has bad lines, though its good ones are shown."""
-    from roofline.picture.layers import estimates_of, verdicts_of
+    from roofline.picture.page import estimates_of, verdicts_of
 
     check_extra()
     if args.output.suffix.lower() not in SUFFIXES:

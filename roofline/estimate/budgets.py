@@ -20,7 +20,7 @@ from roofline.accounting.budget import (
     six_nd,
     training_seconds,
 )
-from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import TRAINING, memory_of, mfu_of, peak_of
 from roofline.accounting.parameters import count_parameters
@@ -39,8 +39,7 @@ from roofline.estimate.options import (
     sources_of,
     uses_of,
 )
-from roofline.estimate.question import question
-from roofline.estimate.values import Model, Number, Share, Whole
+from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.machine import Machine
 from roofline.model import judge
 from roofline.model import mfu as share_of
@@ -220,11 +219,7 @@ def _tokens_per_s(
     tokens: float | None,
     days: float | None,
 ) -> tuple[float, str]:
-    """Return the tokens of a second on all devices, by the one way that was given, and in words.
-
-    Raises:
-        ConfigError: none or several ways are given.
-    """
+    """Return the tokens of a second on all devices, by the one way that was given, and in words."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
             "give one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; or "
@@ -328,11 +323,7 @@ def gpus(
 
 
 def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) -> tuple[float, str]:
-    """Return the bytes that stay for each parameter, and in words how they are counted.
-
-    Raises:
-        ConfigError: given and by a recipe, or not known without a model.
-    """
+    """Return the bytes that stay for each parameter, and in words how they are counted."""
     if given is not None and recipe is not None:
         raise ConfigError("give --bytes-per-param or --recipe, not both")
     if given is not None:
@@ -480,11 +471,7 @@ def chinchilla(
 
 
 def _optimal_of(flops: float, tokens_per_param: float) -> dict[str, float]:
-    """Return parameters, tokens and fitted loss of a number of FLOPs.
-
-    Raises:
-        ConfigError: the budget is so small that no parameter is left.
-    """
+    """Return parameters, tokens and fitted loss of a number of FLOPs."""
     params = compute_optimal_params(flops, tokens_per_param)
     if params < 1:
         raise ConfigError(f"{flops:g} FLOPs are too few for a model of one parameter")

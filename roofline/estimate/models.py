@@ -16,8 +16,7 @@ from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.estimate.answer import Answer, Step, count, number, size
 from roofline.estimate.answer import memory as in_gib
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
-from roofline.estimate.question import question
-from roofline.estimate.values import Model, Number, OneOf, Whole
+from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, OneOf(("flash", "unfused"))]

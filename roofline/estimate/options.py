@@ -10,10 +10,10 @@ from typing import Annotated, Any, TypedDict
 
 from results.compare.selection import Selection, Wanted, since
 from results.store.runs import Run
-from roofline.accounting.config.config import ConfigError, ModelConfig, dense_model
-from roofline.accounting.config.file import load_config, load_preset, read_config
+from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.machines import peak_of, run_machine, why_not
-from roofline.estimate.values import Names, Number, OneOf, SomeOf, Whole
+from roofline.accounting.presets import load_config, load_preset, read_config
+from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
 from roofline.gpu_table import find_gpu
 from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
@@ -96,11 +96,7 @@ class Serving(Dimensions, Computing, total=False):
 
 
 def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params: float | None = None) -> ModelConfig:
-    """Return the model that is named by its preset, its file, its dimensions or its number of parameters.
-
-    Raises:
-        ConfigError: none or two are given, or it cannot be read.
-    """
+    """Return the model that is named by its preset, its file, its dimensions or its number of parameters."""
     sizes = {name: options[name] for name in STYLES["llama"] if name in options}
     ways = [model is not None, "config" in options, bool(sizes)].count(True)
     if params is not None:
@@ -120,11 +116,7 @@ def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params
 
 
 def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> ModelConfig:
-    """Return the model of given dimensions.
-
-    Raises:
-        ConfigError: one is missing, or heads cannot share the width.
-    """
+    """Return the model of given dimensions."""
     needed = NEEDED if style == "gpt2" else (*NEEDED, "ffn")
     if missing := [f"--{name}" for name in needed if name not in sizes]:
         raise ConfigError(f"a model by its dimensions needs {', '.join(missing)}, too")
@@ -137,25 +129,14 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
 
 
 def run_of(options: Mapping[str, Any]) -> Run:
-    """Return the run that `measured` names.
-
-    Raises:
-        StoreError: there is none, or it cannot be read.
-    """
+    """Return the run that `measured` names."""
     ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
     chosen = Selection(Wanted(ops=ops, providers=providers), options.get("device"), options.get("since"))
     return chosen.load(options["measured"])
 
 
 def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:
-    """Return the machines: GPUs of the table, that of a measured run, or one with nothing but the given figures.
-
-    Raises:
-        ConfigError: none is given.
-        UnknownGpuError: a GPU is not in the table.
-        StoreError: there is no such run, or it cannot be read.
-        CeilingError: the ceilings of the run cannot be used.
-    """
+    """Return the machines: GPUs of the table, that of a measured run, or one with nothing but the given figures."""
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
     given |= {} if memory is None else {"memory": memory}
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
@@ -190,11 +171,7 @@ Use = tuple[Machine, str]
 
 
 def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:
-    """Return the machines with the dtypes that they have a peak of, and a line for each that they have not.
-
-    Raises:
-        ConfigError: none has any.
-    """
+    """Return the machines with the dtypes that they have a peak of, and a line for each that they have not."""
     machines, dtypes = machines_of(options, memory), options.get("dtype", ["bf16"])
     uses = [(machine, dtype) for machine in machines for dtype in dtypes]
     found = [(machine, dtype) for machine, dtype in uses if machine.peak(dtype, MEASURED_FIRST)]

@@ -10,8 +10,7 @@ from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
 from roofline.estimate.answer import Answer, Step, by_machine, count, duration, number
 from roofline.estimate.options import Computing, machines_of, sources_of
-from roofline.estimate.question import question
-from roofline.estimate.values import OneOf, SomeOf, Whole, exact, extents, product_shape
+from roofline.estimate.question import OneOf, SomeOf, Whole, exact, extents, product_shape, question
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import intensity
 from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, Unpack
 
-from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import (
     compute_bound_from,
@@ -24,8 +24,7 @@ from roofline.accounting.parameters import count_parameters
 from roofline.estimate.answer import Answer, Step, by_machine, count, devices, duration, memory, number, size
 from roofline.estimate.budgets import cost_of
 from roofline.estimate.options import Serving, Use, model_of, sources_of, uses_of
-from roofline.estimate.question import question
-from roofline.estimate.values import Model, Number, OneOf, Whole
+from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.model import bound, least_time_s
 from roofline.work import DTYPE_BITS, DTYPES
 
@@ -50,11 +49,7 @@ class _Plan(NamedTuple):
     kv_dtype: str
 
     def limits(self, use: Use) -> Limits:
-        """Return peak and bandwidth of all devices, and the bytes of a weight and of an element of the cache.
-
-        Raises:
-            ConfigError: the cache cannot lie in that dtype.
-        """
+        """Return peak and bandwidth of all devices, and the bytes of a weight and of an element of the cache."""
         machine, dtype = use
         if DTYPE_BITS[self.kv_dtype] % 8:
             raise ConfigError(f"no cache in {self.kv_dtype}: whole bytes only, as bf16 or fp8e4m3")

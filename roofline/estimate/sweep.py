@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from results.show.terminal import one_line
 from roofline import estimate
-from roofline.accounting.config.config import ConfigError
+from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer
-from roofline.estimate.question import parameters, values_of
-from roofline.estimate.values import positive, whole
+from roofline.estimate.question import parameters, positive, values_of, whole
 
 MOST_POINTS = 1000
 RANGE = re.compile(r"([^:,]+):([^:,]+):([x+])([^:,]+)")
@@ -26,11 +25,7 @@ class Over(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Over:
-        """Return what `batch=1,8,64`, `sequence=2048:131072:x2` or `prompt=0:100:+10` stands for.
-
-        Raises:
-            ConfigError: it is something else, or has too many values.
-        """
+        """Return what `batch=1,8,64`, `sequence=2048:131072:x2` or `prompt=0:100:+10` stands for."""
         name, sign, listed = text.partition("=")
         option = name.strip().removeprefix("--").replace("_", "-")
         match = RANGE.fullmatch(listed)
@@ -78,9 +73,6 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
         name: of the estimate.
         given: its other parameters.
         overs: one parameter or two.
-
-    Raises:
-        ConfigError: a parameter or a value is not known, or no combination has an answer.
     """
     if not 1 <= len(overs) <= 2 or len({over.option for over in overs}) < len(overs):
         raise ConfigError(

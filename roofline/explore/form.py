@@ -10,12 +10,21 @@ import streamlit as st
 
 from results.store.runs import StoreError, list_runs
 from roofline import estimate
-from roofline.accounting.config.config import ConfigError, ModelConfig
-from roofline.accounting.config.file import config_of_bytes, preset_names
+from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.presets import config_of_bytes, preset_names
 from roofline.accounting.state import RECIPES
 from roofline.estimate.options import NEEDED, STYLES
-from roofline.estimate.question import HELP, Parameter, parameters
-from roofline.estimate.values import OneOf, exact, extents, positive, product_shape, whole
+from roofline.estimate.question import (
+    HELP,
+    OneOf,
+    Parameter,
+    exact,
+    extents,
+    parameters,
+    positive,
+    product_shape,
+    whole,
+)
 from roofline.gpu_table import load_gpus
 
 Options = dict[str, str | bool]
@@ -117,11 +126,7 @@ class Form:
             return self._text(name, default, f"{label}, typed", label_visibility="collapsed", width=TYPED)
 
     def count(self, name: str, default: str, label: str) -> int:
-        """Draw a whole number that is no parameter, and return it.
-
-        Raises:
-            ConfigError: what is typed is none.
-        """
+        """Draw a whole number that is no parameter, and return it."""
         try:
             return whole(self.number(name, default, is_binary=True, label=label))
         except ConfigError as error:

@@ -10,9 +10,8 @@ import streamlit as st
 
 from results.show.picture import SERIES_COLORS
 from results.show.table import format_time
-from roofline.estimate.answer import Answer, memory
+from roofline.estimate.answer import Answer, folded, memory
 from roofline.estimate.budgets import loss_along
-from roofline.estimate.show import folded
 from roofline.model import ridge_intensity
 from roofline.picture.charts import FAR, MOST_MARKED
 from roofline.picture.interactive import escaped

@@ -242,11 +242,7 @@ class Scene:
 
     @cached_property
     def view(self) -> View:
-        """The view that holds all ridge points and points, with room for labels.
-
-        Raises:
-            PlotError: the values are too far apart to be those of a machine.
-        """
+        """The view that holds all ridge points and points, with room for labels."""
         flats = [math.log10(roof.ceiling.value) for roof in self.roofs if roof.is_flat]
         slopes = [math.log10(roof.ceiling.value) for roof in self.roofs if not roof.is_flat and not roof.is_mix]
         xs = [math.log10(point.x) for point in self.points]
@@ -331,11 +327,7 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: 
 
 
 def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = ()) -> dict[str, Machine]:
-    """Return the ceilings of each machine by slug: of several runs those of the newest, completed by the others.
-
-    Raises:
-        CeilingError: the ceilings in an environment are not valid.
-    """
+    """Return the ceilings of each machine by slug: of several runs those of the newest, completed by the others."""
     dated = [(environment.started_at, machine_of(environment)) for environment in environments]
     slugs = dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus))
     machines = {}
@@ -356,11 +348,7 @@ def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
 
 
 def machine_of(environment: Environment) -> Machine:
-    """Return the ceilings in the environment of a run.
-
-    Raises:
-        CeilingError: they are not valid.
-    """
+    """Return the ceilings in the environment of a run."""
     ceilings = Machine.from_dict(environment.hardware)
     if ceilings.name == "unknown":
         return replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])

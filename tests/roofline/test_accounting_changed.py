@@ -7,9 +7,9 @@ import random
 import pytest
 from test_accounting_parameters import VARIED, meta_model, total_of
 
-from roofline.accounting.config.config import ConfigError
-from roofline.accounting.config.file import read_config
+from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters
+from roofline.accounting.presets import read_config
 
 REAL = {name: values for name, values in VARIED.items() if values["model_type"] != "nanogpt"}
 """transformers has no model of nanoGPT's kind."""

@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 
-from roofline.accounting.config.config import ConfigError
-from roofline.accounting.config.file import MODEL_FOLDER, load_config, load_preset, preset_names, read_config
+from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters
+from roofline.accounting.presets import MODEL_FOLDER, load_config, load_preset, preset_names, read_config
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

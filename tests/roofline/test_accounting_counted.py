@@ -11,8 +11,8 @@ from test_accounting_parameters import VARIED
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from roofline.accounting.config.file import read_config
 from roofline.accounting.flops import train_flops
+from roofline.accounting.presets import read_config
 
 SEQUENCE, BATCH = 24, 2
 APART = ("nanogpt", "llama4_text", "mamba", "mamba2")

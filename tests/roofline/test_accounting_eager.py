@@ -12,7 +12,7 @@ from test_accounting_saved import DTYPES, saved_bytes
 from test_estimate import data_of
 
 from roofline.accounting.activations import eager_kernels, layer_activations
-from roofline.accounting.config.file import read_config
+from roofline.accounting.presets import read_config
 
 SEQUENCE, BATCH = 24, 2
 

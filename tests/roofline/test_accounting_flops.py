@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from roofline.accounting.attention_work import attention_core_flops, doubled_pairs
 from roofline.accounting.budget import six_nd
-from roofline.accounting.config.config import ConfigError
-from roofline.accounting.config.file import load_preset, preset_names
-from roofline.accounting.flops import CONVENTIONS, gemm_flops, train_flops
+from roofline.accounting.config import ConfigError
+from roofline.accounting.flops import CONVENTIONS, attention_core_flops, doubled_pairs, gemm_flops, train_flops
 from roofline.accounting.parameters import count_parameters
+from roofline.accounting.presets import load_preset, preset_names
 from roofline.model import mfu
 from roofline.work import elementwise_work, matmul_work
 

@@ -15,8 +15,7 @@ from roofline.accounting.budget import (
     six_nd,
     training_seconds,
 )
-from roofline.accounting.config.config import dense_model
-from roofline.accounting.config.file import load_preset
+from roofline.accounting.config import dense_model
 from roofline.accounting.inference import (
     compute_bound_from,
     decode_bytes,
@@ -28,6 +27,7 @@ from roofline.accounting.inference import (
 )
 from roofline.accounting.machines import run_machine
 from roofline.accounting.parameters import count_parameters
+from roofline.accounting.presets import load_preset
 from roofline.machine import Ceiling, Machine
 from roofline.model import intensity, ridge_intensity
 

@@ -10,9 +10,9 @@ from roofline.accounting.activations import (
     layer_activations,
     model_activations,
 )
-from roofline.accounting.config.config import ConfigError
-from roofline.accounting.config.file import load_preset, read_config
+from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.presets import load_preset, read_config
 from roofline.accounting.state import (
     RECIPES,
     Sharding,

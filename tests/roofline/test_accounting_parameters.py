@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from roofline.accounting.config.file import MODEL_FOLDER, load_preset, preset_names, read_config
 from roofline.accounting.parameters import COMPONENTS, count_parameters, weights
+from roofline.accounting.presets import MODEL_FOLDER, load_preset, preset_names, read_config
 
 PUBLISHED_TOTALS = {
     "gpt2": 124_439_808,

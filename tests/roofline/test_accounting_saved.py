@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from roofline.accounting.activations import Kernels, checkpoint_group, layer_activations, model_activations
-from roofline.accounting.config.file import read_config
+from roofline.accounting.presets import read_config
 
 DTYPES = {2: torch.bfloat16, 4: torch.float32}
 """By bytes of an element."""

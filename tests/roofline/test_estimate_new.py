@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from test_estimate import call, data_of, measured_run, text_of
 
-from roofline.accounting.config.file import load_preset
 from roofline.accounting.inference import Serving, decode_bytes, decode_flops, decode_seconds
+from roofline.accounting.presets import load_preset
 
 
 def test_utilization_of_palm(capsys):

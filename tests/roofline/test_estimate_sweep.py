@@ -12,7 +12,7 @@ from test_estimate import call, data_of, text_of
 from roofline.commands.estimate import draw_sweep
 from roofline.estimate.sweep import Over, memory_marks, swept
 from roofline.picture.charts import draw_lines, draw_parts
-from roofline.picture.layers import estimates_of
+from roofline.picture.page import estimates_of
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
 

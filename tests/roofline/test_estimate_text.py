@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 from test_estimate import text_of
 
-from roofline.estimate.answer import Answer, Step, abbreviated, in_words
-from roofline.estimate.show import print_answer
+from roofline.estimate.answer import Answer, Step, abbreviated, in_words, print_answer
 
 
 def marked(text):

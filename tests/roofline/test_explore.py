@@ -14,7 +14,7 @@ from test_estimate import call, measured_run
 from roofline.__main__ import main
 from roofline.commands import explore
 from roofline.estimate.answer import in_words
-from roofline.estimate.values import positive
+from roofline.estimate.question import positive
 
 streamlit = pytest.importorskip("streamlit", reason="the calculators need Streamlit: pip install -e '.[explore]'")
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself
@@ -29,7 +29,7 @@ def main_module(monkeypatch):
 
 
 def draw_page(page):
-    from roofline.explore.page import draw
+    from roofline.explore.app import draw
 
     draw(page)
 

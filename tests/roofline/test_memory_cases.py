@@ -6,7 +6,7 @@ import pytest
 
 from roofline import estimate
 from roofline.accounting.activations import Kernels, layer_activations
-from roofline.accounting.config.file import load_preset, read_config
+from roofline.accounting.presets import load_preset, read_config
 
 UNFUSED = Kernels(is_flash=False, has_dropout=True)
 KORTHIKANTI = "Korthikanti et al. 2022, table 2"

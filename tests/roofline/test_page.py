@@ -21,8 +21,7 @@ from roofline.__main__ import main
 from roofline.machine import Machine
 from roofline.picture import page
 from roofline.picture.interactive import modules_figure, roofline_figure
-from roofline.picture.layers import estimates_of, verdicts_of
-from roofline.picture.page import TEMPLATES, page_html, summary
+from roofline.picture.page import TEMPLATES, estimates_of, page_html, summary, verdicts_of
 from roofline.picture.scene import Measured, build_scene
 from roofline.picture.style import DTYPE_COLORS
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from roofline.accounting.activations import Kernels, layer_activations
-from roofline.accounting.config.config import ConfigError
-from roofline.accounting.config.file import load_preset
+from roofline.accounting.config import ConfigError
+from roofline.accounting.presets import load_preset
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan, step_memory
 

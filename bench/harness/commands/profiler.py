@@ -19,7 +19,7 @@ from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_f
 from bench.harness.profile.tracing import profiled
 from results.record import Record
 from results.show.terminal import Parser, print_out, say
-from roofline.accounting.config.config import ConfigError, ModelConfig
+from roofline.accounting.config import ConfigError, ModelConfig
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roofline.accounting.config.config import ConfigError, ModelConfig
-from roofline.accounting.config.file import load_config, load_preset
+from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.presets import load_config, load_preset
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bench.harness.model.layers import RMSNORM_EPSILON, causal_attention, rotated, rotation_table
 from roofline.accounting.activations import checkpoint_group
-from roofline.accounting.config.config import ModelConfig
+from roofline.accounting.config import ModelConfig
 
 DEVIATION = 0.02
 """Standard deviation of the initial weights. Source: Radford et al., GPT-2 (2019)."""

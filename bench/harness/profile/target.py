@@ -17,7 +17,7 @@ from bench.harness.device.device import NoDeviceError
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 
 if TYPE_CHECKING:
-    from roofline.accounting.config.config import ModelConfig
+    from roofline.accounting.config import ModelConfig
 
 TORCH_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Dtypes that a model can be moved to."""

@@ -8,7 +8,7 @@ from bench.decode import OPS, OPTIONS
 from bench.harness.model.layers import FAMILIES, load_model
 from bench.harness.op import Case, UnsupportedCaseError
 from roofline import estimate
-from roofline.accounting.config.file import preset_names
+from roofline.accounting.presets import preset_names
 from roofline.gpu_table import load_gpus
 from roofline.model import bound, intensity, least_time_s, ridge_intensity
 from tests.bench.commands import meta_inputs

@@ -16,8 +16,8 @@ from bench.harness.model.transformer import Transformer
 from bench.train_step import OPTIMIZER_NAMES, countable_flops, flops_of
 from roofline import estimate
 from roofline.accounting.activations import torch_kernels
-from roofline.accounting.config.file import load_preset, read_config
 from roofline.accounting.parameters import count_parameters, weights
+from roofline.accounting.presets import load_preset, read_config
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import StepPlan
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from roofline.accounting.config.config import ConfigError, Experts, LatentAttention, ModelConfig, StateSpace
-from roofline.accounting.config.keys import ConfigKeys
+from roofline.accounting.config import ConfigError, ConfigKeys, Experts, LatentAttention, ModelConfig, StateSpace
 
 PARTLY_ROTATED = ("gpt_neox", "nanogpt", "falcon")
 """Families that rotate a share of a head, or no head at all."""
@@ -20,11 +19,7 @@ ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
 
 def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> ModelConfig:
-    """Return the shape of a model of a family from its keys.
-
-    Raises:
-        ConfigError: the family is not supported, or a key is missing or not allowed.
-    """
+    """Return the shape of a model of a family from its keys."""
     if family not in FAMILIES:
         raise ConfigError(f"unsupported architecture {family!r}; supported: {', '.join(FAMILIES)}")
     values = FAMILIES[family](keys)
@@ -45,11 +40,7 @@ def _check(config: ModelConfig, name: str) -> None:
 
 
 def _head_dim(keys: ConfigKeys, width: int, heads: int) -> int:
-    """Return the width of a head: the key where it is there, else the width shared evenly.
-
-    Raises:
-        ConfigError: the width cannot be shared.
-    """
+    """Return the width of a head: the key where it is there, else the width shared evenly."""
     if keys.has("head_dim"):
         return keys.whole("head_dim")
     if width % heads:

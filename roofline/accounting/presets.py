@@ -13,11 +13,10 @@ import msgspec
 
 from results.show.spelling import did_you_mean, plain
 from results.store.runfile import reason_of
-from roofline.accounting.config.config import ConfigError, ModelConfig
-from roofline.accounting.config.families import FAMILIES, build_config
-from roofline.accounting.config.keys import ConfigKeys, shown_value
+from roofline.accounting.config import ConfigError, ConfigKeys, ModelConfig, shown_value
+from roofline.accounting.families import FAMILIES, build_config
 
-MODEL_FOLDER = Path(__file__).parents[1] / "models"
+MODEL_FOLDER = Path(__file__).parent / "models"
 
 HEADS = ("ForCausalLM", "LMHeadModel")
 """How the class names of language models end; other classes have another head."""
@@ -78,9 +77,6 @@ def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
     Args:
         raw: the content.
         where: what to call it in messages, such as its name.
-
-    Raises:
-        ConfigError: as of `load_config`.
     """
     return read_config(_decoded(raw, where), where)
 
@@ -91,9 +87,6 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     Args:
         values: the keys.
         where: what to call it in messages, such as its path.
-
-    Raises:
-        ConfigError: as of `load_config`.
     """
     family = values.get("model_type")
     if isinstance(inner := values.get("text_config"), dict) and family not in FAMILIES:
@@ -111,11 +104,7 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> ModelConfig:
-    """Return the language model within a model that sees or hears too.
-
-    Raises:
-        ConfigError: as of `load_config`.
-    """
+    """Return the language model within a model that sees or hears too."""
     shared = {key: values[key] for key in ("tie_word_embeddings", "vocab_size") if key in values}
     config = read_config({**shared, **inner}, f"{where}: text_config")
     whole = shown_value(values.get("model_type"))
@@ -124,11 +113,7 @@ def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) 
 
 
 def _check_head(classes: object, where: str) -> None:
-    """Refuse a class with another head than a language model's.
-
-    Raises:
-        ConfigError: of another class, or of what is no list of names.
-    """
+    """Refuse a class with another head than a language model's."""
     if classes is None:
         return
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):

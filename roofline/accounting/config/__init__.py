@@ -1,1 +1,0 @@
-"""The configuration of a model: its keys, its files, its families."""
