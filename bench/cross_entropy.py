@@ -16,11 +16,11 @@ Source  Milakov and Gimelshein, arXiv 1805.02867, for the running sum. Vocabular
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.data.verify import sum_roundings
-from bench.harness.op import Case, Op, TensorMaker, rows_by_width
+from bench.harness.op import Case, Op, TensorMaker, rows_by_width, rows_of
 from roofline.work import cross_entropy_work
 
 if TYPE_CHECKING:
@@ -59,12 +59,6 @@ def magnitude(truth: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
     return truth + maximum + chosen + sum_roundings(logits.shape[-1])
 
 
-def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return those rows of the logits, of the labels and of the losses."""
-    logits, labels = inputs
-    return (logits[rows], labels[rows]), out[rows]
-
-
 def output_dtype(dtype: str) -> str:
     """Return the dtype of the losses."""
     return "fp64" if dtype == "fp64" else "fp32"
@@ -90,8 +84,7 @@ OPS = (
         magnitude=magnitude,
         terms=lambda case: case.shape["v"],
         units="vector",
-        rows=lambda case: case.shape["m"],
-        take_rows=take_rows,
+        take_rows=rows_of(0, 1),
     ),
 )
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.data.verify import CHUNK_ELEMENTS, LEAST_SCALE_ERROR, SCALE_ELEMENTS, UNIT_ROUNDOFF
-from bench.harness.op import Case, Op, TensorMaker
+from bench.harness.op import Case, Op, TensorMaker, library, rows_of
 from roofline.work import FLOPS_PER_ELEMENT, LABEL_BYTES, elementwise_work
 
 if TYPE_CHECKING:
@@ -70,65 +70,21 @@ def silu(x: Tensor) -> Tensor:
     return torch.nn.functional.silu(x)
 
 
-def eager_relu(x: Tensor, out: Tensor) -> None:
-    """Write max(x, 0) into `out`."""
-    import torch
-
-    torch.clamp_min(x, 0, out=out)
-
-
-def eager_gelu(x: Tensor, out: Tensor) -> None:
-    """Write the erf form of GELU into `out`."""
-    import torch
-
-    torch._C._nn.gelu(x, out=out)  # type: ignore[call-arg]  # torch.ops.aten.gelu.out takes a microsecond longer
-
-
-def eager_gelu_tanh(x: Tensor, out: Tensor) -> None:
-    """Write the tanh form of GELU into `out`."""
-    import torch
-
-    torch._C._nn.gelu(x, approximate="tanh", out=out)  # type: ignore[call-arg]
-
-
-def eager_silu(x: Tensor, out: Tensor) -> None:
-    """Write SiLU into `out`."""
-    import torch
-
-    torch._C._nn.silu(x, out=out)  # type: ignore[call-arg]
+EAGER_ADD = library("torch", "add")
+EAGER_GELU = library("torch._C._nn", "gelu")  # torch.ops.aten.gelu.out takes a microsecond longer
+EAGER_SILU = library("torch._C._nn", "silu")
 
 
 def eager_swiglu(gate: Tensor, up: Tensor, out: Tensor) -> None:
     """Write silu(gate) up into `out`, as the two kernels that eager torch needs."""
-    eager_silu(gate, out)
+    EAGER_SILU(gate, out=out)
     out.mul_(up)
 
 
 def eager_bias_gelu(x: Tensor, bias: Tensor, out: Tensor) -> None:
     """Write gelu(x + bias) into `out`, as the two kernels that eager torch needs."""
-    eager_add(x, bias, out)
-    eager_gelu(out, out)
-
-
-def eager_add(x: Tensor, y: Tensor, out: Tensor) -> None:
-    """Write x + y into `out`."""
-    import torch
-
-    torch.add(x, y, out=out)
-
-
-def eager_mul(x: Tensor, y: Tensor, out: Tensor) -> None:
-    """Write x y into `out`."""
-    import torch
-
-    torch.mul(x, y, out=out)
-
-
-def eager_triad(x: Tensor, y: Tensor, out: Tensor) -> None:
-    """Write x + 3 y into `out`."""
-    import torch
-
-    torch.add(x, y, alpha=3, out=out)
+    EAGER_ADD(x, bias, out=out)
+    EAGER_GELU(out, out=out)
 
 
 def dropout(x: Tensor, seed: Tensor, out: Tensor | None = None) -> Tensor:
@@ -188,11 +144,6 @@ def is_unlikely(count: int, trials: int, probability: float) -> bool:
     return abs(count - trials * probability) > SIGMAS * math.sqrt(trials * probability * (1 - probability))
 
 
-def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the elements `rows` of each operand and of the result."""
-    return tuple(x[rows] for x in inputs), out[rows]
-
-
 def make_op(
     name: str,
     formula: str,
@@ -220,8 +171,7 @@ def make_op(
         eager=eager,
         work=lambda case: elementwise_work(case.shape["n"], flops_per_element, inputs, case.dtype),
         intermediate_roundings=intermediate_roundings,
-        rows=lambda case: case.shape["n"],
-        take_rows=take_rows,
+        take_rows=rows_of(*range(inputs)),
     )
 
 
@@ -239,12 +189,6 @@ def bias_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     return tensor(case.shape["m"], case.shape["n"]), tensor(case.shape["n"])
 
 
-def bias_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the rows of x and of the result; the bias belongs to all of them."""
-    x, bias = inputs
-    return (x[rows], bias), out[rows]
-
-
 BIAS_GELU = Op(
     name="bias-gelu",
     formula="out (m, n) = gelu(x (m, n) + bias (n)), erf form",
@@ -258,8 +202,7 @@ BIAS_GELU = Op(
     eager=eager_bias_gelu,
     work=lambda case: elementwise_work(case.shape["m"] * case.shape["n"], 21, 1, case.dtype, case.shape["n"]),
     intermediate_roundings=1,
-    rows=lambda case: case.shape["m"],
-    take_rows=bias_rows,
+    take_rows=rows_of(0),
 )
 
 DROPOUT_OP = Op(
@@ -280,20 +223,29 @@ DROPOUT_OP = Op(
 
 OPS = (
     make_op("copy", "out = x", 1, 0, lambda x: x.clone(), lambda x, out: out.copy_(x)),
-    make_op("add", "out = x + y", 2, FLOPS_PER_ELEMENT["add"], lambda x, y: x + y, eager_add),
-    make_op("mul", "out = x y", 2, FLOPS_PER_ELEMENT["mul"], lambda x, y: x * y, eager_mul),
-    make_op("triad", "out = x + 3 y", 2, FLOPS_PER_ELEMENT["triad"], lambda x, y: x + 3 * y, eager_triad),
-    make_op("relu", "out = max(x, 0)", 1, FLOPS_PER_ELEMENT["relu"], lambda x: x.relu(), eager_relu),
-    make_op("gelu", "out = x/2 (1 + erf(x / sqrt 2))", 1, FLOPS_PER_ELEMENT["gelu"], gelu, eager_gelu),
+    make_op("add", "out = x + y", 2, FLOPS_PER_ELEMENT["add"], lambda x, y: x + y, EAGER_ADD),
+    make_op("mul", "out = x y", 2, FLOPS_PER_ELEMENT["mul"], lambda x, y: x * y, library("torch", "mul")),
+    make_op(
+        "triad",
+        "out = x + 3 y",
+        2,
+        FLOPS_PER_ELEMENT["triad"],
+        lambda x, y: x + 3 * y,
+        library("torch", "add", alpha=3),
+    ),
+    make_op(
+        "relu", "out = max(x, 0)", 1, FLOPS_PER_ELEMENT["relu"], lambda x: x.relu(), library("torch", "clamp_min", 0)
+    ),
+    make_op("gelu", "out = x/2 (1 + erf(x / sqrt 2))", 1, FLOPS_PER_ELEMENT["gelu"], gelu, EAGER_GELU),
     make_op(
         "gelu-tanh",
         "out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
         1,
         FLOPS_PER_ELEMENT["gelu"],
         gelu_tanh,
-        eager_gelu_tanh,
+        library("torch._C._nn", "gelu", approximate="tanh"),
     ),
-    make_op("silu", "out = x / (1 + exp(-x))", 1, FLOPS_PER_ELEMENT["silu"], silu, eager_silu),
+    make_op("silu", "out = x / (1 + exp(-x))", 1, FLOPS_PER_ELEMENT["silu"], silu, EAGER_SILU),
     make_op(
         "swiglu",
         "out = silu(gate) up",
@@ -305,7 +257,7 @@ OPS = (
     ),
     BIAS_GELU,
     make_op(
-        "residual-add", "out = x + residual", 2, FLOPS_PER_ELEMENT["add"], lambda x, residual: x + residual, eager_add
+        "residual-add", "out = x + residual", 2, FLOPS_PER_ELEMENT["add"], lambda x, residual: x + residual, EAGER_ADD
     ),
     DROPOUT_OP,
 )

@@ -10,8 +10,8 @@ Bytes   w t k + 4 e and the matrices of the experts that have a token, w k n eac
         an element.
 Ridge   A matrix is worth reading for the tokens of its expert alone: with t / e tokens each the intensity in 16 bits
         is about t / e FLOP/byte, so that few tokens or many experts are memory-bound.
-Torch   torch.nn.functional.grouped_mm, or torch._grouped_mm where torch has only that; in fp64, which they do not
-        take, a product for each expert. W is stored (e, n, k) and passed as a view, as a linear layer's weight is.
+Torch   torch.nn.functional.grouped_mm; in fp64, which it does not take, a product for each expert. W is stored
+        (e, n, k) and passed as a view, as a linear layer's weight is.
 
 Source  Gale et al., MegaBlocks (2022), for the grouped product; experts and matrix by default: Mixtral 8x7B,
         config.json (8 experts, 4096 to 14336), on a CPU a smaller one.
@@ -94,9 +94,7 @@ def library(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
     if x.dtype == torch.float64:
         return reference(x, weights, ends)
-    product = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
-    result: Tensor = product(x, weights, offs=ends)
-    return result
+    return torch.nn.functional.grouped_mm(x, weights, offs=ends)
 
 
 def eager(x: Tensor, weights: Tensor, ends: Tensor, out: Tensor | None = None) -> Tensor:
@@ -152,7 +150,6 @@ OPS = (
         work=work,
         magnitude=magnitude,
         terms=lambda case: case.shape["k"],
-        rows=lambda case: case.shape["t"],
         take_rows=take_rows,
         check=check,
     ),

@@ -152,7 +152,6 @@ OPS = (
         writes_out_when_compiled=False,
         work=work,
         terms=lambda case: case.shape["k"],
-        rows=lambda case: case.shape["m"],
         take_rows=take_rows,
         check=check,
     ),

@@ -17,10 +17,10 @@ Source  Austin et al., How to Scale Your Model (2025), chapter 1: a matrix produ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.op import Case, Op, TensorMaker
+from bench.harness.op import Case, Op, TensorMaker, library, rows_of
 from roofline.work import Work, int8_matvec_work, matvec_work
 
 if TYPE_CHECKING:
@@ -44,13 +44,6 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 def reference(a: Tensor, x: Tensor) -> Tensor:
     """Return A x."""
     return a @ x
-
-
-def eager(a: Tensor, x: Tensor, out: Tensor) -> None:
-    """Compute y = A x."""
-    import torch
-
-    torch.mv(a, x, out=out)
 
 
 def work(case: Case) -> Work:
@@ -81,18 +74,6 @@ def int8_expression(a: Tensor, x: Tensor, scales: Tensor) -> Tensor:
     return (a.to(x.dtype).mv(x) * scales).to(x.dtype)
 
 
-def int8_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the rows of A, of the scales and of y; x belongs to all of them."""
-    a, x, scales = inputs
-    return (a[rows], x, scales[rows]), out[rows]
-
-
-def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the rows of A and of y; x belongs to all of them."""
-    a, x = inputs
-    return (a[rows], x), out[rows]
-
-
 OPS = (
     Op(
         name="matvec",
@@ -102,12 +83,11 @@ OPS = (
         make_inputs=make_inputs,
         output_shape=lambda case: (case.shape["m"],),
         reference=reference,
-        eager=eager,
+        eager=library("torch", "mv"),
         work=work,
         writes_out_when_compiled=False,
         terms=lambda case: case.shape["n"],
-        rows=lambda case: case.shape["m"],
-        take_rows=take_rows,
+        take_rows=rows_of(0),
     ),
     Op(
         name="matvec-int8",
@@ -121,8 +101,7 @@ OPS = (
         expression=int8_expression,
         work=lambda case: int8_matvec_work(case.shape["m"], case.shape["n"], case.dtype),
         terms=lambda case: case.shape["n"],
-        rows=lambda case: case.shape["m"],
-        take_rows=int8_rows,
+        take_rows=rows_of(0, 2),
     ),
 )
 

@@ -148,7 +148,6 @@ def make_op(
         ),
         magnitude=magnitude,
         units="vector",
-        rows=lambda case: case.shape["m"],
         take_rows=take_rows,
     )
 

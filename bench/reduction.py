@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.op import Case, Op, TensorMaker
+from bench.harness.op import Case, Op, TensorMaker, library
 from roofline.work import FLOPS_PER_ELEMENT, reduction_work
 
 if TYPE_CHECKING:
@@ -31,13 +31,6 @@ SHAPES = {"cpu": ("1048576", "16777216", "67108864"), "cuda": ("1048576", "16777
 def reference_sum(x: Tensor) -> Tensor:
     """Return the sum of x (n)."""
     return x.sum()
-
-
-def eager_sum(x: Tensor, out: Tensor) -> None:
-    """Compute the sum of x (n) into the scalar `out`."""
-    import torch
-
-    torch.sum(x, 0, out=out)
 
 
 def reference_dot(x: Tensor, y: Tensor) -> Tensor:
@@ -81,7 +74,7 @@ def make_op(
 
 
 OPS = (
-    make_op("sum", "s () = sum of x (n)", 1, FLOPS_PER_ELEMENT["sum"], reference_sum, eager_sum),
+    make_op("sum", "s () = sum of x (n)", 1, FLOPS_PER_ELEMENT["sum"], reference_sum, library("torch", "sum", 0)),
     make_op("dot", "s () = x (n) . y (n)", 2, FLOPS_PER_ELEMENT["dot"], reference_dot, eager_dot),
 )
 

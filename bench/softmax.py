@@ -12,11 +12,11 @@ Source  Milakov and Gimelshein, arXiv 1805.02867, for the safe form and how ofte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.data.verify import sum_roundings
-from bench.harness.op import Op, rows_by_width
+from bench.harness.op import Op, library, rows_by_width, rows_of
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
 
 if TYPE_CHECKING:
@@ -34,22 +34,10 @@ def softmax(x: Tensor) -> Tensor:
     return x.softmax(-1)
 
 
-def eager(x: Tensor, out: Tensor) -> None:
-    """Write the softmax of each row into `out`."""
-    import torch
-
-    torch.softmax(x, -1, out=out)
-
-
 def magnitude(truth: Tensor, x: Tensor) -> Tensor:
     """Return what errors are proportional to: the result, by the error of its exponent, of the sum and of the rest."""
     exponent = x.amax(-1, keepdim=True) - x
     return truth * (1 + exponent + sum_roundings(x.shape[-1]))
-
-
-def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return those rows of x and of the result."""
-    return (inputs[0][rows],), out[rows]
 
 
 OPS = (
@@ -73,14 +61,13 @@ OPS = (
         make_inputs=lambda case, tensor: (tensor(case.shape["m"], case.shape["n"]),),
         output_shape=lambda case: (case.shape["m"], case.shape["n"]),
         reference=softmax,
-        eager=eager,
+        eager=library("torch", "softmax", -1),
         work=lambda case: elementwise_work(
             case.shape["m"] * case.shape["n"], FLOPS_PER_ELEMENT["softmax"], 1, case.dtype
         ),
         magnitude=magnitude,
         units="vector",
-        rows=lambda case: case.shape["m"],
-        take_rows=take_rows,
+        take_rows=rows_of(0),
     ),
 )
 

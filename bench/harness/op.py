@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roofline.work import Work
@@ -82,6 +84,32 @@ def known_word(word: str, known: Sequence[str], what: str) -> str:
     if word not in known:
         raise ValueError(f"unknown {what} '{word}'; there are: {', '.join(known)}")
     return word
+
+
+def library(module: str, name: str, *more: Any, **options: Any) -> Callable[..., Any]:
+    """Return a call of a library's function, which is imported when it is called first: `more` follows the inputs."""
+    return partial(_call, module, name, more, options)
+
+
+def _call(module: str, name: str, more: tuple[Any, ...], options: Mapping[str, Any], *inputs: Any, **out: Any) -> Any:
+    return _imported(module, name)(*inputs, *more, **options, **out)
+
+
+@cache
+def _imported(module: str, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def rows_of(*indices: int) -> Callable[..., tuple[tuple[Tensor, ...], Tensor]]:
+    """Return `Op.take_rows` of an op: the inputs at `indices` have the rows of the result, the others belong to all."""
+    return partial(_take_rows, indices)
+
+
+def _take_rows(
+    indices: tuple[int, ...], inputs: tuple[Tensor, ...], out: Tensor, rows: Any
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    return tuple(x[rows] if index in indices else x for index, x in enumerate(inputs)), out[rows]
 
 
 class UnsupportedCaseError(ValueError):
@@ -222,8 +250,8 @@ class Op:
     take_rows: Callable[[tuple[Tensor, ...], Tensor, Any], tuple[tuple[Tensor, ...], Tensor]] | None = None
     """`take_rows(inputs, out, rows)` returns the inputs and the part of `out` that belong to `rows` (an index of
     the output's rows), so that a large result can be checked piece by piece. None: checked in one piece."""
-    rows: Callable[[Case], int] = lambda case: 1
-    """How many rows `take_rows` can choose from."""
+    rows: Callable[[Case], int] = lambda case: next(iter(case.shape.values()))
+    """How many rows `take_rows` can choose from; by default the extent of the first axis."""
     defined_in: tuple[str, ...] = ()
     """Modules of this project, by their full names, that say what is computed, beside the files of the functions."""
     check: Callable[[Case, str], None] = lambda case, device_type: None

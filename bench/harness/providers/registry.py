@@ -29,7 +29,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.op import Op
+from bench.harness.op import Op, library
 from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
@@ -100,15 +100,6 @@ def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
         raise ValueError("fast accumulation is for fp8")
     scale_a, scale_b = scales
     torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out, use_fast_accum=True)
-
-
-def library(module: str, name: str, *more: Any, **options: Any) -> Callable[..., Any]:
-    """Return a call of a library's function, which is imported when it is called first: `more` follows the inputs."""
-
-    def call(*inputs: Any, **out: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*inputs, *more, **options, **out)
-
-    return call
 
 
 def liger_residual_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

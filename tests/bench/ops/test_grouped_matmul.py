@@ -102,9 +102,3 @@ def test_extents_that_torch_does_not_take_are_refused(dtype, multiple):
     for n, k in ((multiple, multiple + 1), (multiple // 2, multiple)):
         with pytest.raises(UnsupportedCaseError, match=f"{dtype} needs n and k that are multiples of {multiple}"):
             OP.check(case_of(3, n, k, dtype), "cuda")
-
-
-def test_a_torch_without_the_public_name_is_asked_for_the_other(monkeypatch):
-    monkeypatch.delattr(torch.nn.functional, "grouped_mm", raising=False)
-    data = data_of(case_of(9, dtype="bf16"))
-    assert check(OP, case_of(9, dtype="bf16"), data, library(*data.inputs)).is_right
