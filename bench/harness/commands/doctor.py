@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +136,6 @@ class Checkup:
             write_output(self.args.output, self.text().encode())
 
     def text(self) -> str:
-        """Return all findings so far as JSON, in SI base units."""
         content = {
             "fit": self.is_fit,
             "device": asdict(self.device),
@@ -226,7 +227,7 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
     yield from host_findings(device)
     tick_s = samplers.tick_s(device)
     if device.is_gpu:  # after the timer, which makes this process a user of the GPU
-        yield from gpu_findings(gpu_state.facts(device.uuid))
+        yield from gpu_findings(device.uuid)
     if checkup.ceilings.note:
         yield finding("GPU table", checkup.ceilings.note, "--gpu names the entry to use")
     advice = "short kernels are flagged `tick-limited`; give them larger cases"
@@ -251,49 +252,47 @@ def host_findings(device: Device) -> Iterator[Finding]:
         yield finding("governor", governor, "the clock follows the load slowly: measure longer" if is_slow else "")
 
 
-def gpu_findings(facts: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what NVML reports by `gpu_state.facts`."""
-    if problem := facts["errors"].get("nvml"):
+def gpu_findings(uuid: str | None) -> Iterator[Finding]:
+    if problem := gpu_state.errors(uuid).get("nvml"):
         advice = "clocks, power and throttling will be missing from every row; times are not affected"
         yield finding("nvml", f"not readable: {problem}", advice)
         return
-    clock_hz, max_hz = facts["sm_clock_hz"], facts["max_sm_clock_hz"]
-    if max_hz is not None:
-        now = "" if clock_hz is None else f"{clock_hz / 1e6:.0f} MHz now, "
-        yield finding("SM clock", f"{now}{max_hz / 1e6:.0f} MHz at most")
-    if (limit_w := facts["power_limit_w"]) is not None:
-        default_w, advice = facts["power_limit_default_w"] or limit_w, ""
-        if limit_w < default_w:
-            advice = "results are those of the lower limit; compare only with runs under it"
+    ask, modes = partial(gpu_state.ask, uuid), gpu_state.modes(uuid)
+    if max_mhz := ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM):
+        mhz = ask("nvmlDeviceGetClockInfo", gpu_state.CLOCK_SM)
+        yield finding("SM clock", (f"{mhz} MHz now, " if mhz else "") + f"{max_mhz} MHz at most")
+    if limit_w := modes["power_limit_w"]:
+        default_w = modes["power_limit_default_w"] or limit_w
+        advice = "results are those of the lower limit; compare only with runs under it" if limit_w < default_w else ""
         yield finding("power limit", f"{limit_w:g} W, {default_w:g} W by default", advice)
-    if limiting := [event for event in facts["clock_events"] or () if event not in ("idle", "gpu_idle")]:
+    if limiting := [event for event in gpu_state.clock_events(uuid) or () if event != "gpu_idle"]:
         yield finding("clock events", ", ".join(limiting), "the clock is limited now; see `throttle` of rows")
-    if facts["other_processes"] is not None:
-        yield _sharing_finding([process["pid"] for process in facts["other_processes"]], facts.get("own_process_seen"))
-    if rows := facts["remapped_rows"]:
+    if (processes := ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
+        yield _sharing_finding([int(process.pid) for process in processes])
+    if rows := ask("nvmlDeviceGetRemappedRows"):
         text, advice = "no row remapping pending", ""
-        if rows.get("pending"):
+        if rows[2]:
             text, advice = "a row remapping is pending", "the GPU must be reset by its administrator"
-        if rows.get("failed"):
+        if rows[3]:
             text, advice = "row remapping failed", "the card is beyond repair: have it replaced"
         yield finding("memory", text, advice, is_bad=bool(advice))
 
 
-def _sharing_finding(pids: list[int], is_own_seen: bool | None) -> Finding:
-    name, is_hidden = "other processes", is_own_seen is False
+def _sharing_finding(pids: list[int]) -> Finding:
     # This process uses the GPU too. If none listed has its id, a container gives it another than the driver lists.
-    if not pids:
+    name, others = "other processes", [pid for pid in pids if pid != os.getpid()]
+    is_hidden = len(others) == len(pids)
+    if not others:
         return finding(name, "none seen")
-    if is_hidden and len(pids) == 1:
-        text = f"one compute process: {pids[0]}; in a container it is this one, under its id on the host"
+    if is_hidden and len(others) == 1:
+        text = f"one compute process: {others[0]}; in a container it is this one, under its id on the host"
         return finding(name, text, "if this is not a container, wait for it or stop it")
-    text = f"{len(pids)} compute processes: {', '.join(map(str, pids[:5]))}"
+    text = f"{len(others)} compute processes: {', '.join(map(str, others[:5]))}"
     text += "; one of them may be this one" if is_hidden else ""
     return finding(name, text, "wait for them or stop them", is_bad=True)
 
 
 def launch_check(checkup: Checkup) -> Iterator[Finding]:
-    """Yield the time of a launch from the host, and on a GPU also the time of the shortest kernel in a CUDA graph."""
     import torch
 
     host_s = samplers.empty_launch_s(checkup.device)
@@ -335,11 +334,7 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
-    """Return the records of one fp32 matmul compared as two providers.
-
-    Raises:
-        RuntimeError: it cannot be measured.
-    """
+    """Return the records of one fp32 matmul compared as two providers."""
     from bench.harness.compare.interleave import interleave
     from bench.harness.compare.rounds import ComparePolicy
     from bench.harness.measure.budget import Budget
@@ -360,7 +355,6 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
 
 
 def large_check(checkup: Checkup) -> Iterator[Finding]:
-    """Yield the rates of a large matmul and a large copy, with cold caches."""
     for family, name, dtype, shape in LARGE["gpu" if checkup.device.is_gpu else "cpu"]:
         op = next(op for op in checkup.families[family] if op.name == name)
         (case,) = make_cases(op, options_of(family), checkup.device.type, [dtype], [shape])
@@ -377,7 +371,6 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False) -> Iterator[Finding]:
-    """Measure a case by the default providers of its family, and yield a finding for each."""
     from bench.harness.measure.measure_row import measure_row
     from bench.harness.measure.rows import Settings, plan
 

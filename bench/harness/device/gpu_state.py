@@ -8,7 +8,6 @@ CUDA_VISIBLE_DEVICES leaves, fastest first, NVML counts all of them in the order
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any, NamedTuple
 
 NOT_AVAILABLE = 2**64 - 1
@@ -112,25 +111,6 @@ def modes(uuid: str | None) -> dict[str, Any]:
         "clock_mode": clock_mode,
         "power_limit_w": _scaled(ask(uuid, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
         "power_limit_default_w": _scaled(ask(uuid, "nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3),
-    }
-
-
-def facts(uuid: str | None) -> dict[str, Any]:
-    """Return what a report on the state of the GPU needs: the keys of `modes`, clocks, `clock_events`, and more.
-
-    `remapped_rows`: `pending` (a reset is needed) and `failed` (the memory is beyond repair). `own_process_seen`:
-    whether NVML lists this process among the compute processes, which it does not by its own id in a container.
-    """
-    rows, listed = ask(uuid, "nvmlDeviceGetRemappedRows"), ask(uuid, "nvmlDeviceGetComputeRunningProcesses")
-    pids = None if listed is None else [int(process.pid) for process in listed]
-    return modes(uuid) | {
-        "sm_clock_hz": _scaled(ask(uuid, "nvmlDeviceGetClockInfo", CLOCK_SM), 1e6),
-        "max_sm_clock_hz": _scaled(ask(uuid, "nvmlDeviceGetMaxClockInfo", CLOCK_SM), 1e6),
-        "clock_events": clock_events(uuid),
-        "remapped_rows": None if rows is None else {"pending": bool(rows[2]), "failed": bool(rows[3])},
-        "other_processes": None if pids is None else [{"pid": pid} for pid in pids if pid != os.getpid()],
-        "own_process_seen": None if pids is None else os.getpid() in pids,
-        "errors": errors(uuid),
     }
 
 

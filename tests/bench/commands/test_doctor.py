@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import random
 from dataclasses import replace
 
@@ -27,19 +28,10 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from results.record import Record
 from roofline.machine import Ceiling, Machine
+from tests.bench import nvml_replay
 from tests.bench.commands import CPU
 
 HOST = {"load_average": 0.1, "governor": "performance", "turbo": True}
-GPU = {
-    "errors": {},
-    "sm_clock_hz": 345e6,
-    "max_sm_clock_hz": 1980e6,
-    "power_limit_w": 700.0,
-    "power_limit_default_w": 700.0,
-    "clock_events": ["idle"],
-    "other_processes": [],
-    "remapped_rows": {"correctable": 0, "uncorrectable": 0, "pending": False, "failed": False},
-}
 
 
 def statuses(findings):
@@ -76,37 +68,52 @@ def machine(monkeypatch):
     return of
 
 
-def test_a_quiet_host_and_a_free_gpu_are_all_right(machine):
-    assert set(statuses([*host_findings(CPU), *gpu_findings(GPU)]).values()) == {OK}
+@pytest.fixture
+def gpu(monkeypatch):
+    """A free GPU whose NVML is replayed."""
+    replayed = nvml_replay.install(monkeypatch)
+    replayed.gpu["nvmlDeviceGetComputeRunningProcesses"] = processes(os.getpid())
+    return replayed
 
 
-def test_unknown_facts_are_left_out(machine):
+def processes(*pids):
+    return [{"object": {"pid": pid}} for pid in pids]
+
+
+def test_a_quiet_host_and_a_free_gpu_are_all_right(machine, gpu):
+    assert set(statuses([*host_findings(CPU), *gpu_findings(gpu.uuid)]).values()) == {OK}
+
+
+def test_unknown_facts_are_left_out(machine, gpu):
     machine(**dict.fromkeys(HOST))
     assert [finding.name for finding in host_findings(CPU)] == ["cores"]
-    assert list(gpu_findings(dict.fromkeys(GPU) | {"errors": {}})) == []
-
-
-def shared(*pids, own=True):
-    return {"other_processes": [{"pid": pid} for pid in pids], "own_process_seen": own}
+    gpu.gpu.update({key: {"error": "NotSupported"} for key in gpu.gpu})
+    assert list(gpu_findings(gpu.uuid)) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "name", "status"),
+    ("function", "answer", "name", "status"),
     [
-        (shared(7), "other processes", BAD),
-        (shared(7, own=False), "other processes", NOTE),  # it may be this one under another id
-        (shared(7, 8, own=False), "other processes", BAD),
-        ({"remapped_rows": {"failed": True}}, "memory", BAD),
-        ({"remapped_rows": {"pending": True}}, "memory", BAD),
-        ({"power_limit_w": 350.0}, "power limit", NOTE),
-        ({"clock_events": ["hw_thermal"]}, "clock events", NOTE),
-        ({"errors": {"nvml": "LibraryNotFound"}}, "nvml", NOTE),
+        ("ComputeRunningProcesses", processes(7, os.getpid()), "other processes", BAD),
+        ("ComputeRunningProcesses", processes(7), "other processes", NOTE),  # it may be this one under another id
+        ("ComputeRunningProcesses", processes(7, 8), "other processes", BAD),
+        ("RemappedRows", [0, 0, 0, 1], "memory", BAD),
+        ("RemappedRows", [12, 1, 1, 0], "memory", BAD),
+        ("EnforcedPowerLimit", 350_000, "power limit", NOTE),
+        ("CurrentClocksEventReasons", 0x40, "clock events", NOTE),
     ],
 )
-def test_what_speaks_against_a_gpu_is_found_with_advice(change, name, status):
-    [found] = [finding for finding in gpu_findings(GPU | change) if finding.name == name]
+def test_what_speaks_against_a_gpu_is_found_with_advice(gpu, function, answer, name, status):
+    gpu.gpu[f"nvmlDeviceGet{function}"] = answer
+    [found] = [finding for finding in gpu_findings(gpu.uuid) if finding.name == name]
     assert found.status == status
     assert found.advice
+
+
+def test_without_nvml_there_is_one_note(gpu):
+    gpu.record["system"]["nvmlInit"] = {"error": "LibraryNotFound"}
+    [found] = gpu_findings(gpu.uuid)
+    assert (found.name, found.status, found.value) == ("nvml", NOTE, "not readable: LibraryNotFound")
 
 
 @pytest.mark.parametrize(
@@ -195,14 +202,8 @@ def test_a_published_figure_precedes_the_datasheet_and_a_cpu_has_neither():
     assert "(published)" in found.value
     assert found.source
     assert "(datasheet)" in judged("matmul", H100, "flops", "fp16", 700e12).value
+    assert judged("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD  # a time should be short
     assert judged("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
-
-
-def test_a_time_should_be_short_and_a_rate_high():
-    h200 = Machine("h200-sxm", "H200")
-    assert judged("", h200, "launch", "launch", 1.3e-6).status == OK
-    assert judged("", h200, "launch", "launch", 4e-6).status == BAD
-    assert judged("", h200, "bandwidth", "copy", 1e12).status == BAD
 
 
 def test_only_large_rows_are_compared_with_expected_rates():

@@ -1,6 +1,5 @@
 """One GPU through a replayed NVML: what is reported, what is missing, and that nothing is written."""
 
-import os
 import re
 import sys
 from dataclasses import replace
@@ -23,33 +22,13 @@ def machine(monkeypatch):
     assert machine.forbidden == []
 
 
-def test_facts_of_a_gpu(machine):
-    facts = {
-        "clock_mode": "default",
-        "power_limit_w": pytest.approx(700),
-        "power_limit_default_w": pytest.approx(700),
-        "sm_clock_hz": 1980e6,
-        "max_sm_clock_hz": 1980e6,
-        "clock_events": (),
-        "remapped_rows": {"pending": False, "failed": False},
-        "other_processes": [{"pid": 4242}],
-        "own_process_seen": False,
-        "errors": {},
-    }
-    assert gpu_state.facts(machine.uuid) == facts
-    assert gpu_state.driver_version() == "580.95.05"
-    machine.gpu["nvmlDeviceGetComputeRunningProcesses"] = [{"object": {"pid": pid}} for pid in (7, os.getpid())]
-    machine.gpu["nvmlDeviceGetRemappedRows"] = [12, 1, 1, 1]
-    sick = {"remapped_rows": {"pending": True, "failed": True}}
-    assert gpu_state.facts(machine.uuid) == facts | sick | {"other_processes": [{"pid": 7}], "own_process_seen": True}
-
-
 @pytest.mark.parametrize("answer", [{"error": "NotSupported"}, {"error": "GpuIsLost"}])
 def test_what_the_driver_refuses_is_missing(machine, answer):
+    assert gpu_state.driver_version() == "580.95.05"
     machine.gpu.update(dict.fromkeys(machine.gpu, answer))
-    facts, state = gpu_state.facts(machine.uuid), gpu_state.gpu_state(machine.uuid)
-    assert facts.pop("errors") == state.pop("errors") == {}
-    assert set(state.pop("throttle_s").values()) == set(facts.values()) == set(state.values()) == {None}
+    modes, state = gpu_state.modes(machine.uuid), gpu_state.gpu_state(machine.uuid)
+    assert state.pop("errors") == {}
+    assert set(state.pop("throttle_s").values()) == set(modes.values()) == set(state.values()) == {None}
 
 
 @pytest.mark.parametrize("what", ["NotFound", "LibraryNotFound", "ModuleNotFoundError"])
@@ -59,9 +38,8 @@ def test_without_binding_driver_or_gpu_there_is_one_error(machine, monkeypatch, 
         machine.record["system"]["nvmlInit"] = {"error": what}
     if what == "ModuleNotFoundError":
         monkeypatch.setitem(sys.modules, "pynvml", None)
-    facts = gpu_state.facts(uuid)
-    assert facts.pop("errors") == {"nvml": what}
-    assert set(facts.values()) == {None}
+    assert gpu_state.errors(uuid) == {"nvml": what}
+    assert set(gpu_state.modes(uuid).values()) == {None}
 
 
 def test_a_missing_field_is_replaced_or_missing(machine):
