@@ -98,11 +98,7 @@ def build_parser() -> Parser:
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
-    """Measure what the options request.
-
-    Raises:
-        UsageError, NoDeviceError, PlotError: it cannot be measured.
-    """
+    """Measure what the options request."""
     blank_records(args, None)  # a bad value is found before torch is loaded
     tokens = open_tokens(args) if "load" in (args.op or KINDS) else None
     check_places(args)
@@ -137,11 +133,7 @@ def open_tokens(args: argparse.Namespace) -> Any:
 
 
 def blank_records(args: argparse.Namespace, device: Device | None) -> list[Record]:
-    """Return what is to be measured; without a device only the options are checked.
-
-    Raises:
-        UsageError: a value is not allowed.
-    """
+    """Return what is to be measured; without a device only the options are checked."""
     is_gpu, records = device is not None and device.is_gpu, []
     ops = chosen("op", args.op, KINDS, KINDS)
     unused = LOAD_OPTIONS if "load" not in ops else COPY_OPTIONS if ops == ["load"] else ()

@@ -24,10 +24,9 @@ from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
-from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collection
+from bench.harness.timing.protocol import Samples, limits_of
 from bench.harness.timing.samplers import Call
 from results.record import Record
-from results.stats.samples import median, median_ci95
 from roofline.gpu_table import gpus_named, pcie_bytes_per_s
 
 Pair = tuple[Tensor, Tensor]
@@ -47,10 +46,8 @@ MATMUL_WIDTH = {"cpu": 128, "cuda": 1024, "rocm": 1024}
 TIMED_MATMULS, TIMINGS = 10, 5
 """Matmuls in a timing, and timings, of which the shortest counts: a busy machine interrupts most."""
 
-MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
-
-ROUNDS_ALONE = 5
-"""Rounds of a step's work that are timed alone."""
+ROUNDS_ALONE = 9
+"""Rounds in which a copy, and the work beside it, are timed alone."""
 
 FILE_BYTES = 64 * 2**20
 """Size of the file of random tokens."""
@@ -106,7 +103,7 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     if not is_copied(pairs[0]):
         return replace(blank, status="invalid", reason=UNLIKE)
     if blank.op == "overlap":
-        record = measure_overlap(replace(blank, cache=cache), calls, device, run.args.seed, left_s)
+        record = measure_overlap(replace(blank, cache=cache), calls, run, left_s)
     else:
         samples = take_samples(calls, cache, device, limits_of(device), left_s=left_s)
         record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
@@ -154,15 +151,12 @@ def link_of(device: Device) -> float | None:
     return pcie_bytes_per_s(named[0]) if len(named) == 1 else None
 
 
-def measure_overlap(
-    blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
-) -> Record:
-    """Time a copy, matmuls that take as long, and both together, interleaved, within `left_s` seconds.
+def measure_overlap(blank: Record, calls: Sequence[Call], run: Run, left_s: float | None) -> Record:
+    """Time a copy together with matmuls that take as long, within `left_s` seconds; then each alone.
 
-    On a GPU the copy has its own stream and is launched first; on a CPU, which has no copy engine, its own thread. The
-    samples of the record are those of both together.
+    On a GPU the copy has its own stream and is launched first; on a CPU, which has no copy engine, its own thread.
     """
-    turns = itertools.cycle(calls)
+    device, turns = run.device, itertools.cycle(calls)
 
     def copy() -> None:
         next(turns)()
@@ -176,28 +170,15 @@ def measure_overlap(
             with torch.cuda.stream(stream):
                 copy()
             matmuls()
+            device.synchronize()
 
-    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(TIMINGS)), seed)
+    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(TIMINGS)), run.args.seed)
     stream = torch.cuda.Stream(device.torch_name) if device.is_gpu else None
-    times: dict[Call, list[float]] = {copy: [], matmuls: [], both: []}
-    with ThreadPoolExecutor(1) as thread, no_garbage_collection():
-        end = time.perf_counter() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
-        while len(times[both]) < MIN_ROUNDS or (len(times[both]) < MAX_ROUNDS and time.perf_counter() < end):
-            for job, taken_s in times.items():
-                taken_s.append(finished_s(job, device))
-    copy_s, compute_s, both_s = map(tuple, times.values())
-    return replace(
-        blank,
-        status="ok",
-        flops=matmuls.flops,
-        samples_s=both_s,
-        launches_per_sample=1,
-        method="host",
-        median_s=median(both_s),
-        ci95_s=median_ci95(both_s),
-        copy_s=copy_s,
-        compute_s=compute_s,
-    )
+    with ThreadPoolExecutor(1) as thread:
+        samples = sample_steps(both, blank.cache or "cold", device, left_s)
+    alone_s = [(finished_s(copy, device), finished_s(matmuls, device)) for _ in range(ROUNDS_ALONE)]
+    copy_s, compute_s = zip(*alone_s, strict=True)
+    return replace(finished_row(replace(blank, flops=matmuls.flops), samples, run), copy_s=copy_s, compute_s=compute_s)
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------
@@ -231,7 +212,6 @@ def measure_load(tokens: Any, work: Callable[[Device], Matmuls], blank: Record, 
 
 
 def random_tokens(path: Path, dtype: str, vocabulary: int, seed: int) -> Any:
-    """Write a file of random token ids below `vocabulary` and map it into memory."""
     count = FILE_BYTES // np.dtype(dtype).itemsize
     np.random.default_rng(seed).integers(0, vocabulary, count, dtype=dtype).tofile(path)
     os.sync()  # a later write-back would disturb the loop
@@ -239,11 +219,7 @@ def random_tokens(path: Path, dtype: str, vocabulary: int, seed: int) -> Any:
 
 
 def random_batches(ids: Any, batch: int, sequence: int, device: Device, seed: int) -> Batches:
-    """Yield random batches of token ids in int64 on the device; on a GPU through pinned memory, without waiting.
-
-    Raises:
-        ValueError: there are too few tokens for one sequence and its next token.
-    """
+    """Yield random batches of token ids in int64 on the device; on a GPU through pinned memory, without waiting."""
     if len(ids) < sequence + 1:
         raise ValueError(f"the file has {len(ids)} tokens, fewer than the {sequence + 1} of a sequence")
     generator = np.random.default_rng(seed)
@@ -256,7 +232,6 @@ def random_batches(ids: Any, batch: int, sequence: int, device: Device, seed: in
 
 
 def prefetched(batches: Batches) -> Batches:
-    """Make the next batch in a thread while the last one is used."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, batches)
         while True:
