@@ -76,11 +76,7 @@ def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
 
 
 def operand_bytes(device: Device) -> int:
-    """Return the bytes of each of the three arrays on a device, whole MiB.
-
-    Raises:
-        NotMeasuredError: too little memory is free for arrays of `CACHES` times the cache.
-    """
+    """Return the bytes of each of the three arrays on a device, whole MiB."""
     needed = CACHES * device.cache_bytes
     on_gpu = max(GPU_OPERAND_BYTES, GPU_CACHES * device.cache_bytes)
     wanted, free = on_gpu if device.is_gpu else max(CPU_OPERAND_BYTES, needed), device.free_bytes()
@@ -119,25 +115,23 @@ def candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
 
     x, y, out = arrays
     number = torch.empty((), device=device.torch_name)
-    known = {
+    calls: dict[str, list[tuple[str, int, Call]]] = {
         "read": [
-            _candidate("torch sum", x.nbytes, lambda: torch.sum(x, 0, out=number)),
-            _candidate("torch amax", x.nbytes, lambda: torch.amax(x, 0, out=number)),
-            _candidate("torch dot of two arrays", 2 * x.nbytes, lambda: torch.dot(x, y, out=number)),
+            ("torch sum", 1, lambda: torch.sum(x, 0, out=number)),
+            ("torch amax", 1, lambda: torch.amax(x, 0, out=number)),
+            ("torch dot of two arrays", 2, lambda: torch.dot(x, y, out=number)),
         ],
-        "write": [
-            _candidate("torch fill_", x.nbytes, lambda: out.fill_(FACTOR)),
-            _candidate("torch zero_", x.nbytes, lambda: out.zero_()),
-        ],
+        "write": [("torch fill_", 1, lambda: out.fill_(FACTOR)), ("torch zero_", 1, lambda: out.zero_())],
         "copy": [
-            _candidate("torch copy_", 2 * x.nbytes, lambda: out.copy_(x)),
-            _candidate("torch mul by a number", 2 * x.nbytes, lambda: torch.mul(x, FACTOR, out=out)),
+            ("torch copy_", 2, lambda: out.copy_(x)),
+            ("torch mul by a number", 2, lambda: torch.mul(x, FACTOR, out=out)),
         ],
         "triad": [
-            _candidate("torch add with alpha", 3 * x.nbytes, lambda: torch.add(x, y, alpha=FACTOR, out=out)),
-            _candidate("torch add", 3 * x.nbytes, lambda: torch.add(x, y, out=out)),
+            ("torch add with alpha", 3, lambda: torch.add(x, y, alpha=FACTOR, out=out)),
+            ("torch add", 3, lambda: torch.add(x, y, out=out)),
         ],
-    }[mix]
+    }
+    known = [_candidate(name, operands * x.nbytes, call) for name, operands, call in calls[mix]]
     own = _triton_candidates(mix, device, arrays) if device.type == "cuda" and has_triton() else []
     return [known[0], *own] if device.is_gpu else known
 
@@ -147,7 +141,6 @@ def _candidate(name: str, moved: int, call: Call) -> Candidate:
 
 
 def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
-    """Return the Triton kernel of a mix in every configuration worth trying, on 32-bit words."""
     import torch
 
     from kernels import bandwidth as tiles

@@ -59,7 +59,6 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
 
 
 def identity(device: Device) -> dict[str, Any]:
-    """Return what must be the same for measured ceilings to hold."""
     return {
         "host": platform.node(),
         "device": device.name,

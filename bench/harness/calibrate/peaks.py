@@ -94,7 +94,6 @@ def matmul(setup: Setup, dtype: str) -> list[Measured]:
 
 
 def matmul_op() -> Op:
-    """Return the op of `bench/matmul.py`."""
     op: Op = module_of("matmul").OPS[0]
     return op
 
@@ -111,11 +110,7 @@ def _fastest(setup: Setup, dtype: str) -> tuple[Case, Rate]:
 
 
 def cases_of(device: Device, dtype: str) -> list[Case]:
-    """Return the matmuls to try in a dtype, as far as they fit into memory, the smallest first.
-
-    Raises:
-        NotMeasuredError: not even the smallest fits.
-    """
+    """Return the matmuls to try in a dtype, as far as they fit into memory, the smallest first."""
     layout = "nt" if device.is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
     memory_bytes, work = device.free_bytes() // MEMORY_SHARE, matmul_op().work
     cases = [
@@ -136,11 +131,7 @@ def _launch(device: Device, case: Case) -> Call:
 
 
 def burst_and_sustained(long: Rate) -> dict[str, Rate]:
-    """Return the rates of the first moments and of the later half of a long run, by the time of the samples.
-
-    Raises:
-        NotMeasuredError: the run is too short to have a later part, or its first sample is longer than a burst.
-    """
+    """Return the rates of the first moments and of the later half of a long run, by the time of the samples."""
     samples = long.samples
     ended_s = list(accumulate(seconds * samples.launches_per_sample for seconds in samples.samples_s))
     sustained_from_s = ended_s[-1] * (1 - SUSTAINED_SHARE)
@@ -199,11 +190,7 @@ def fma(setup: Setup, dtype: str) -> list[Measured]:
 
 
 def fma_candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:
-    """Return the configurations to try for a dtype; on a CPU they run on the threads of `pool`.
-
-    Raises:
-        NotMeasuredError: the rate cannot be measured here; the message says why.
-    """
+    """Return the configurations to try for a dtype; on a CPU they run on the threads of `pool`."""
     if not device.is_gpu:
         return _chains_in_c(dtype, device.threads or 1, pool)
     if device.type != "cuda" or not has_triton():

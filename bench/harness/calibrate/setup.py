@@ -26,8 +26,7 @@ from results.stats.samples import half_width, median, median_ci95, quantile
 from roofline.machine import Ceiling
 
 WARM_UP_SHARE = 0.2  # of the seconds of a measurement, at most
-PROVIDERS = {"triton v1": "triton-v1", "C": "c"}
-"""Providers by the first words of a configuration; all others are torch's."""
+PROVIDERS = {"triton v1": "triton-v1", "C": "c"}  # by the first words of a configuration; all others are torch's
 
 
 class NotMeasuredError(RuntimeError):
@@ -35,16 +34,17 @@ class NotMeasuredError(RuntimeError):
 
 
 class Effort(NamedTuple):
-    """Seconds that the measurements of a calibration take."""
+    """Seconds of the measurements of a calibration: of each configuration; of the fastest, which is measured again
+    because the maximum of noisy readings is too high; of a long run that separates burst from sustained, 0 for none.
+    """
 
-    screening_s: float  # of each configuration
-    confirming_s: float  # of the fastest, which is measured again: the maximum of noisy readings is too high
-    long_run_s: float  # of a GPU's fastest matmul, to separate burst from sustained; 0: no such run
+    screening_s: float
+    confirming_s: float
+    long_run_s: float
 
 
-FULL = Effort(screening_s=0.4, confirming_s=4.0, long_run_s=3.5)
-QUICK = Effort(screening_s=0.15, confirming_s=1.5, long_run_s=1.0)
-"""Of `--quick`, and of any command that measures a missing ceiling."""
+FULL, QUICK = Effort(0.4, 4.0, 3.5), Effort(0.15, 1.5, 1.0)
+"""`QUICK`: of `--quick`, and of any command that measures a missing ceiling."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,6 @@ class Setup:
         """Time every candidate for a short time, and the fastest once more; return the rate of that.
 
         Candidates whose launch would take longer than `slowest_call_s`, by the best rate so far, are skipped.
-
-        Raises:
-            NotMeasuredError: no candidate runs here.
         """
         best, winner, refused = 0.0, None, dict[str, str]()
         for candidate in candidates:
@@ -149,7 +146,7 @@ class Setup:
             if value > best:
                 best, winner = value, candidate
         if winner is None:
-            reason = next((f"{name}: {reason}" for name, reason in refused.items()), "there are none")
+            reason = ": ".join(next(iter(refused.items()), ["there are none"]))
             raise NotMeasuredError(f"none of {len(refused)} configurations runs here; {reason}")
         if refused:
             reasons = ", ".join(dict.fromkeys(refused.values()))
@@ -193,4 +190,3 @@ class Setup:
 
 
 Part = Callable[[Setup], list[Measured]]
-"""Measures some ceilings. Raises any error of compilers, drivers and libraries, and `NotMeasuredError`."""

@@ -68,11 +68,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Measure part by part, save each ceiling when it is finished, print all; return the exit code.
-
-    Raises:
-        StoreError: the records could not be saved; the ceilings have been shown.
-    """
+    """Measure part by part, save each ceiling when it is finished, print all; return the exit code."""
     from bench.harness.calibrate.calibration import MeasuredCeilings, measure_all, merged, peak_sentences
     from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
@@ -130,7 +126,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
-    """Return the parts to measure; a requested dtype that the device lacks is missing."""
     from bench.harness.calibrate import bandwidth, calibration, peaks
     from bench.harness.measure.rows import has_dtype
 
@@ -197,7 +192,6 @@ def doubts(records: Sequence[Record]) -> list[str]:
 
 
 def row_of(ceiling: Ceiling) -> dict[str, Any]:
-    """Return a ceiling as one row of plain values, SI base units."""
     low, high = ceiling.ci95 or (None, None)
     p5, p95 = ceiling.p5_p95 or (None, None)
     derived = {"unit": ceiling.unit, "flops_per_j": ceiling.flops_per_j}
@@ -206,7 +200,6 @@ def row_of(ceiling: Ceiling) -> dict[str, Any]:
 
 
 def value_text(value: float, unit: str) -> str:
-    """Return a time, or a rate with its unit."""
     return format_time(value) if unit == "s" else format_rate(value, unit)
 
 

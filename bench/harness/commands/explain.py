@@ -38,11 +38,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def answer(text: str) -> list[str]:
-    """Return the lines about a word, or about a bound with a share; all words if there is no text.
-
-    Raises:
-        UsageError: there is no such word; the message names the nearest.
-    """
+    """Return the lines about a word, or about a bound with a share; all words if there is no text."""
     if not text:
         return [f"{kind}: {', '.join(words)}" for kind, words in KINDS.items()]
     before, _, share = text.rpartition(" ")

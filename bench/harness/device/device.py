@@ -155,5 +155,4 @@ def gpu_device(index: int) -> Device:
 
 
 def slugify(name: str) -> str:
-    """Return `name` in lower case with everything but letters and digits turned into single dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"

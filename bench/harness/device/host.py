@@ -49,7 +49,6 @@ def text_of(path: str | Path) -> str:
 
 
 def cpu_name() -> str:
-    """Return the processor's name, or its architecture if the name is unknown."""
     match = re.search(r"^model name\s*:\s*(.+)$", text_of("proc/cpuinfo"), re.MULTILINE)
     return match[1].strip() if match else platform.processor() or platform.machine() or "unknown"
 
@@ -202,7 +201,6 @@ def changes(
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of what takes part in a measurement, None for what is not there."""
     import torch
 
     has_gpu = torch.cuda.is_available()

@@ -86,7 +86,6 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(device: Device) -> Snapshot:
-    """Return everything that a record's telemetry is made from, as it is now."""
     gpu = gpu_state.gpu_state(device.uuid) if device.is_gpu else None
     cores = host.allowed_cores()
     return Snapshot(gpu, time.perf_counter(), host.counters(cores), len(cores))
@@ -108,7 +107,6 @@ class Poller:
     next_s: float = field(init=False, default=-math.inf)
 
     def begin(self) -> None:
-        """Forget what was read, and read at the next call."""
         self.seen, self.places, self.launches, self.samples, self.next_s = [], [], 0, 0, -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
