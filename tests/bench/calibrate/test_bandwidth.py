@@ -4,16 +4,13 @@ The Triton kernels are run word by word in tests/kernels/interpreted/check_calib
 """
 
 import dataclasses
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from bench.harness.calibrate import bandwidth
 from bench.harness.calibrate.bandwidth import MIXES, filled, operand_bytes
-from bench.harness.calibrate.setup import QUICK, NotMeasuredError, Setup
+from bench.harness.calibrate.setup import NotMeasuredError
 from bench.harness.device.device import MIB, Device
 
 SIZE = MIB
@@ -77,28 +74,6 @@ def test_every_array_is_written_with_bits_of_its_own():
     assert not torch.equal(y, out)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs the page faults of each thread")
-def test_the_threads_that_measure_write_each_page_first():
-    code = """
-import pathlib, torch
-from bench.harness.calibrate.bandwidth import filled
-from bench.harness.device.device import cpu_device
-
-def faults():
-    stats = {task.name: (task / "stat").read_text() for task in pathlib.Path("/proc/self/task").iterdir()}
-    return {name: int(text.rpartition(")")[2].split()[7]) for name, text in stats.items()}
-
-torch.set_num_threads(2)
-torch.ones(2**20).add_(1)  # the threads exist
-before = faults()
-arrays = filled(cpu_device(2), 2**25)
-seen = [count - before.get(name, 0) for name, count in faults().items()]
-print(max(seen) / sum(seen))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 0.75  # of two threads that each write one half
-
-
 def test_on_a_gpu_every_bit_is_random():
     words = filled(gpu(), SIZE)[0].view(torch.int32)
     for bit in range(32):
@@ -127,32 +102,3 @@ def test_torch_reads_and_writes_what_is_counted(mix):
         assert torch.equal(y, kept[1])
         assert candidate.work == (2 if "two arrays" in candidate.name else OPERANDS[mix]) * 64 * 1024
     assert len(found) >= 2
-
-
-@pytest.mark.parametrize("mix", MIXES)
-def test_a_gpu_has_several_configurations_of_a_mix_and_torchs_own(mix):
-    arrays = filled(gpu(), SIZE - 4096 - 16)
-    found = bandwidth.candidates(mix, gpu(), arrays)
-    names = [candidate.name for candidate in found]
-    assert len(names) == len(set(names)) >= 6
-    assert [name for name in names if name.startswith("torch")] == names[:1]
-    rocm = bandwidth.candidates(mix, dataclasses.replace(gpu(), type="rocm"), arrays)
-    assert [candidate.name for candidate in rocm] == names[:1]
-    for candidate in found[1:]:
-        moved = candidate.work / OPERANDS[mix]
-        assert SIZE / 2 < moved <= SIZE - 4096 - 16
-        assert moved % 2048 == 0
-
-
-def test_every_mix_of_this_very_machine_can_be_measured(tiny_calibration, monkeypatch):
-    made = bandwidth.candidates
-    monkeypatch.setattr(bandwidth, "candidates", lambda mix, *of: [] if mix == "write" else made(mix, *of))
-    setup = Setup(cpu(), QUICK._replace(screening_s=0.01, confirming_s=0.02))
-    measured = bandwidth.bandwidth(setup)
-    assert [ceiling.name for ceiling, _ in measured] == ["copy", "triad", "read"]
-    assert [record.op for _, record in measured] == ["calibrate-copy", "calibrate-triad", "calibrate-read"]
-    for ceiling, record in measured:
-        assert ceiling.value > 0
-        assert (ceiling.work_per_launch, record.cache) == (record.bytes_read + record.bytes_written, "cold")
-    assert measured[1].record.bytes_read == 2 * measured[1].record.bytes_written
-    assert setup.missing == ["write: none of 0 configurations runs here; there are none"]

@@ -10,7 +10,7 @@ from test_setup import CPU, H100
 from bench.harness.calibrate import bandwidth, calibration, peaks
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, identity, merged
 from bench.harness.calibrate.setup import Measured
-from bench.harness.device.device import MIB, Device
+from bench.harness.device.device import MIB
 from roofline.gpu_table import UnknownGpuError, find_gpu
 from roofline.machine import Ceiling, Machine
 
@@ -152,19 +152,6 @@ def test_a_file_that_is_torn_or_of_another_machine_is_noted_and_measured_anew(tm
     assert Saved(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found  # and the file is whole now
 
 
-def test_ceilings_that_earlier_versions_kept_and_none_measures_today_are_ignored(tmp_path):
-    machine = Saved(tmp_path)
-    machine.complete(BLANK, ["bf16"])
-    kept = json.loads(machine.path.read_text())
-    gone = [("zeros", "bf16"), ("knee", "last-level"), ("cache", "last-level"), ("fit", "copy")]
-    kept["entries"] += [kept["entries"][0] | {"quantity": quantity, "name": name} for quantity, name in gone]
-    machine.path.write_text(json.dumps(kept))
-    later = Saved(tmp_path, launch_s=1.0)
-    found = later.complete(BLANK, ["bf16"])
-    assert {entry.name: entry.value for entry in found.entries} == KEPT
-    assert (later.notes, later.said) == ([], [])
-
-
 def test_another_machine_torch_or_instruction_set_has_another_file(tmp_path, monkeypatch):
     assert Saved(tmp_path).path == Saved(tmp_path).path
     changes = {"name": "another CPU"}, {"threads": 4}, {"cache_bytes": 2 * MIB}, {"memory_bytes": 2**35}
@@ -205,15 +192,6 @@ def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp
     assert "\n" not in machine.notes[0]
 
 
-def test_without_memory_there_is_no_bandwidth_and_no_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr(Device, "free_bytes", lambda self: 7)
-    notes = []
-    machine = MeasuredCeilings(CPU, tmp_path, notes.append, notes.append)
-    assert machine.complete(BLANK, []).bandwidth() is None
-    unknown = "not known of this machine: bandwidth of copy, triad, read, write: NotMeasuredError: "
-    assert [note for note in notes if note.startswith(unknown)]
-
-
 def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_mix(tmp_path):
     machine = Saved(tmp_path, H100)
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
@@ -221,17 +199,6 @@ def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_m
     assert found.peak("bf16").kind == found.bandwidth().kind == "datasheet"
     assert {entry.name: entry.value for entry in found.mixes()} == {name: KEPT[name] for name in MIX_BYTES}
     assert machine.said == ["calibrating: launch", "calibrating: bandwidth of copy, triad, read, write"]
-
-
-@pytest.mark.parametrize("device", [CPU, H100])
-def test_a_mix_that_a_row_is_above_is_measured_alone(tmp_path, device):
-    first = Saved(tmp_path, device).complete(ceilings_of(device, None), [])
-    again = Saved(tmp_path, device, launch_s=2.0**-21)
-    found = again.complete(ceilings_of(device, None), [], too_low=[first.mix(1, 0)])
-    assert again.said == ["calibrating: bandwidth of read"]
-    assert {entry.name: entry.value for entry in found.mixes()} == {
-        name: KEPT[name] * (2 if name == "read" else 1) for name in MIX_BYTES
-    }
 
 
 @pytest.mark.parametrize(("launch_s", "is_higher"), [(2.0**-21, True), (1.0, False)])

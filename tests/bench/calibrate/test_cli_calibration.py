@@ -91,14 +91,3 @@ def test_a_ceiling_that_a_row_of_a_comparison_is_above_is_measured_again(capsys,
     judge = Machine.from_dict(load_run(run).environment.hardware).peak("fp32").value
     assert judge > low_peak[1]
     assert row["mfu_baseline"] == pytest.approx(2 * 64**3 / row["baseline_s"] / judge)
-
-
-@pytest.mark.exhaustive
-def test_ceilings_that_cannot_be_read_are_measured_anew(capsys, fresh_runs):
-    calibrated(capsys, "--dtype", "fp32")
-    (kept,) = fresh_runs.rglob("ceilings-*.json")
-    kept.write_text('{"torn": ')
-    done, _, err = calibrated(capsys, "--dtype", "fp32")
-    assert "launch" in done
-    assert f"{kept}: not used and measured anew: " in err
-    assert json.loads(kept.read_text())["entries"]

@@ -10,7 +10,7 @@ import pytest
 from test_setup import CPU, H100, rate_of, setup_of
 
 from bench.harness.calibrate import peaks
-from bench.harness.calibrate.peaks import CPU_EXTENTS, GPU_EXTENTS, burst_and_sustained, cases_of, fma_candidates
+from bench.harness.calibrate.peaks import GPU_EXTENTS, burst_and_sustained, cases_of, fma_candidates
 from bench.harness.calibrate.setup import NotMeasuredError, Setup
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import ClockAndPower
@@ -24,12 +24,6 @@ def roomy(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**38)
 
 
-@pytest.mark.parametrize(("device", "dtype", "extents"), [(H100, "bf16", GPU_EXTENTS), (CPU, "fp32", CPU_EXTENTS)])
-def test_the_lists_are_short_and_all_of_it_is_tried(roomy, device, dtype, extents):
-    assert len(extents) == len(set(extents)) <= 16
-    assert {tuple(case.shape.values()) for case in cases_of(device, dtype)} == set(extents)
-
-
 def test_fp8_has_the_one_layout_it_takes_and_memory_bounds_the_shapes(roomy, monkeypatch):
     assert {case.options["layout"] for case in cases_of(H100, "fp8e4m3")} == {"nt"}
     assert {case.options["layout"] for case in cases_of(H100, "bf16")} == {"nn"}
@@ -40,17 +34,6 @@ def test_fp8_has_the_one_layout_it_takes_and_memory_bounds_the_shapes(roomy, mon
     monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
     with pytest.raises(NotMeasuredError, match="no bf16 matmul of the list fits"):
         cases_of(CPU, "bf16")
-
-
-def test_the_fastest_matmul_of_this_very_machine(tiny_calibration):
-    setup = setup_of(CPU, screening_s=0.01, confirming_s=0.02)
-    [(ceiling, record)] = peaks.matmul(setup, "fp32")
-    assert (ceiling.quantity, ceiling.name) == ("flops", "fp32")
-    assert ceiling.config in ("matmul 64x64x64", "matmul 128x128x128")
-    n = record.shape["m"]
-    assert (record.op, record.flops, record.bytes_read) == ("calibrate-matmul", 2 * n**3, 2 * 4 * n**2)
-    assert ceiling.value == pytest.approx(2 * n**3 / min(record.samples_s))
-    assert setup.missing == []
 
 
 @pytest.fixture

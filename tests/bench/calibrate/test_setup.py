@@ -2,12 +2,10 @@
 
 import pytest
 
-from bench.harness.calibrate import setup
 from bench.harness.calibrate.setup import QUICK, Candidate, NotMeasuredError, Rate, Setup
 from bench.harness.device.device import MIB, Device
-from bench.harness.device.telemetry import ClockAndPower, Poller
+from bench.harness.device.telemetry import Poller
 from bench.harness.timing.protocol import Samples
-from bench.harness.timing.samplers import GraphSampler
 
 CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
 H100 = Device(
@@ -77,30 +75,6 @@ def test_a_launch_that_would_take_too_long_is_skipped(simulated):
     assert [config for config, _ in simulated] == ["1", "14", "1"]  # of 100 a second, 16 take longer than 0.15 s
 
 
-@pytest.mark.parametrize("idle_s", [0.0, 3.0])
-def test_a_kernel_is_compiled_then_warmed_up_or_idle_then_sampled(monkeypatch, idle_s):
-    happened = []
-
-    class Replays(GraphSampler):
-        launches_per_sample = 1
-
-        def __init__(self):
-            happened.append("made")
-
-        def sample(self):
-            return 1e-3
-
-    sampler = Replays.__new__(Replays)
-    monkeypatch.setattr(setup, "make_sampler", lambda *_, **__: sampler.__init__() or sampler)
-    monkeypatch.setattr(setup, "settle", lambda *_: happened.append("warmed up"))
-    monkeypatch.setattr(setup.time, "sleep", happened.append)
-    launch = Candidate("a way", 8, lambda: lambda: happened.append("called"))
-    rate = setup_of(CPU).timed(launch, 0.01, idle_s)
-    assert happened == ["called", "made", idle_s or "warmed up"]
-    assert len(rate.samples.samples_s) >= 5
-    assert sampler.runs_ahead == bool(idle_s)  # only a long run queues the next replay before it waits
-
-
 def test_a_ceiling_has_its_interval_and_quantiles_low_to_high():
     def ceiling(rate):
         return setup_of(CPU).measured("bandwidth", "copy", rate, "copy", "fp32", {"n": 1}).ceiling
@@ -111,17 +85,6 @@ def test_a_ceiling_has_its_interval_and_quantiles_low_to_high():
     assert ceiling(rate_of("a way", 12, 1.0, 2.0, 4.0, is_gpu=True)).value == 6.0
     launch = ceiling(rate_of("an empty kernel", 0, 1.0, 2.0, 4.0))
     assert (launch.value, launch.ci95, launch.work_per_launch) == (1.0, (1.0, 4.0), None)
-
-
-def test_part_of_a_run_has_the_clock_and_power_of_its_own_samples():
-    whole = rate_of("a way", 12, 1.0, 1.0, 2.0, 2.0, telemetry={"sm_clock_hz": 1e9, "throttle": {}})
-    whole.poller.places = [0, 2]
-    whole.poller.seen = [ClockAndPower(1.98e9, 700.0), ClockAndPower(1.45e9, 690.0)]
-    first, last = whole.part(0, 2), whole.part(2, 4)
-    assert (first.value, last.value) == (12.0, 6.0)
-    assert first.samples.telemetry.items() >= {"sm_clock_hz": 1.98e9, "power_w": 700.0}.items()
-    assert last.samples.telemetry.items() >= {"sm_clock_hz": 1.45e9, "power_w": 690.0}.items()
-    assert last.samples.telemetry["throttle"] == {}
 
 
 def test_a_preempted_measurement_carries_the_flag():

@@ -100,14 +100,6 @@ def test_a_short_window_has_no_energy_and_a_very_short_one_no_shares(machine):
     assert measure(machine, window_s=0.19)["throttle"] == dict.fromkeys(CAUSES)
 
 
-@pytest.mark.parametrize(("launches", "flops"), [(None, 10**12), (0, 10**12), (1000, None), (1000, 0)])
-def test_without_launches_or_flops_the_mean_power_is_still_known(machine, launches, flops):
-    row = measure(machine, launches=launches, flops=flops)
-    assert row["power_w"] == pytest.approx(700)
-    assert row["flops_per_j"] is None
-    assert (row["energy_j"] is None) == (not launches)
-
-
 @pytest.mark.parametrize(
     ("row", "causes"),
     [

@@ -2,14 +2,12 @@
 
 import argparse
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
 from bench import train_step, transfer
 from bench.__main__ import main as bench_main
-from bench.harness.calibrate.calibration import MeasuredCeilings, identity
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device import device, host
@@ -52,16 +50,6 @@ def test_torchs_own_threads_within_what_the_process_may_use(machine, torch_threa
     assert found.slug.endswith(f"-{wanted}t")
 
 
-def test_what_torch_started_with_is_asked_once():
-    before = torch.get_num_threads()
-    first = device.default_threads()
-    try:
-        torch.set_num_threads(before + 1)  # as a command with --threads has done
-        assert device.default_threads() == first
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.mark.exhaustive
 def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
     """In this process, in that of a user's function, and where the ceilings are kept."""
@@ -80,13 +68,6 @@ def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
             assert json.loads(kept.read_text())["identity"]["threads"] == threads
     finally:
         torch.set_num_threads(before)
-
-
-def test_roofs_of_another_number_of_threads_are_measured_anew(runs):
-    one, two = device.cpu_device(1), replace(device.cpu_device(1), threads=2)
-    assert identity(one) != identity(two)
-    paths = {MeasuredCeilings(found, runs, pytest.fail, pytest.fail).path for found in (one, two)}
-    assert len(paths) == 2
 
 
 @pytest.mark.parametrize(
