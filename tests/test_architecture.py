@@ -36,7 +36,7 @@ FOLDERS = {
     "roofline": (
         "work",
         "machine",
-        "ceilings gpu_table",
+        "gpu_table",
         "model",
         "accounting",
         "estimate",

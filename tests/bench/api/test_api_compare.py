@@ -1,7 +1,6 @@
 """`bench.compare`: paired rounds of functions, wrong results left out, and the command's own table and verdicts."""
 
 import re
-import sys
 
 import pytest
 import torch
@@ -52,7 +51,7 @@ def test_what_is_right_gets_a_verdict_and_the_rest_a_reason(found):
 
 
 def test_it_prints_the_table_of_the_command(found):
-    assert repr(found) == as_text(found.compared, "table", "slower", sys.stdout)
+    assert repr(found) == as_text(found.compared, "table", "slower")
     assert found.verdicts["slow"] in repr(found)
     assert "not compared:" in repr(found)
     assert found._repr_html_().startswith("<pre>")
