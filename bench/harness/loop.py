@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.compile import compile_rows
-from bench.harness.measure.flags import judged, not_converged
+from bench.harness.measure.flags import judged, not_converged, reasons_of
 from bench.harness.measure.isolated import launched_fields, load_problem, measure_isolated
 from bench.harness.measure.measure_row import measure_row, release
 from bench.harness.measure.rows import Row, failed, out_of_time
@@ -204,12 +204,12 @@ def with_visit(record: Record | None, visit: Record, limits: Limits) -> Record:
     middle, interval = median(samples_s), median_ci95(samples_s)
     converged = half_width(interval, middle) <= limits.target_half_width
     typical = min((record, visit), key=lambda one: abs((one.median_s or 0.0) - middle))
-    samples = Samples(samples_s, 1, visit.method or "", visit.cache or "", middle, interval, converged)
-    flag = not_converged(samples, limits.target_half_width)
+    target = limits.target_half_width
+    samples = Samples(samples_s, 1, "", "", middle, interval, converged, target_half_width=target)
     reasons = {**record.flag_reasons, **visit.flag_reasons}
     reasons = {name: reason for name, reason in reasons.items() if name != NOT_CONVERGED}
-    if flag:
-        reasons[flag.name] = f"{flag.reason}; {flag.advice}"
+    if not converged:
+        reasons |= reasons_of([not_converged(samples)])
     return replace(
         typical,
         samples_s=samples_s,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, polled_row
-from bench.harness.measure.flags import disturbance, power_limited, reasons_of, sampled
+from bench.harness.measure.flags import disturbance, reasons_of, sampled, slowed
 from bench.harness.measure.measure_row import undisturbed
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples, limits_of, settle
@@ -159,6 +159,7 @@ class Setup:
         """Return the ceiling and the record of a rate; `fields` are further fields of `Record`."""
         config, samples, telemetry = rate.candidate.name, rate.samples, rate.samples.telemetry
         now, disturbed = datetime.now(UTC), disturbance(telemetry, rate.is_gpu)
+        is_limited = any(flag.name == "power-limited" for flag in slowed(telemetry, rate.is_gpu))
         is_converged = half_width(samples.ci95_s, samples.median_s) <= limits_of(self.device).target_half_width
         ceiling = Ceiling(
             quantity,
@@ -171,7 +172,7 @@ class Setup:
             config=config,
             work_per_launch=rate.candidate.work or None,
             **{key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz", "power_w")},
-            at_power_limit=power_limited(telemetry) is not None if quantity == "sustained" else None,
+            at_power_limit=is_limited if quantity == "sustained" else None,
             measured_at=now.isoformat(timespec="seconds"),
             disturbed=disturbed.reason if disturbed else None,
         )

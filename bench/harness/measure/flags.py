@@ -1,12 +1,8 @@
-"""Data-quality flags of a measurement, each with its reason: from samples and ceilings to a record.
-
-Nothing here measures and nothing is dropped: every function takes numbers and says what they mean. `recorded` calls all
-of them for one row, `judged` those that depend on the ceilings.
-"""
+"""Data-quality flags of a measurement, each with its reason: from samples and ceilings to a record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,9 +72,7 @@ class Flag:
     name: str
     """The word in the record and in tables, for example `l2-suspect`."""
     reason: str
-    """What was seen, in a sentence, with the numbers."""
     advice: str
-    """What to do about it."""
 
 
 def reasons_of(flags: Iterable[Flag | None], has_advice: bool = True) -> dict[str, Any]:
@@ -108,103 +102,70 @@ def recorded(
         also: flags of what happened beside the measurement.
         has_advice: whether the reason of a flag ends in its advice, which is about the options of the commands.
     """
-    telemetry, is_gpu = samples.telemetry, device.is_gpu
     flags = (
-        not_cold(samples.cache, asked_cache or samples.cache),
-        tick_limited(samples),
-        throttled(telemetry, is_gpu),
-        power_limited(telemetry) if is_gpu else preempted(telemetry),
-        bimodal(samples),
-        not_captured(samples) if is_gpu else None,
-        drifting(samples),
-        not_converged(samples, samples.target_half_width),
-        launch_limited(samples) if is_gpu else None,
-        near_floor(samples, ceilings) if is_gpu and ceilings else None,
+        not_cold(samples.cache) if asked_cache == "cold" != samples.cache else None,
+        *slowed(samples.telemetry, device.is_gpu),
+        *of_samples(samples),
+        *(of_launches(samples, ceilings) if device.is_gpu else ()),
         *also,
     )
     record = replace(sampled(blank, samples), flag_reasons=reasons_of(flags, has_advice))
     return judged(record, device, ceilings, has_advice)
 
 
+SAMPLED = (
+    *("samples_s", "launches_per_sample", "method", "cache", "median_s", "ci95_s", "converged", "settled"),
+    *("warm_median_s", "host_latency_s"),
+)
+"""What a record has in common with its samples."""
+
+
 def sampled(blank: Record, samples: Samples) -> Record:
     """Return the record of what was measured, without flags."""
-    return replace(
-        blank,
-        status="ok",
-        reason=None,
-        samples_s=samples.samples_s,
-        launches_per_sample=samples.launches_per_sample,
-        method=samples.method,
-        cache=samples.cache,
-        median_s=samples.median_s,
-        ci95_s=samples.ci95_s,
-        converged=samples.converged,
-        warm_median_s=samples.warm_median_s,
-        outliers=outlier_count(samples.samples_s),
-        settled=samples.settled,
-        host_latency_s=samples.host_latency_s,
-        telemetry=dict(samples.telemetry),
-    )
+    values = {name: getattr(samples, name) for name in SAMPLED}
+    outliers, telemetry = outlier_count(samples.samples_s), dict(samples.telemetry)
+    return replace(blank, status="ok", reason=None, outliers=outliers, telemetry=telemetry, **values)
+
+
+# ---- by the ceilings ----------------------------------------------------------------------------------------------
 
 
 def judged(record: Record, device: Device, ceilings: Machine | None, has_advice: bool = True) -> Record:
     """Return a measured record with the flags that these ceilings give it, in place of those of other ceilings."""
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
-    roofs = Roofs.of(record, device, ceilings)
-    impossible, suspect = physics_gate(record, roofs), l2_suspect(record, roofs)
-    above = None if impossible else above_roof(record, roofs, suspect is not None)
-    reasons = reasons_of((impossible, above, suspect, doubtful_roof(roofs)), has_advice)
+    known = ceilings or Machine()
+    impossible, suspect = physics_gate(record, device, known), l2_suspect(record, device, known)
+    above = None if impossible else above_roof(record, known, suspect is not None)
+    reasons = reasons_of((impossible, above, suspect, doubtful_roof(record, known)), has_advice)
     reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
     if impossible:
         record = replace(record, status="invalid", reason=impossible.reason)
     return replace(record, flags=tuple(reasons), flag_reasons=reasons)
 
 
-@dataclass(frozen=True)
-class Roofs:
-    """The ceilings of one row, by which the model judges its record, and the counts of a launch; None if unknown."""
+def roofs(record: Record, ceilings: Machine, memory_of: Device | None = None) -> list[tuple[int, Ceiling]]:
+    """Return the FLOPs and the compulsory bytes of a record, each with the ceiling that judges it, if both are known.
 
-    flops: int | None
-    bytes_moved: int | None
-    """Compulsory bytes."""
-    exceeds_cache: bool
-    """Whether these bytes are more than the last-level cache holds."""
-    peak: Ceiling | None
-    """Maximum FLOP/s of the row's dtype, as MFU is taken over."""
-    highest_peak: Ceiling | None
-    """Maximum FLOP/s at the highest clock of the device; `peak` if that is not known."""
-    measured_peak: Ceiling | None
-    """The fastest matmul measured of the row's dtype, also if `peak` is a published one."""
-    memory: Ceiling | None
-    """The bandwidth with any mix of reads and writes: published, or of the fastest mix measured."""
-    bandwidth: Ceiling | None
-    """The bandwidth that judges the row: published, or measured with the mix nearest to its own."""
-    mix: Ceiling | None
-    """The bandwidth measured with the mix nearest to the row's own, also if `bandwidth` is a published one."""
+    With a device, the bytes only if they must come from its memory: of a cold row that exceeds the cache.
+    """
+    read, written = record.bytes_read or 0, record.bytes_written or 0
+    pairs = [(record.flops, ceilings.peak(record.dtype))]
+    if memory_of is None or (record.cache == "cold" and read + written > memory_of.cache_bytes):
+        pairs.append((read + written, ceilings.bandwidth_for(read, written)))
+    return [(count, ceiling) for count, ceiling in pairs if count and ceiling]
 
-    @classmethod
-    def of(cls, record: Record, device: Device, ceilings: Machine | None) -> Roofs:
-        known, read, written = ceilings or Machine("", ""), record.bytes_read or 0, record.bytes_written or 0
-        peak = known.peak(record.dtype)
-        return cls(
-            flops=record.flops or None,
-            bytes_moved=read + written or None,
-            exceeds_cache=read + written > device.cache_bytes,
-            peak=peak,
-            highest_peak=(highest_peak(known, record.dtype) if device.is_gpu else None) or peak,
-            measured_peak=known.peak(record.dtype, ["measured"]),
-            memory=known.bandwidth(),
-            bandwidth=known.bandwidth_for(read, written),
-            mix=known.mix(read, written),
-        )
+
+def too_low(record: Record, device: Device, ceilings: Machine) -> list[Ceiling]:
+    """Return the measured ceilings that a record is above."""
+    if record.status != "ok" or not record.samples_s or not record.median_s:
+        return []
+    limits = [(count / record.median_s, ceiling) for count, ceiling in roofs(record, ceilings, device)]
+    return [ceiling for rate, ceiling in limits if ceiling.kind == "measured" and rate > ABOVE_ROOF * ceiling.value]
 
 
 def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
-    """Return the peak at the highest clock that the driver allows.
-
-    None for a device that is not in the table, and for a function of which no dtype was told.
-    """
+    """Return the peak at the highest clock that the driver allows; None if the table does not have it."""
     gpu = load_gpus().get(ceilings.slug)
     value = clock_limited_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
     if gpu is None or value is None:
@@ -216,69 +177,47 @@ def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
     return Ceiling("flops", dtype, value, "clock-limited", source, sm_clock_hz=gpu.max_clock_hz)
 
 
-# ---- faster than possible -----------------------------------------------------------------------------------------
-
-
-def physics_gate(record: Record, roofs: Roofs) -> Flag | None:
-    """Flag a row that is faster than its machine can be; such a row is `invalid`.
-
-    The memory counts only where the data must come from it: in a cold row whose bytes exceed the cache.
-    """
+def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | None:
+    """Flag a row that is faster than its machine can be; such a row is `invalid`."""
     assert record.median_s is not None
-    limits = [("FLOPs", roofs.flops, roofs.highest_peak)]
-    if record.cache == "cold" and roofs.exceeds_cache:
-        limits.append(("bytes", roofs.bytes_moved, roofs.bandwidth))
-    least_s, counted, name = 0.0, "", ""
-    for what, count, ceiling in limits:
-        if count and ceiling and ceiling.kind != "measured":
-            margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
-            floor_s = count / (margin * ceiling.value)
-            if floor_s > least_s:
-                least_s, counted, name = floor_s, what, f"{ceiling.kind} {ceiling.quantity}"
-    if record.median_s >= least_s:
+    limits = roofs(record, ceilings, device)
+    if device.is_gpu and record.flops and (highest := highest_peak(ceilings, record.dtype)):
+        limits = [(record.flops, highest), *(pair for pair in limits if pair[1].quantity != "flops")]
+    least_s, binding = 0.0, None
+    for count, ceiling in limits:
+        margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
+        floor_s = count / (margin * ceiling.value)
+        if ceiling.kind != "measured" and floor_s > least_s:
+            least_s, binding = floor_s, ceiling
+    if binding is None or record.median_s >= least_s:
         return None
     if least_s >= CACHED_RESULT * record.median_s:
         cause = "the result of an earlier launch is returned, or the work runs where the clock does not see it"
-    elif counted == "bytes":
+    elif binding.quantity == "bandwidth":
         cause = "the data came from the cache, or not all of it is touched"
     else:
         cause = "part of the work is left out, or the FLOPs or the peak are those of another dtype"
     return Flag(
         "faster-than-physics",
-        f"faster than physics: {record.median_s:.3g} s, but its {counted} take {least_s:.3g} s or more by the "
-        f"{name} ceiling; likely {cause}",
+        f"faster than physics: {record.median_s:.3g} s, but its {'FLOPs' if binding.quantity == 'flops' else 'bytes'} "
+        f"take {least_s:.3g} s or more by the {binding.kind} {binding.quantity} ceiling; likely {cause}",
         "check what the provider really does, and the work that the op counts",
     )
 
 
-def too_low(record: Record, device: Device, ceilings: Machine) -> list[Ceiling]:
-    """Return the measured ceilings that a record is above; data that may come from a cache tells nothing of the
-    memory.
-    """
-    if record.status != "ok" or not record.samples_s or not record.median_s:
-        return []
-    roofs = Roofs.of(record, device, ceilings)
-    limits = [(roofs.flops, roofs.peak)]
-    if record.cache == "cold" and roofs.exceeds_cache:
-        limits.append((roofs.bytes_moved, roofs.bandwidth))
-    return [
-        ceiling
-        for count, ceiling in limits
-        if count and ceiling and ceiling.kind == "measured" and count / record.median_s > ABOVE_ROOF * ceiling.value
-    ]
+def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag | None:
+    """Flag a rate above a ceiling that is possible: the ceiling may be wrong.
 
-
-def above_roof(record: Record, roofs: Roofs, is_from_cache: bool) -> Flag | None:
-    """Flag more than a ceiling that the row is judged by, where it is not impossible.
-
-    The memory's ceiling counts unless the data came from the cache, which `l2_suspect` says: that exceeds it too.
+    Data from the cache, as `l2_suspect` finds it, is above the memory's ceiling too, and no finding about that.
     """
     assert record.median_s is not None
-    limits = [(roofs.flops, roofs.peak), (roofs.flops, roofs.measured_peak)]
-    if not is_from_cache:
-        limits += [(roofs.bytes_moved, roofs.bandwidth), (roofs.bytes_moved, roofs.mix)]
-    for count, ceiling in limits:
-        if count and ceiling and (reached := count / record.median_s / ceiling.value) > ABOVE_ROOF:
+    read, written = record.bytes_read or 0, record.bytes_written or 0
+    moved, peak = read + written, ceilings.peak(record.dtype, ["measured"])
+    measured = (record.flops, peak), (moved, ceilings.mix(read, written))
+    for count, ceiling in (*roofs(record, ceilings), *measured):
+        if not (count and ceiling) or (is_from_cache and ceiling.quantity == "bandwidth"):
+            continue
+        if (reached := count / record.median_s / ceiling.value) > ABOVE_ROOF:
             return _above(reached, ceiling, record.cache or "")
     return None
 
@@ -299,10 +238,9 @@ def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
     return Flag("above-roof", reason, advice)
 
 
-def doubtful_roof(roofs: Roofs) -> Flag | None:
+def doubtful_roof(record: Record, ceilings: Machine) -> Flag | None:
     """Flag a row that is judged by a ceiling that was measured while something else held the device back."""
-    limits = ((roofs.flops, roofs.peak), (roofs.bytes_moved, roofs.bandwidth))
-    doubtful = [ceiling for count, ceiling in limits if count and ceiling and ceiling.disturbed]
+    doubtful = [ceiling for _, ceiling in roofs(record, ceilings) if ceiling.disturbed]
     if not doubtful:
         return None
     names = " and ".join(f"the {ceiling.title}" for ceiling in doubtful)
@@ -310,38 +248,34 @@ def doubtful_roof(roofs: Roofs) -> Flag | None:
     return Flag("doubtful-roof", reason, "`python -m bench calibrate` when nothing else runs")
 
 
-# ---- was it cold --------------------------------------------------------------------------------------------------
-
-
-def l2_suspect(record: Record, roofs: Roofs) -> Flag | None:
+def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None:
     """Flag a cold time that may have found its data in the cache.
 
     Either it moves bytes faster than the memory does, or its data fits in the cache and being cold made no
     difference, although the bytes take a good part of the time. Where no ceiling is known, every row is suspect.
     """
     assert record.median_s is not None
-    bytes_moved, ceiling = roofs.bytes_moved, roofs.memory.value if roofs.memory else None
-    if record.cache != "cold" or not bytes_moved:
+    moved, memory = (record.bytes_read or 0) + (record.bytes_written or 0), ceilings.bandwidth()
+    if record.cache != "cold" or not moved:
         return None
-    rate = bytes_moved / record.median_s
+    rate, ceiling = moved / record.median_s, memory.value if memory else 0.0
     if ceiling and rate > ROOF_MARGIN * ceiling:
         of_memory = f"{100 * rate / ceiling:.0f} % of what the memory does ({ceiling / 1e9:.4g} GB/s)"
         reason = f"{rate / 1e9:.4g} GB/s cold, {of_memory}"
-    else:
-        is_by_memory = ceiling is None or rate >= MEMORY_SHARE * ceiling
-        if record.warm_median_s is None or roofs.exceeds_cache or not is_by_memory:
-            return None
-        ratio = record.median_s / record.warm_median_s
-        if ratio >= COLD_RATIO:
-            return None
+    elif record.warm_median_s is None or moved > device.cache_bytes or rate < MEMORY_SHARE * ceiling:
+        return None
+    elif (ratio := record.median_s / record.warm_median_s) < COLD_RATIO:
         reason = f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been there"
+    else:
+        return None
     advice = "more or larger copies; a kernel that keeps its data, or hides its tensors from the rotation, stays warm"
     return Flag("l2-suspect", reason, advice)
 
 
-def not_cold(cache: str, asked_cache: str) -> Flag | None:
-    if asked_cache != "cold" or cache == "cold":
-        return None
+# ---- by the samples -----------------------------------------------------------------------------------------------
+
+
+def not_cold(cache: str) -> Flag:
     if cache == "warm":
         reason, advice = "every launch uses the same inputs again", "free memory for a second copy of the inputs"
     else:
@@ -350,32 +284,47 @@ def not_cold(cache: str, asked_cache: str) -> Flag | None:
     return Flag("not-cold", reason, advice)
 
 
-# ---- the clock ----------------------------------------------------------------------------------------------------
+def of_samples(samples: Samples) -> Iterator[Flag]:
+    """Yield the flags that the samples themselves show."""
+    launches, tick_s = samples.launches_per_sample, samples.tick_s or 0.0
+    if (sample_s := samples.median_s * launches) < LEAST_TICKS * tick_s:
+        ticks = sample_s / tick_s
+        reason = f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it"
+        yield Flag("tick-limited", reason, "more launches a sample")
+    if modes := two_modes(samples.samples_s, tick_s / launches):
+        gap = _percent(modes.high_s / modes.low_s - 1)
+        reason = f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower than the others"
+        advice = "the median is that of the larger cluster; look for a clock that jumps, or for copies that differ"
+        yield Flag("bimodal", reason, advice)
+    if (change := drift(samples.samples_s)) is not None:
+        word = "slower" if change > 0 else "faster"
+        reason = f"the last third of the samples is {100 * abs(change):.2g} % {word} than the first"
+        yield Flag("drifting", reason, "a longer warm-up; compare only with what was measured interleaved")
+    if not samples.converged:
+        yield not_converged(samples)
 
 
-def tick_limited(samples: Samples) -> Flag | None:
-    sample_s, tick_s = samples.median_s * samples.launches_per_sample, samples.tick_s
-    if not tick_s or sample_s >= LEAST_TICKS * tick_s:
-        return None
-    ticks = sample_s / tick_s
-    reason = f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it"
-    return Flag("tick-limited", reason, "more launches a sample")
+def not_converged(samples: Samples) -> Flag:
+    """Return the flag of an interval that stayed wider than asked for, or that too few samples tell."""
+    reached_share, target = half_width(samples.ci95_s, samples.median_s), samples.target_half_width
+    reached = f"±{_percent(reached_share)} % after {len(samples.samples_s)} samples"
+    if target is not None and reached_share <= target:
+        return Flag("not-converged", f"{reached}: too few to believe it", "a larger --budget")
+    asked = "" if target is None else f", ±{100 * target:g} % was asked for"
+    return Flag("not-converged", reached + asked, "a larger --budget, or a quieter machine")
 
 
-def near_floor(samples: Samples, ceilings: Machine) -> Flag | None:
-    time_s, floor = samples.median_s, ceilings.launch_floor()
-    if floor is None or time_s >= FLOORS * floor.value:
-        return None
-    left_s = max(0.0, time_s - floor.value)
-    reason = f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which leaves {left_s:.3g} s"
-    return Flag("near-floor", reason, "a larger case, or several launches in one kernel")
-
-
-def not_captured(samples: Samples) -> Flag | None:
-    if samples.why_no_graph is None:
-        return None
-    reason = f"timed by queued events, not by replaying a graph: {samples.why_no_graph}"
-    return Flag("not-captured", reason, "work on torch's current stream, with no wait for the host, can be captured")
+def of_launches(samples: Samples, ceilings: Machine | None) -> Iterator[Flag | None]:
+    """Yield the flags of launches on a GPU."""
+    if samples.why_no_graph is not None:
+        reason = f"timed by queued events, not by replaying a graph: {samples.why_no_graph}"
+        yield Flag("not-captured", reason, "work on torch's current stream, with no wait for the host, can be captured")
+    yield launch_limited(samples)
+    time_s, floor = samples.median_s, ceilings.launch_floor() if ceilings else None
+    if floor is not None and time_s < FLOORS * floor.value:
+        left_s = max(0.0, time_s - floor.value)
+        reason = f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which leaves {left_s:.3g} s"
+        yield Flag("near-floor", reason, "a larger case, or several launches in one kernel")
 
 
 def launch_limited(samples: Samples) -> Flag | None:
@@ -397,39 +346,36 @@ def launch_limited(samples: Samples) -> Flag | None:
     return Flag("launch-limited", reason, advice)
 
 
-# ---- what slowed it down ------------------------------------------------------------------------------------------
+def _percent(share: float) -> str:
+    """Return a share in percent with two digits that count, never as a power of ten."""
+    return f"{float(f'{100 * share:.2g}'):,g}"
 
 
-def throttled(telemetry: Mapping[str, Any], is_gpu: bool) -> Flag | None:
-    """Flag time lost to heat, the power supply or a CPU quota; a GPU at its power limit is `power_limited`."""
-    causes = [cause for cause in slowdowns(telemetry) if cause not in ("sw_power_cap", "steal")]
-    if not causes:
-        return None
-    advice = "better cooling, or a pause first" if is_gpu else "fewer threads than the quota allows, or a larger quota"
-    return Flag("throttled", f"time lost: {_shares(telemetry, causes)}", advice)
+# ---- by the telemetry ---------------------------------------------------------------------------------------------
 
 
-def power_limited(telemetry: Mapping[str, Any]) -> Flag | None:
-    """Flag a GPU that ran at its power limit: normal for a large matmul, and why its clock was lower."""
-    if "sw_power_cap" not in slowdowns(telemetry):
-        return None
-    reason = f"the clock was held down at the power limit: {_shares(telemetry, ['sw_power_cap'])}"
-    return Flag("power-limited", reason, "nothing is wrong; judge it at the measured clock")
+def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
+    """Yield what slowed the device down: heat, the power supply or a quota; other processes and guests on a CPU.
 
-
-def preempted(telemetry: Mapping[str, Any]) -> Flag | None:
-    """Flag a CPU measurement whose cores other processes or other guests of the host used meanwhile."""
-    switches_per_s = telemetry.get("thread_switches_per_s") or 0.0
-    switches = switches_per_s * (telemetry.get("window_s") or 1.0)
-    seen = []
-    if switches_per_s > PREEMPTIONS_PER_S and switches >= LEAST_PREEMPTIONS:
+    A GPU at its power limit is `power-limited`: normal for a large matmul, and why its clock was lower.
+    """
+    causes = slowdowns(telemetry)
+    if lost := [cause for cause in causes if cause not in ("sw_power_cap", "steal")]:
+        cooling, quota = "better cooling, or a pause first", "fewer threads than the quota allows, or a larger quota"
+        yield Flag("throttled", f"time lost: {_shares(telemetry, lost)}", cooling if is_gpu else quota)
+    if is_gpu:
+        if "sw_power_cap" in causes:
+            reason = f"the clock was held down at the power limit: {_shares(telemetry, ['sw_power_cap'])}"
+            yield Flag("power-limited", reason, "nothing is wrong; judge it at the measured clock")
+        return
+    seen, switches_per_s = [], telemetry.get("thread_switches_per_s") or 0.0
+    if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * (telemetry.get("window_s") or 1.0) >= LEAST_PREEMPTIONS:
         seen.append(f"{switches_per_s:.0f} times a second a thread lost its core")
-    if "steal" in slowdowns(telemetry):
+    if "steal" in causes:
         seen.append(f"the hypervisor gave time away: {_shares(telemetry, ['steal'])}")
-    if not seen:
-        return None
-    advice = "run it again when nothing else runs; what took the cores is part of this time"
-    return Flag("preempted", " and ".join(seen), advice)
+    if seen:
+        advice = "run it again when nothing else runs; what took the cores is part of this time"
+        yield Flag("preempted", " and ".join(seen), advice)
 
 
 def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
@@ -442,44 +388,5 @@ def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
 
 
 def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> Flag | None:
-    """Flag what took time from a measurement that was not the code's: heat, a quota, other processes."""
-    return throttled(telemetry, is_gpu) or (None if is_gpu else preempted(telemetry))
-
-
-# ---- the samples themselves ---------------------------------------------------------------------------------------
-
-
-def bimodal(samples: Samples) -> Flag | None:
-    modes = two_modes(samples.samples_s, (samples.tick_s or 0.0) / samples.launches_per_sample)
-    if modes is None:
-        return None
-    gap = _percent(modes.high_s / modes.low_s - 1)
-    reason = f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower than the others"
-    advice = "the median is that of the larger cluster; look for a clock that jumps, or for copies that differ"
-    return Flag("bimodal", reason, advice)
-
-
-def drifting(samples: Samples) -> Flag | None:
-    change = drift(samples.samples_s)
-    if change is None:
-        return None
-    word = "slower" if change > 0 else "faster"
-    reason = f"the last third of the samples is {100 * abs(change):.2g} % {word} than the first"
-    return Flag("drifting", reason, "a longer warm-up; compare only with what was measured interleaved")
-
-
-def not_converged(samples: Samples, target_half_width: float | None) -> Flag | None:
-    """Flag an interval that stayed wider than asked for, or that too few samples tell."""
-    if samples.converged:
-        return None
-    reached_share = half_width(samples.ci95_s, samples.median_s)
-    reached = f"±{_percent(reached_share)} % after {len(samples.samples_s)} samples"
-    if target_half_width is not None and reached_share <= target_half_width:
-        return Flag("not-converged", f"{reached}: too few to believe it", "a larger --budget")
-    asked = "" if target_half_width is None else f", ±{100 * target_half_width:g} % was asked for"
-    return Flag("not-converged", reached + asked, "a larger --budget, or a quieter machine")
-
-
-def _percent(share: float) -> str:
-    """Return a share in percent with two digits that count, never as a power of ten."""
-    return f"{float(f'{100 * share:.2g}'):,g}"
+    """Return what took time from a measurement that was not the code's: heat, a quota, other processes."""
+    return next((flag for flag in slowed(telemetry, is_gpu) if flag.name != "power-limited"), None)
