@@ -30,12 +30,10 @@ from bench.harness.cli.arguments import (
     OUTPUT,
     UsageError,
     add,
-    add_list,
     chosen,
     command_parser,
     number,
     path,
-    words,
 )
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.model.layers import load_model, unsupported
@@ -96,16 +94,16 @@ def build_parser() -> Parser:
     group = parser.add_argument_group("what to measure")
     count = number(1, MAX_LAYERS, f"a whole number from 1 to {MAX_LAYERS}", int)
     defaults = ",".join(DEFAULT_MODELS)
-    add_list(group, "--model", f"presets, those of `python -m roofline estimate params --help` (default: {defaults})")
+    add(group, "--model", help=f"presets, those of `python -m roofline estimate params --help` (default: {defaults})")
     group.add_argument("--config", metavar="PATH", type=path, help="a config.json instead of a preset")
     group.add_argument("--layers", type=count, help="number of layers instead of the model's own")
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
     add(group, "--shape", help=f"sequences of a step x tokens of a sequence, BxS (default: {shapes})")
-    add_list(group, "--recipe", f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
-    add_list(group, "--checkpoint", "recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
+    add(group, "--recipe", help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
+    add(group, "--checkpoint", help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
     text = "parts that a step's sequences are computed in (default: 1)"
-    add_list(group, "--micro-batches", text, type=lambda text: [count(word) for word in words(text)])
-    add_list(group, "--optimizer", f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
+    add(group, "--micro-batches", help=text, const=count)
+    add(group, "--optimizer", help=f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
     add(group, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
     add(parser.add_argument_group("how to measure"), *MACHINE)
     add(parser.add_argument_group("what to do with it"), *OUTPUT)
@@ -121,7 +119,7 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     plans_of(args, "cpu")  # a bad value is found before torch is loaded
     check_places(args)
     device = device_of(args)
-    from bench.harness.cli.once import measure_once
+    from bench.harness.loop import measure_once
     from bench.harness.model.step import measure_step
 
     plans = plans_of(args, device.type)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, add_list, chosen, command_parser, number, path
+from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, chosen, command_parser, number, path
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
 from results.record import Environment, Record
@@ -81,10 +81,10 @@ def build_parser() -> Parser:
     group = parser.add_argument_group("what to measure")
     add(group, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
     add(group, "--size", help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
-    add_list(group, "--memory", f"of the host's side: {', '.join(MEMORY)} (default: both, on a CPU pageable)")
-    add_list(group, "--transfer", f"{', '.join(TRANSFER)} (default: both, on a CPU blocking)")
+    add(group, "--memory", help=f"of the host's side: {', '.join(MEMORY)} (default: both, on a CPU pageable)")
+    add(group, "--transfer", help=f"{', '.join(TRANSFER)} (default: both, on a CPU blocking)")
     add(group, "--shape", help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
-    add_list(group, "--prefetch", "batches made ahead by a thread: 0, 1 (default: both)")
+    add(group, "--prefetch", help="batches made ahead by a thread: 0, 1 (default: both)")
     group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")
     group.add_argument("--token-dtype", choices=tuple(TOKEN_BYTES), default="uint16", help="of an id in the file")
     whole = number(2, 2**32, "a whole number from 2 to 2^32", int)
@@ -103,7 +103,7 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     tokens = open_tokens(args) if "load" in (args.op or KINDS) else None
     check_places(args)
     device = device_of(args)
-    from bench.harness.cli.once import measure_once
+    from bench.harness.loop import measure_once
     from bench.harness.transfer import Matmuls, measure_copy, measure_load
 
     # All rows do the same work, so their times can be compared.

@@ -1,33 +1,35 @@
-"""The one loop over the rows of a run: three visits of each, within the budget; users' functions in workers.
+"""The loops over the rows of a run, within the budget; users' functions are measured in workers.
 
-A row is visited several times, among the other rows, and its record holds the samples of all visits. Slow changes of
-the machine are then inside the samples, and the visits show how much they differ.
+A row of an op is visited three times, among the other rows, and its record holds the samples of all visits. Slow
+changes of the machine are then inside the samples, and the visits show how much they differ. A row of a scenario, such
+as a training step or a copy, is measured once.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import UsageError
+from bench.harness.cli.main import refuse_all
+from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.compile import compile_rows
 from bench.harness.measure.flags import judged, not_converged, reasons_of
 from bench.harness.measure.isolated import launched_fields, load_problem, measure_isolated
 from bench.harness.measure.measure_row import measure_row, release
-from bench.harness.measure.rows import Row, failed, out_of_time
-from bench.harness.providers.user_kernel import is_user_kernel
+from bench.harness.measure.rows import DEVICE_LOST, Row, Settings, failed, is_out_of_memory, one_line, out_of_time
+from bench.harness.op_file import modules_sha256
+from bench.harness.providers.registry import is_user_kernel
+from bench.harness.run import Run
 from bench.harness.timing.protocol import Limits, Samples, limits_of
 from results.record import Record
 from results.show.table import describe, name_of
 from results.stats.samples import half_width, median, median_ci95, outlier_count
-
-if TYPE_CHECKING:
-    from bench.harness.run import Run
 
 VISITS = 3
 """Two visits cannot show which of them is unusual; more would cost more preparation than they add."""
@@ -49,7 +51,8 @@ def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> Non
     """
     dtypes = tuple(dict.fromkeys(row.case.dtype for row in rows if not row.refused))
     with run:
-        rows = check_user_kernels(rows, run)
+        if any(is_user_kernel(row.provider) for row in rows):
+            rows = check_user_kernels(rows, run)
         run.start(dtypes)
         measure_rows(run, rows, may_reorder)
         run.note_time()
@@ -66,24 +69,19 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
     checked = []
     for row in rows:
         key = row.family, row.op.name, row.provider
-        if is_user_kernel(row.provider) and row.refused is None and key not in problems:
-            run.progress.say(f"importing {row.provider}")
-            problems[key] = load_problem(row, run.device, run.args.timeout)
-        problem = problems.get(key)
-        checked.append(row if problem is None else _unusable(row, problem))
-    reasons = list(dict.fromkeys(problem for problem in problems.values() if problem is not None))
+        if is_user_kernel(row.provider) and row.refused is None:
+            if key not in problems:
+                run.progress.say(f"importing {row.provider}")
+                problems[key] = load_problem(row, run.device, run.args.timeout)
+            if problem := problems[key]:
+                row = replace(row, refused=replace(row.blank(), status="failed", reason=problem))
+        checked.append(row)
+    reasons = [f"provider '{key[-1]}': {problem}" for key, problem in problems.items() if problem]
     if reasons and all(row.refused for row in checked):
         raise UsageError(reasons[0])
-    for reason in reasons:
+    for reason in dict.fromkeys(reasons):
         run.progress.note(f"{reason}; it fails, the others are measured")
     return checked
-
-
-def _unusable(row: Row, problem: str) -> Row:
-    if row.refused is not None:
-        return row
-    reason = problem.removeprefix(f"provider '{row.provider}': ")
-    return replace(row, refused=replace(row.blank(), status="failed", reason=reason))
 
 
 def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
@@ -112,8 +110,7 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
 
 def first_visits(run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool) -> list[tuple[Row, Record]]:
     """Visit each row for which there is time once; return those rows with their records."""
-    waiting, whole = deque(rows), limits_of(run.device)
-    measured: list[tuple[Row, Record]] = []
+    waiting, measured = deque(rows), list[tuple[Row, Record]]()
     while waiting:
         row = waiting.popleft()
         may_not_fit = run.deadline is not None and not row.refused and budget.has_time() and release(run.device)
@@ -124,12 +121,14 @@ def first_visits(run: Run, rows: Sequence[Row], budget: Budget, may_reorder: boo
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
         began, share = time.perf_counter(), budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
-        record = with_visit(None, visit(run, row, budget, share), whole)
-        budget.took(record, began, expected_s)
+        record = visit(run, row, budget, share)
+        budget.took(record, began, expected_s, row)
+        if record.status == "ok":
+            record = replace(record, visits=(len(record.samples_s),))
         measured.append((row, run.keep(record)))
         run.progress.advance()
-        for line in passed_over(record):
-            run.progress.note(line)
+        for provider, reason in record.passed_over.items():
+            run.progress.note(f"{name_of(record)}: {provider} was passed over: {reason}")
     return measured
 
 
@@ -156,7 +155,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
     run.progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
     if row.refused:
         return row.refused
-    limits, has_device = limits_of_visit(limits_of(run.device)), release(run.device)
+    has_device = release(run.device)
     if has_device:
         try:
             reason = budget.refusal(row)
@@ -164,42 +163,34 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
             return failed(row, error)
         if reason:
             return replace(row.blank(), reason=reason)
+    whole = limits_of(run.device)
+    limits = replace(  # all visits together reach those of the whole row
+        whole,
+        min_samples=math.ceil(whole.min_samples / VISITS),
+        fewest_samples=math.ceil(whole.fewest_samples / VISITS),
+        target_half_width=whole.target_half_width * math.sqrt(VISITS),
+        min_time_s=whole.min_time_s / VISITS,
+        cap_s=whole.cap_s / VISITS,
+        visits=VISITS,
+    )
     how = run.device, run.ceilings, limits, run.deadline, share
     if is_user_kernel(row.provider) or not has_device:
         return measure_isolated(row, *how, timeout_s=run.args.timeout)
-    record = measure_row(row, *how)
-    if row.provider == "torch" and record.status == "ok" and record.median_s:
-        budget.learn(row, record.median_s)
-    return record
+    return measure_row(row, *how)
 
 
-def limits_of_visit(limits: Limits, visits: int = VISITS) -> Limits:
-    """Return when to stop one visit, so that all of them together reach `limits`."""
-    return replace(
-        limits,
-        min_samples=math.ceil(limits.min_samples / visits),
-        fewest_samples=math.ceil(limits.fewest_samples / visits),
-        target_half_width=limits.target_half_width * math.sqrt(visits),
-        min_time_s=limits.min_time_s / visits,
-        cap_s=limits.cap_s / visits,
-        visits=visits,
-    )
-
-
-def with_visit(record: Record | None, visit: Record, limits: Limits) -> Record:
+def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
     """Return a record with the samples of one more visit; a wrong or failed visit replaces it.
 
     Times that are not samples (host latency, warm time) and telemetry are those of the visit with the middle median.
 
     Args:
-        record: of the visits so far; None before the first.
+        record: of the visits so far.
         visit: the record of the visit alone.
         limits: of the whole row.
     """
-    if record is not None and visit.status == "skipped":  # no time was left for it
-        return record
-    if record is None or visit.status != "ok":
-        return replace(visit, visits=(len(visit.samples_s),)) if visit.status == "ok" else visit
+    if visit.status != "ok":  # skipped: no time was left for it
+        return record if visit.status == "skipped" else visit
     samples_s = (*record.samples_s, *visit.samples_s)
     middle, interval = median(samples_s), median_ci95(samples_s)
     converged = half_width(interval, middle) <= limits.target_half_width
@@ -225,11 +216,6 @@ def with_visit(record: Record | None, visit: Record, limits: Limits) -> Record:
     )
 
 
-def passed_over(record: Record) -> list[str]:
-    name = name_of(record)
-    return [f"{name}: {provider} was passed over: {reason}" for provider, reason in record.passed_over.items()]
-
-
 def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s: float) -> bool:
     """Put a row that would take far more than its share of the time behind a smaller case of its op; return whether.
 
@@ -242,11 +228,11 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
         done: how many rows have been measured.
         expected_s: what the row is expected to take beside its samples.
     """
-    same, size = (row.op.name, row.case.dtype, row.provider), total(row.op.work(row.case))
+    same, size = (row.op.name, row.case.dtype, row.provider), total(row.op, row.case)
     others = (
         place
         for place, other in enumerate(waiting)
-        if (other.op.name, other.case.dtype, other.provider) == same and total(other.op.work(other.case)) < size
+        if (other.op.name, other.case.dtype, other.provider) == same and total(other.op, other.case) < size
     )
     smaller = next(others, None)
     if row.refused or smaller is None or not budget.has_time() or not budget.is_too_long(expected_s, done):
@@ -254,3 +240,78 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
     waiting[smaller], taken = row, waiting[smaller]
     waiting.appendleft(taken)
     return True
+
+
+# ---- rows of scenarios ---------------------------------------------------------------------------------------------
+
+Measure = Callable[[Record, Run, int], Record]
+"""Returns the finished record of a row: `measure(blank, run, rows)`, with the rows that share the time left.
+
+What it raises makes the row `failed`, or `skipped` if memory ran out.
+"""
+
+
+def measure_once(
+    args: argparse.Namespace,
+    argv: Sequence[str] | None,
+    name: str,
+    device: Device,
+    rows: Sequence[tuple[Record, Measure]],
+    defined_in: Sequence[str],
+) -> Run:
+    """Measure all rows within the budget and return the run, not shown yet.
+
+    Args:
+        args: the options of the command.
+        argv: its arguments; None stands for those of the process.
+        name: the middle of the run file's name: `train-step`; the command is `bench.train_step`.
+        device: the device under test.
+        rows: the blank record of each row, `skipped` and with a reason if it cannot be measured here.
+        defined_in: modules of this project that say what a row measures, besides the command's own.
+
+    Raises:
+        UsageError: no row can be measured.
+    """
+    refuse_all([blank if blank.reason else None for blank, _ in rows])
+    command = f"bench.{name.replace('-', '_')}"
+    sha256 = modules_sha256((command, *defined_in))
+    settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
+    with Run(args, command, name, device, settings.to_dict(), argv) as run:
+        run.start(tuple(dict.fromkeys(blank.dtype for blank, _ in rows if not blank.reason)))
+        budget = Budget(device, settings, run.deadline, len(rows))
+        run.progress.expect(len(rows), budget.left_s)
+        for done, (row, measure) in enumerate(rows):
+            blank = replace(row, op_sha256=sha256)
+            if not (blank.reason or budget.has_time()):
+                run.keep(replace(blank, reason=out_of_time(args.budget)))
+                continue
+            run.progress.say(label_of(blank))
+            began = time.perf_counter()
+            record = _measured(blank, measure, run, budget.sharing(done))
+            budget.took(record, began)
+            run.keep(record)
+            run.progress.advance()
+            for line in describe(record) if args.verbose else ():
+                run.progress.note(line)
+        run.note_time()
+        run.judge_again()
+    return run
+
+
+def _measured(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
+    if blank.reason:
+        return blank
+    if not release(run.device):
+        return replace(blank, status="failed", reason=DEVICE_LOST)
+    try:
+        return measure(blank, run, rows)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return replace(blank, reason="out of memory")
+        return replace(blank, status="failed", reason=one_line(error))
+
+
+def label_of(record: Record) -> str:
+    """Return the op, case, dtype, provider and options of a record as text."""
+    options = [str(value) for value in record.options.values()]
+    return " ".join([record.op, record.case, record.dtype, record.provider, *options])

@@ -7,28 +7,107 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.cli.terminal import Document, Progress, Render, print_path, print_run
 from bench.harness.device import host
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import judged, too_low
-from bench.harness.providers.user_kernel import is_user_kernel, with_revision
+from bench.harness.providers.registry import is_user_kernel
+from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record
-from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, say
+from results.show.table import name_of, render_table, table_of_run
+from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, OutputError, print_out, printable, say
 from results.store.runs import RunWriter, StoreError, new_run_id, runs_directory
-from roofline.machine import Ceiling, Machine
+from roofline.machine import Machine
 from roofline.picture.figure import plot_run
 from roofline.picture.scene import NoCeilingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Render = Callable[[Environment, Sequence[Record], "Console"], None]
+"""Prints a run as a table for people."""
+
+Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
+"""Returns a run as the object that `--format json` prints."""
+
+
+class Progress:
+    """A progress bar on stderr: a live one on a terminal, a line a row elsewhere, nothing when quiet."""
+
+    def __init__(self, quiet: bool) -> None:
+        """Show nothing yet."""
+        self._quiet = quiet
+        self._total = self._done = 0
+        self._left_s: Callable[[], float | None] = lambda: None
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        """Start the live bar where there is a terminal."""
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+            # A thread that redraws the bar would run in the middle of a sample: it is drawn between rows only.
+            self._bar = Bar(
+                *columns,
+                TimeElapsedColumn(),
+                console=Console(stderr=True, emoji=False),
+                transient=True,
+                auto_refresh=False,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
+        """Say how many rows there will be; `left_s` returns the seconds left of a budget, None without one."""
+        self._total, self._left_s = rows, left_s
+        if self._bar is not None:
+            self._bar.update(self._task, total=rows, refresh=True)
+
+    def say(self, text: str) -> None:
+        """Show what is going on now."""
+        left_s = self._left_s()
+        left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
+        if self._bar is not None:
+            self._bar.update(self._task, description=printable(f"{text}{left}"), refresh=True)
+        elif not self._quiet:
+            say(f"[{self._done + 1}/{self._total}{left}] {text}" if self._total else text)
+
+    def advance(self) -> None:
+        """Count one row as done."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, refresh=True)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        else:
+            say(text)
 
 
 class Run:
@@ -37,7 +116,7 @@ class Run:
         run = Run(args, "bench.matmul", "matmul", device, settings.to_dict(), argv)
         with run:                               # a progress bar on stderr: run.progress.say, .note, .advance
             run.start(dtypes)                   # ceilings, environment line, run file; the budget runs from here
-            run.progress.expect(len(rows), run.left_s)
+            run.progress.expect(len(rows), run.share_s)
             for row in rows:
                 run.keep(measure(row))          # on disk when it returns
             run.judge_again()                   # on a CPU: calibrates again the ceilings that records are above
@@ -46,12 +125,10 @@ class Run:
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and sets `is_interrupted`;
     the records so far are kept, and `conclude` shows them and returns 130. Any other error leaves the block.
 
-    `args` holds the options `MACHINE` and `OUTPUT`: gpu, budget, format, output, no_save,
-    plot, quiet, verbose, and baseline if the command has one.
-
-    Attributes: `args`, `device`, `progress`, `ceilings` (complete after `start`), `environment` (after `start`),
-    `deadline` (a reading of `time.perf_counter`, None without a budget), `records`, `writer` (None without a run
-    file), `problem` (why the run file could not be written on), `is_interrupted`.
+    Attributes: `args`, the options of the command, `MACHINE` and `OUTPUT` among them; `device`; `progress`; `ceilings`,
+    complete after `start`; `environment`, None before; `deadline`, a reading of `time.perf_counter`, None without a
+    budget; `records`; `writer`, None without a run file; `problem`, why the run file could not be written on;
+    `is_interrupted`.
     """
 
     def __init__(
@@ -85,6 +162,7 @@ class Run:
         self._command, self._name, self._argv = command, name, argv
         self._budget_s: float | None = getattr(args, "budget", None)  # calibrate has none
         self._unsaved, self._stack = 0, ExitStack()
+        self._calibration = MeasuredCeilings(device, runs_directory(), self.progress.note, self.progress.say)
         try:
             self.ceilings = ceilings_of(device, args.gpu)
         except ValueError as error:
@@ -115,7 +193,7 @@ class Run:
             dtypes: whose peaks are needed; None: no ceiling is measured.
         """
         if dtypes is not None:
-            self.ceilings = calibrated(dtypes, self.device, self.ceilings, self.progress)
+            self.ceilings = self._calibration.complete(self.ceilings, dtypes)
         environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv)
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
@@ -123,9 +201,9 @@ class Run:
         self._started_s = time.perf_counter()
         self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
 
-    def left_s(self) -> float | None:
-        """Return the seconds left of the budget; None without one."""
-        return None if self.deadline is None else self.deadline - time.perf_counter()
+    def share_s(self, rows: int = 1) -> float | None:
+        """Return the seconds of the budget that a row may still take if `rows` share them; None without a budget."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.perf_counter()) / rows
 
     def keep(self, record: Record, replaces: Record | None = None) -> Record:
         """Take a finished record, on disk first; if the disk is full it is still shown at the end.
@@ -178,7 +256,7 @@ class Run:
         known = Machine.from_dict(self.environment.hardware)
         low = list(dict.fromkeys(entry for record in self.records for entry in too_low(record, self.device, known)))
         if low:
-            self.ceilings = calibrated(self._dtypes, self.device, self.ceilings, self.progress, low)
+            self.ceilings = self._calibration.complete(self.ceilings, self._dtypes, low)
             self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
             self.records[:] = [judged(record, self.device, self.ceilings) for record in self.records]
             self.rewrite(self.environment)
@@ -196,8 +274,14 @@ class Run:
         """
         assert self.environment is not None
         path, args = self.writer.path if self.writer else None, self.args
-        baseline = getattr(args, "baseline", None)
-        print_run(self.environment, self.records, args.format, baseline, path, render, document)
+        baseline, kept = getattr(args, "baseline", None), f"; the run is kept in {path}" if path else ""
+        try:
+            text = run_text(self.environment, self.records, args.format, baseline, render, document)
+        except OutputError as error:  # rich writes to a stdout without a buffer while it captures
+            raise OutputError(f"{error}{kept}") from None
+        print_out(text, kept)
+        if path is not None:
+            print_path("saved", path, args.format)
         beside = path.with_suffix(".png") if draws and path is not None and self.problem is None else None
         self._draw(args.plot or beside)
         self.raise_if_unsaved()
@@ -232,18 +316,6 @@ class Run:
             raise StoreError(f"{self._unsaved} of {len(self.records)} records are in no file: {self.problem}")
 
 
-def calibrated(
-    dtypes: Sequence[str],
-    device: Device,
-    ceilings: Machine,
-    progress: Progress,
-    too_low: Sequence[Ceiling] = (),
-) -> Machine:
-    """Return the ceilings with those that have to be measured on this machine, the peaks of `dtypes` among them."""
-    measured = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    return measured.complete(ceilings, dtypes, too_low)
-
-
 def stamp(
     command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
 ) -> Environment:
@@ -274,3 +346,46 @@ def stamp(
         settings=dict(settings),
         preflight=costs,
     )
+
+
+# ---- what is shown of a run ------------------------------------------------------------------------------------------
+
+
+def run_text(
+    environment: Environment,
+    records: Sequence[Record],
+    output_format: str,
+    baseline: str | None = None,
+    render: Render | None = None,
+    document: Document | None = None,
+) -> str:
+    """Return a run in the format asked for; a table is as wide as stdout is, and colored where that is a terminal."""
+
+    def draw(console: Console) -> None:
+        (render or render_table)(environment, records, console)
+        for line in baseline_lines(records, baseline):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    content = None if document is None else lambda: document(environment, records)
+    return table_of_run(environment, records, draw=draw, content=content).render(output_format)
+
+
+def print_path(title: str, path: Path, output_format: str) -> None:
+    """Say where something was written: below the table, but on stderr where stdout holds data."""
+    line = f"{title}: {path}"
+    if output_format == "table":
+        print_out(printable(line) + "\n")
+    else:
+        say(line)
+
+
+def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]:
+    """Return a line for each measured row that says how its time stands to the baseline's; no verdict is given."""
+
+    def key(record: Record) -> tuple[str, ...]:
+        return record.op, record.dtype, record.case, str(record.fill)
+
+    base = {key(record): record.median_s for record in records if record.provider == baseline and record.median_s}
+    others = [record for record in records if record.provider != baseline and record.median_s and key(record) in base]
+    ratios = [(record, (record.median_s or 0.0) / base[key(record)]) for record in others]
+    return [f"{name_of(record)}: {ratio:.3g} x the time of {baseline}" for record, ratio in ratios]

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.harness.cli.once import share_s
 from bench.harness.data.inputs import Filler, plan_rotation
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
@@ -94,7 +93,7 @@ def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
 
 def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     """Return the record of a copy: verified, timed, verified again; `rows` share the budget that is left."""
-    device, size_bytes, left_s = run.device, blank.shape["bytes"], share_s(run, rows)
+    device, size_bytes, left_s = run.device, blank.shape["bytes"], run.share_s(rows)
     direction = "h2d" if blank.op == "overlap" else blank.op
     pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, run.args.seed)
     calls = copy_calls(pairs, blank.options["transfer"] == "blocking")
@@ -202,7 +201,7 @@ def measure_load(tokens: Any, work: Callable[[Device], Matmuls], blank: Record, 
         alone_s = tuple(finished_s(matmuls, device) for _ in range(ROUNDS_ALONE))
         with closing(prefetched(batches) if blank.options["prefetch"] else batches) as loaded:
             step = loop_step(loaded, matmuls, device, waits_s)
-            samples = sample_steps(step, "warm", device, share_s(run, rows))
+            samples = sample_steps(step, "warm", device, run.share_s(rows))
     return replace(
         finished_row(replace(blank, flops=matmuls.flops), samples, run),
         compute_s=alone_s,

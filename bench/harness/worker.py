@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, TypeVar
 
+from bench.harness.timing import protocol
+
 T = TypeVar("T")
 
 PRELOADED = ["bench.harness.preload", "torch", "bench.harness.measure.isolated"]
@@ -47,9 +49,6 @@ PR_SET_PDEATHSIG = 1
 LOST_PARENT = 255
 """Exit code that `multiprocessing` returns if the fork server ended before its child."""
 
-_progress: MutableSequence[int] = [0, 0, 0]
-"""Index of the provider, whether its code runs, and the number of announcements; a worker shares it with its parent."""
-
 
 class WorkerError(RuntimeError):
     """A process gave no answer; the message is one line with the reason."""
@@ -58,24 +57,6 @@ class WorkerError(RuntimeError):
     """End of what the process printed."""
     index: int | None = None
     """Index of the provider whose code was running; None for the measuring code."""
-
-
-def announce(index: int | None = None) -> None:
-    """Restart the time limit, because a call of a user's code starts.
-
-    Args:
-        index: of the provider, where several take turns; None for the same as before.
-    """
-    if index is not None:
-        _progress[0] = index
-    _progress[1] = 1
-    _progress[2] += 1
-
-
-def rest() -> None:
-    """Restart the time limit, because the user's code has returned and the measuring code works."""
-    _progress[1] = 0
-    _progress[2] += 1
 
 
 def start_server() -> None:
@@ -98,7 +79,7 @@ def call(
     Args:
         function: defined at the top level of its module; its result can be pickled.
         arguments: can be pickled.
-        timeout_s: time limit between two calls of `announce`.
+        timeout_s: time limit between two calls of `protocol.announce`.
         deadline: reading of `time.perf_counter`; the process is killed `BUDGET_GRACE_S` later.
         what: names in the error what took longer than `timeout_s`.
 
@@ -197,8 +178,7 @@ def _run(
     environment: Mapping[str, str],
 ) -> None:
     """Send the result of a function, in the new process, and end it with everything that user code left running."""
-    global _progress
-    _progress = progress
+    protocol.progress = progress
     signal_on_parent_exit(signal.SIGKILL)
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

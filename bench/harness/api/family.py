@@ -62,8 +62,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
 
     from bench.harness.api.records import Records
     from bench.harness.cli.arguments import UsageError, build_parser
-    from bench.harness.cli.main import planned
-    from bench.harness.loop import measure_run
+    from bench.harness.cli.main import measured
     from results.show.spelling import as_typed, words_of
 
     refused = next((name for name in options if name in NOT_HERE), None)
@@ -83,9 +82,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
         if is_scenario:
             run, render = module.measure(args, words), module.render
         else:
-            run, rows = planned(family, args, module.OPS, options_of(family), words)
-            measure_run(run, rows)
-            render = None
+            run, render = measured(family, args, module.OPS, options_of(family), words), None
     finally:
         torch.set_num_threads(threads)
     run.raise_if_unsaved()

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.records import Records
-from bench.harness.calibrate.calibration import ceilings_of
+from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.cli.terminal import Progress
 from bench.harness.device.device import detect
 from bench.harness.measure.rows import Settings
 from bench.harness.profile import report
 from bench.harness.profile.counts import shapes_text
 from bench.harness.profile.target import target_of
 from bench.harness.profile.tracing import profiled
-from bench.harness.run import calibrated, stamp
+from bench.harness.run import stamp
 from results.record import DTYPES, Record
 from results.show.rows import document
+from results.store.runs import runs_directory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,8 @@ def profile(
     if records[0].status == "failed":
         raise UsageError(records[0].reason)
     dtypes = report.product_dtypes(records)
-    ceilings = calibrated(dtypes, device, ceilings_of(device, None), Progress(quiet=True))
+    measured = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None)
+    ceilings = measured.complete(ceilings_of(device, None), dtypes)
     environment = stamp("bench", device, ceilings, Settings("uniform", "warm", None, 0).to_dict(), ("profile",))
     return Profile(environment, records, report.render)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.cli.terminal import run_text
+from bench.harness.run import run_text
 from results.record import Environment, Record, RecordError
 from results.show.rows import to_frame
 from results.show.table import format_percent, format_rate, format_time
@@ -22,7 +22,7 @@ from roofline.picture.figure import plot_run
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bench.harness.cli.terminal import Render
+    from bench.harness.run import Render
 
 
 class Notebook:

@@ -228,13 +228,15 @@ class MeasuredCeilings:
                 self.save(found)
                 for reason in setup.missing:
                     self._note(f"not known of this machine: {reason}")
-        notes = [found.note, *peak_sentences(found, wanted)]
+        if self._device.is_gpu:  # which has a datasheet that its measured peaks stand against
+            found = found.with_entries(explaining(found))
+        notes = [found.note, *(peak_sentences(found, wanted) if self._device.is_gpu else ())]
         if perhaps_low := [e.title for e in found.entries if e.disturbed and e.judges(wanted)]:
             notes.append(
                 f"Perhaps too low, because something else held the device back meanwhile: {', '.join(perhaps_low)}; "
                 "when the machine is quiet: `python -m bench calibrate`"
             )
-        return replace(found.with_entries(explaining(found)), note="; ".join(filter(None, notes)) or None)
+        return replace(found, note="; ".join(filter(None, notes)) or None)
 
     def _due(
         self, known: Machine, dtypes: Iterable[str], again: Collection[Ceiling]

@@ -29,30 +29,22 @@ MAX_SEED = 2**63 - 1
 """The largest that every random generator of torch takes."""
 
 
-def words(text: str) -> list[str]:
-    """Return the comma-separated words of a list option; an empty list is an error."""
-    found = [word.strip() for word in text.split(",") if word.strip()]
-    if not found:
-        raise argparse.ArgumentTypeError("the list is empty; name at least one")
-    return found
+class Words(argparse.Action):
+    """Collects the words of a list option: separated by commas or blanks, and given more than once.
 
-
-def dtype_words(text: str) -> list[str]:
-    """Return the dtypes of a list, `float32` and `torch.bfloat16` by the names that they have here."""
-    return [dtype_named(word) for word in words(text)]
-
-
-def shape_words(text: str) -> list[str]:
-    """Return the shapes of a list, with the signs that others multiply by as `x`."""
-    return [re.sub(r"[X×*]", "x", word) for word in words(text)]
-
-
-class Extend(argparse.Action):
-    """Collects the words of a list option: separated by commas or blanks, and given more than once."""
+    `const` turns a word into what it stands for.
+    """
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        found = getattr(namespace, self.dest) or []
-        setattr(namespace, self.dest, [*found, *itertools.chain.from_iterable(values)])
+        given = values if isinstance(values, list) else [values]
+        words = [word.strip() for value in given for word in value.split(",") if word.strip()]
+        if not words:
+            raise argparse.ArgumentError(self, "the list is empty; name at least one")
+        try:
+            found = list(map(self.const, words)) if self.const else words
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *found])
 
 
 class Output(argparse.Action):
@@ -106,13 +98,13 @@ def path(text: str) -> Path | str:
     return text if text.endswith("/") and not Path(text).is_dir() else Path(text)
 
 
-LIST: dict[str, Any] = {"metavar": "LIST", "action": Extend, "nargs": "+", "type": words}
+LIST: dict[str, Any] = {"metavar": "LIST", "action": Words, "nargs": "+"}
 SWITCH: dict[str, Any] = {"action": "store_true"}
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--op": LIST | {"help": "operations"},
-    "--dtype": LIST | {"type": dtype_words, "help": f"dtypes (default: {DEFAULT_DTYPE})"},
-    "--shape": LIST | {"type": shape_words, "help": "shapes"},
+    "--dtype": LIST | {"const": dtype_named, "help": f"dtypes (default: {DEFAULT_DTYPE})"},
+    "--shape": LIST | {"const": lambda word: re.sub(r"[X×*]", "x", word), "help": "shapes"},
     "--size": LIST | {"help": "instead of a shape: bytes of one operand, such as 256MiB or 1GB"},
     "--provider": LIST | {"help": "who computes"},
     "--baseline": {"metavar": "NAME", "help": "provider that the others are set against"},
@@ -173,15 +165,13 @@ OUTPUT = ("--format", "--output", "--no-save", "--plot", "--quiet", "--verbose")
 
 
 def add(group: Any, *names: str, **changes: Any) -> None:
-    """Add options by name to a parser or a group; `changes` replace what the table says of them."""
+    """Add options by name to a parser or a group; `changes` replace what the table says of them.
+
+    An option that is not in the table, but of one command alone, takes a list.
+    """
     for name in names:
         short = [SHORT[name]] if name in SHORT else []
-        group.add_argument(*short, name, **{**OPTIONS[name], **changes})
-
-
-def add_list(group: Any, name: str, text: str, **changes: Any) -> None:
-    """Add an option of one command that takes a list, separated by commas or blanks, and may repeat."""
-    group.add_argument(name, **{**LIST, "help": text, **changes})
+        group.add_argument(*short, name, **{**OPTIONS.get(name, LIST), **changes})
 
 
 # ---- the parser of an op command -----------------------------------------------------------------------------------
@@ -253,7 +243,7 @@ def build_parser(
         add(what, "--size")
     for option in options:
         text = f"{option.help} (default: {option.default_text(DEFAULT_DTYPE, dtypes)})"
-        add_list(what, f"--{option.name}", text.replace("%", "%%"))
+        add(what, f"--{option.name}", help=text.replace("%", "%%"))
     add(what, "--provider")
     parser.late_help["--provider"] = partial(provider_help, family)
     add(what, "--baseline", "--signature")
@@ -356,9 +346,10 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
         UsageError: one of them is unknown, or the op does not have it.
     """
     for name in given or ():
-        if name in DTYPE_BITS and name not in op.dtypes:
-            raise UsageError(f"{op.name} has no dtype '{name}'; {op.name} has: {', '.join(op.dtypes)}")
-        one_of("dtype", name, op.dtypes)
+        if name not in op.dtypes:
+            if name in DTYPE_BITS:
+                raise UsageError(f"{op.name} has no dtype '{name}'; {op.name} has: {', '.join(op.dtypes)}")
+            one_of("dtype", name, op.dtypes)
     return list(dict.fromkeys(given or [DEFAULT_DTYPE]))
 
 

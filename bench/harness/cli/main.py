@@ -16,13 +16,12 @@ from bench.harness.cli.arguments import UsageError, build_parser, chosen_ops, ma
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
-from bench.harness.providers.user_kernel import problem_of_all
 from results.show.terminal import INTERRUPTED, NO_DEVICE, USAGE, OutputError, prepare_streams, say
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.measure.rows import Row
     from bench.harness.run import Run
+    from results.record import Record
 
 
 def main(
@@ -49,7 +48,14 @@ def main(
     except argparse.ArgumentError as error:
         message = f"{Path(file).name}: {error}; every command has that option, give the family's another name"
         return _fail(command_of(family), message, USAGE)
-    return guarded(parser, lambda args: run(family, args, ops, options, argv), argv)
+
+    def body(args: argparse.Namespace) -> int:
+        if args.signature:
+            own_ops = [op for place, op in chosen_ops(args.op, {family: ops}) if place == family]
+            return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
+        return measured(family, args, ops, options, argv).conclude()
+
+    return guarded(parser, body, argv)
 
 
 def guarded(
@@ -83,36 +89,19 @@ def _fail(prog: str, message: str, code: int) -> int:
     return code
 
 
-def run(
+def measured(
     family: str,
     args: argparse.Namespace,
     ops: Sequence[Op],
     options: Sequence[Option],
     argv: Sequence[str] | None = None,
-) -> int:
-    """Measure what the arguments ask for and return the exit code; `guarded` answers what this raises."""
-    if args.signature:
-        own_ops = [op for place, op in chosen_ops(args.op, {family: ops}) if place == family]
-        return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
-    from bench.harness.loop import measure_run
-
-    run, rows = planned(family, args, ops, options, argv)
-    measure_run(run, rows)
-    return run.conclude()
-
-
-def planned(
-    family: str,
-    args: argparse.Namespace,
-    ops: Sequence[Op],
-    options: Sequence[Option],
-    argv: Sequence[str] | None = None,
-) -> tuple[Run, list[Row]]:
-    """Return the run that the arguments ask for, and its rows.
+) -> Run:
+    """Measure what the arguments ask for, and return the run, not shown yet.
 
     Raises:
-        UsageError, NoDeviceError, PlotError: it cannot be.
+        UsageError, NoDeviceError, PlotError, StoreError: it cannot be.
     """
+    from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
     from bench.harness.run import Run
@@ -127,9 +116,11 @@ def planned(
     for place, op, case in make_all_cases(args, chosen, device.type, own):
         usual = {} if names[place] else registry.default_providers(place, device, case.dtype)
         rows += planning.plan([(op, case)], names[place] or list(usual), device, settings, usual, place)
-    refuse_all([row.refused_because for row in rows])
+    refuse_all([row.refused for row in rows])
     command = family if is_own(family) else f"bench.{family}"
-    return Run(args, command, Path(family).stem, device, settings.to_dict(), argv), rows
+    run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
+    measure_run(run, rows)
+    return run
 
 
 def make_all_cases(
@@ -253,11 +244,12 @@ def check_folder(folder: Path, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another place") from None
 
 
-def refuse_all(reasons: Sequence[str | None]) -> None:
-    """Refuse a run whose rows all have a reason not to be measured, with the first one and the count of the others."""
-    if reasons and None not in reasons:
-        others = len(set(reasons)) - 1
-        raise UsageError(f"{reasons[0]}" + (f" (and {others} more)" if others else ""))
+def refuse_all(refused: Sequence[Record | None]) -> None:
+    """Refuse a run whose rows all have a record already: with the first reason and the count of the others."""
+    if refused and all(refused):
+        reasons = {f"{r.op} {r.dtype} {r.case}: {r.reason}": None for r in refused if r}
+        first, *others = reasons
+        raise UsageError(first + (f" (and {len(others)} more)" if others else ""))
 
 
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
@@ -282,7 +274,8 @@ def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
     Raises:
         UsageError: with the first of them.
     """
-    from bench.harness.providers.registry import UnknownProviderError, check_names
+    from bench.harness.providers.registry import UnknownProviderError, check_names, is_user_kernel
+    from bench.harness.providers.user_kernel import find
 
     unique = list(dict.fromkeys(names))
     try:
@@ -290,5 +283,6 @@ def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
             check_names(unique, family)
     except UnknownProviderError as error:
         raise UsageError(str(error)) from None
-    if (problem := problem_of_all(unique)) is not None:
-        raise UsageError(problem)
+    problems = [find(name).problem if is_user_kernel(name) else None for name in unique]
+    if problems and all(problems):
+        raise UsageError(f"provider '{unique[0]}': {problems[0]}")

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import OUTPUT, add, chosen
-from bench.harness.cli.terminal import print_path
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid
 from results.show.table import ABSENT, format_rate, format_time, header_lines
@@ -72,7 +71,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.calibrate.calibration import MeasuredCeilings, measure_all, merged, peak_sentences
     from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
-    from bench.harness.run import Run
+    from bench.harness.run import Run, print_path
     from results.store.runs import runs_directory
     from roofline.picture.figure import plot_run
 

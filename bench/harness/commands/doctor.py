@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
-from bench.harness.cli.terminal import Progress
 from bench.harness.commands.calibrate import value_text
 from bench.harness.device import gpu_state, host
 from bench.harness.device.device import Device
@@ -33,6 +32,7 @@ from results.stats.verdict import smallest_detectable_change
 from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
+    from bench.harness.run import Progress
     from results.record import Record
     from roofline.machine import Machine
 
@@ -166,6 +166,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
+    from bench.harness.run import Progress
 
     if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
         raise UsageError(f"--output {args.output} is a folder; name a file in it")

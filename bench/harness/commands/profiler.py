@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
-from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, dtype_words, number, path
+from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, number, path
 from bench.harness.device.device import NoDeviceError
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile import report
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_hugging_face, from_preset
 from bench.harness.profile.tracing import profiled
+from bench.harness.timing import protocol
 from results.record import Record
 from results.show.terminal import Parser, print_out, say
 from roofline.accounting.config import ConfigError, ModelConfig
@@ -53,7 +54,7 @@ def add_parser(commands: Any) -> None:
     shape = "sequences x tokens (default: 4x128)"
     what.add_argument("--shape", metavar="BxS", default="4x128", help=shape)
     dtypes = f"{', '.join(TORCH_DTYPES)} (default: its own, of a model fp32)"
-    what.add_argument("--dtype", metavar="NAME", type=dtype_words, help=dtypes)
+    add(what, "--dtype", metavar="NAME", nargs=None, help=dtypes)
     what.add_argument("--backward", action="store_true", help="go backward too")
     what.add_argument("--train", action="store_true", help="go backward and step AdamW, with a rate of 0")
     what.add_argument("--compile", action="store_true", help="by torch.compile: each fused region is a row")
@@ -108,9 +109,9 @@ def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageE
     mode = "train" if args.train else "backward" if args.backward else "forward"
     device.use()
     try:
-        worker.announce()
+        protocol.announce()
         target = target_from(args, device.torch_name)
-        worker.rest()
+        protocol.rest()
         return profiled(target, mode, device, args.budget, args.trace, args.compile)
     except (UsageError, NoDeviceError) as error:
         return error

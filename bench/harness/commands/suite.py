@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         names = [name for name in named if name in registry.provider_names(family)]
         usual = {} if named else registry.default_providers(family, under_test, case.dtype)
         rows += planning.plan([(op, case)], names if named else list(usual), under_test, settings, usual, family)
-    main.refuse_all([row.refused_because for row in rows])
+    main.refuse_all([row.refused for row in rows])
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)
     return run.conclude(draws=True)

@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
-from bench.harness.cli.arguments import INPUTS, UsageError, add, add_list, build_parser, chosen_ops, number
-from bench.harness.cli.terminal import Progress, print_path
+from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
 from bench.harness.compare.rounds import MAX_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from bench.harness.providers.user_kernel import is_user_kernel
+from bench.harness.providers.registry import is_user_kernel
 from results.compare.command import margin
 from results.show.terminal import INTERRUPTED, USAGE, OutputError, Parser, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
@@ -69,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[
     add(group, "--shape", help="shapes, as in the family's own command (default: the op's)")
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
-        add_list(group, f"--{name}", "; ".join(texts).replace("%", "%%"))
+        add(group, f"--{name}", help="; ".join(texts).replace("%", "%%"))
     names = "torch, torch-compile, triton-vN, file.py:function"
     add(group, "--provider", help=f"who is compared, two or more with the baseline: {names}")
     add(group, "--baseline", help="what the others are set against (default: the first)")
@@ -112,7 +111,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """Compare and return the exit code; `guarded` answers what this raises."""
     from bench.harness.compare.rounds import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
-    from bench.harness.run import Run
+    from bench.harness.run import Progress, Run
     from bench.harness.worker import start_server
 
     if not args.op:
@@ -131,7 +130,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
     planned = main.make_all_cases(args, ops, device.type)
     cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
-    main.refuse_all([rows[0].refused_because for rows in cases])
+    main.refuse_all([rows[0].refused for rows in cases])
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
     saved = settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
     with Run(args, "bench", "compare", device, saved, argv) as run:
@@ -203,6 +202,7 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
 
 def show(run: Run) -> int:
     """Print the comparison, draw it if requested, name the run file, and return the exit code."""
+    from bench.harness.run import print_path
     from results.compare.comparison import compare_live
     from results.compare.output import as_text, describe, exit_code
     from results.compare.plot import draw

@@ -17,6 +17,7 @@ from bench.harness.measure.budget import CALLS_PER_CASE, Budget
 from bench.harness.measure.measure_row import finish, make_copies, prepare
 from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
+from bench.harness.timing import protocol
 from bench.harness.timing.protocol import Samples
 from results.record import Record
 from roofline.machine import Machine
@@ -157,7 +158,7 @@ def slow_call_s(call: Callable[[], object], device: Device) -> float:
     """Return the seconds of a call; 0 if it is short."""
     seconds = math.inf
     for _ in range(PROBES):  # the minimum: an interrupted call is not a slow one
-        worker.announce()
+        protocol.announce()
         start = time.perf_counter()
         call()
         device.synchronize()

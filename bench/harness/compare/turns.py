@@ -16,14 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from bench.harness import worker
 from bench.harness.compare.rounds import ComparePolicy, Rounds, run_rounds
 from bench.harness.data.checks import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import warm_median_s
-from bench.harness.timing import samplers
+from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import Sampler, Samples, limits_of, settle
 from results.record import Record
 from results.stats.samples import half_width, median, median_ci95
@@ -83,14 +82,14 @@ class Contender(ABC):
     def attempt(self, step: Callable[[], T]) -> T | None:
         """Return what a step returns; an error, SystemExit too, ends only this contender's part."""
         made = None
-        worker.announce(self.index)
+        protocol.announce(self.index)
         try:
             made = step()
         except KeyboardInterrupt:  # ends the process while this contender is announced, so that it is blamed
             raise
         except BaseException as error:
             self.record = self.failed(error)
-        worker.rest()
+        protocol.rest()
         return made
 
     def begin(self, first: int, poller: Poller) -> None:

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness import worker
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
 from bench.harness.data.verify import CheckResult
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op
+from bench.harness.timing import protocol
 from bench.harness.timing.samplers import GraphSampler
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class UserChecks(Checks):
             verify.poison(data.out)
         before, addresses = [x.clone() for x in data.inputs], _addresses(data)
         self.device.synchronize()
-        worker.announce()
+        protocol.announce()
         start = time.perf_counter()
         returned = call()
         if self.takes_out and not isinstance(returned, torch.Tensor | tuple):
@@ -133,7 +133,7 @@ class UserChecks(Checks):
             self.result = torch.stack(parts) if isinstance(returned, tuple) else returned.clone()
         self.device.synchronize()
         self.call_s = time.perf_counter() - start
-        worker.rest()
+        protocol.rest()
         problem = self._side_effect(data, before, addresses)
         if problem is None and has_tensors:
             problem = _memory_problem(parts, data)

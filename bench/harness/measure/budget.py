@@ -18,7 +18,6 @@ from bench.harness.measure.rows import Row, Settings, out_of_time, plain, rotati
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
 from results.record import Record
-from roofline.work import Work
 
 MIN_SHARE_S = 1.0
 """Seconds that a row gets as long as the budget lasts: in less time few intervals become narrow."""
@@ -57,21 +56,14 @@ CALLS_PER_CASE = 15
 times 1.5, because a case that is larger than its pilot no longer fits into the caches that the pilot fitted into."""
 
 
-def total(work: Work) -> int:
+def total(op: Op, case: Case) -> int:
     """Return FLOPs plus bytes: grows as fast as the time does, whichever of the two binds."""
+    work = op.work(case)
     return work.flops + work.bytes
 
 
 class Budget:
-    """The time that is left for the rows of a run, what rows are expected to take, and what they have taken.
-
-    Args:
-        device: the device under test.
-        settings: fill and seed of the pilots' inputs, and the budget for messages.
-        deadline: reading of the clock; None without a budget.
-        rows: how many there are, all of them to come.
-        clock: seconds, only runs forward.
-    """
+    """The time that is left for the rows of a run, what rows are expected to take, and what they have taken."""
 
     def __init__(
         self,
@@ -81,13 +73,12 @@ class Budget:
         rows: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """Begin with `rows` rows to come; `deadline` is a reading of the clock, None without a budget."""
         self._device, self._settings, self.deadline, self._rows = device, settings, deadline, rows
         self._clock, self._began = clock, clock()
         self._least_s, self._overhead_s, self._expected_s = math.inf, 0.0, 0.0
         self._pilots: dict[tuple[str, str], tuple[int, float]] = {}
         """By op and dtype the largest case timed so far: its FLOPs plus bytes, and the seconds of a call."""
-
-    # ---- shares -----------------------------------------------------------------------------------------------------
 
     def left_s(self) -> float | None:
         """Return the seconds that are left; None without a budget."""
@@ -99,16 +90,12 @@ class Budget:
         return to_come if left_s is None else max(1, min(to_come, int(left_s / MIN_SHARE_S)))
 
     def has_time(self, expected_s: float = 0.0) -> bool:
-        """Return whether another row could end in time.
+        """Return whether another row could end in time; the first row is tried in any case.
 
-        Args:
-            expected_s: what it is expected to take beside its samples. It takes at least the least that any row took,
-                and if rows take longer than expected, it is taken to do so too. The first row is tried in any case.
+        `expected_s` is what it is expected to take beside its samples. It takes at least the least that any row took.
         """
         left_s = self.left_s()
-        if left_s is None:
-            return True
-        return left_s > (max(self._least_s, self._likely_s(expected_s)) if self._overhead_s else 0)
+        return left_s is None or left_s > (max(self._least_s, self._likely_s(expected_s)) if self._overhead_s else 0)
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
         """Return whether a row that is expected to take so long would take several times its share of what is left."""
@@ -119,27 +106,28 @@ class Budget:
         """Return what a row will take if it exceeds what is expected as much as the rows so far did."""
         return expected_s * (self._overhead_s / self._expected_s if self._expected_s else 1.0)
 
-    def took(self, record: Record, began: float, expected_s: float = 0.0) -> None:
-        """Note what a row has taken that began at a reading of the clock; one that was not measured took no samples."""
-        if record.status == "ok":
-            timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
-            beside_s = max(0.0, self._clock() - began - timed_s)
-            self._least_s = min(self._least_s, beside_s)
-            self._overhead_s += beside_s
-            self._expected_s += expected_s
+    def took(self, record: Record, began: float, expected_s: float = 0.0, row: Row | None = None) -> None:
+        """Learn from a record whose row began at a reading of the clock; one that was not measured teaches nothing."""
+        if record.status != "ok":
+            return
+        timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
+        beside_s = max(0.0, self._clock() - began - timed_s)
+        self._least_s = min(self._least_s, beside_s)
+        self._overhead_s += beside_s
+        self._expected_s += expected_s
+        if row is not None and record.provider == "torch" and record.median_s:
+            key, size = (row.op.name, row.case.dtype), total(row.op, row.case)
+            if size > self._pilots.get(key, (0, 0.0))[0]:
+                self._pilots[key] = size, record.median_s
 
     def enough_s(self, done: int) -> int:
         """Return a budget in whole seconds that would do for about all rows, going by those that are done."""
         return round((self._clock() - self._began) / max(1, done) * self._rows) + 1
 
-    # ---- estimates --------------------------------------------------------------------------------------------------
-
     def refusal(self, row: Row, together: int = 1) -> str | None:
         """Return why a row is not to be started, or None: it would take more than the time that is left.
 
-        Args:
-            row: the row.
-            together: providers whose calls the estimate is for, if several are measured at once.
+        `together` is for how many providers the estimate is, if several are measured at once.
         """
         left_s = self.left_s()
         if left_s is None:
@@ -149,7 +137,7 @@ class Budget:
         if allowance_s <= 0:
             return out_of_time(self._settings.budget_s)
         call_s = self.call_s(row.op, row.case)
-        case_s = (call_s or 0.0) * CALLS_PER_CASE * together + self._prepare_s(row)
+        case_s = (call_s or 0.0) * CALLS_PER_CASE * together + self.prepare_s(row)
         if case_s <= allowance_s:
             return None
         estimated = (f"{plain(call_s, 2)} s a launch and " if call_s else "") + f"{plain(case_s, 2)} s for the case"
@@ -163,15 +151,15 @@ class Budget:
         with suppress(Exception):  # the row itself will say why
             calls_s = (self.call_s(row.op, row.case) or 0.0) * CALLS_PER_CASE
         check_s = 0.0 if self._device.is_gpu else CHECK_S_PER_BYTE * row.op.work(row.case).bytes
-        return MIN_ROW_S + calls_s + self._prepare_s(row) + check_s
+        return MIN_ROW_S + calls_s + self.prepare_s(row) + check_s
 
-    def _prepare_s(self, row: Row) -> float:
+    def prepare_s(self, row: Row) -> float:
         copies = rotation_of(row, self._device).copies
         return PREPARE_S_PER_BYTE[self._device.type] * copies * row.op.work(row.case).bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
         """Return the seconds of one call by eager torch, estimated by the largest smaller case; None if short."""
-        work = total(op.work(case))
+        work = total(op, case)
         if work <= SMALL_WORK:
             return None
         size, seconds = self._pilots.get((op.name, case.dtype), (0, 0.0))
@@ -180,16 +168,10 @@ class Budget:
                 break
             with suppress(UnsupportedCaseError):  # some dtypes have a least extent, and halving may fall below it
                 op.check(smaller, self._device.type)
-                if total(op.work(smaller)) > size:
-                    size, seconds = total(op.work(smaller)), self._time(op, smaller)
+                if total(op, smaller) > size:
+                    size, seconds = total(op, smaller), self._time(op, smaller)
         self._pilots[op.name, case.dtype] = size, seconds
         return seconds * work / size if size else None
-
-    def learn(self, row: Row, seconds: float) -> None:
-        """Take a measured time of a call in place of those of smaller cases."""
-        size, key = total(row.op.work(row.case)), (row.op.name, row.case.dtype)
-        if size > self._pilots.get(key, (0, 0.0))[0]:
-            self._pilots[key] = size, seconds
 
     def _time(self, op: Op, case: Case) -> float:
         """Return the seconds of a call of a small case: the fastest of a few after the first, which loads libraries.
@@ -218,7 +200,7 @@ def smaller_cases(op: Op, case: Case) -> list[Case]:
     case, so that the pilots together cost little of what they save.
     """
     cases = [case]
-    while total(op.work(cases[-1])) >= SMALL_WORK // 32 or len(cases) == 1:
+    while total(op, cases[-1]) >= SMALL_WORK // 32 or len(cases) == 1:
         larger = cases[-1]
         shape = {axis: max(1, extent // 2) // 16 * 16 or min(extent, 16) for axis, extent in larger.shape.items()}
         batch = {"batch": max(1, larger.options["batch"] // 2)} if "batch" in larger.options else {}

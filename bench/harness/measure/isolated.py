@@ -10,8 +10,9 @@ from bench.harness import worker
 from bench.harness.device.device import Device
 from bench.harness.measure.measure_row import Ready, measure_row, prepare
 from bench.harness.measure.rows import Row
-from bench.harness.providers.registry import load, numerics
-from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
+from bench.harness.providers.registry import is_user_kernel, load, numerics
+from bench.harness.providers.user_kernel import UserKernelError, find, left_by
+from bench.harness.timing import protocol
 from bench.harness.timing.launched import launched
 from bench.harness.timing.protocol import Limits
 from results.record import Record
@@ -66,12 +67,12 @@ def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
     except worker.WorkerError as error:
         *_, last = ["", *filter(None, map(str.strip, error.output.splitlines()))]
         problem = f"importing it: {error}" + (f"; the last that it printed: {last[:100]}" if last else "")
-    return problem and f"provider '{row.provider}': {problem}"
+    return problem
 
 
 def _load(row: Row, device: Device) -> str | None:
     device.use()
-    worker.announce()
+    protocol.announce()
     try:
         load(row.provider, row.op, row.family, device)
     except UserKernelError as error:
@@ -99,6 +100,6 @@ def _launched(row: Row, device: Device, launch_s: float) -> dict[str, Any]:
         device.use()
         ready = prepare(row, device)
         if isinstance(ready, Ready):
-            worker.announce()
+            protocol.announce()
             return launched(ready.calls, launch_s, device.synchronize)
     return {}

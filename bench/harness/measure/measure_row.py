@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bench.harness import worker
 from bench.harness.data.checks import Checks, ReplayCheck, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import CheckResult
@@ -19,9 +18,8 @@ from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import Flag, disturbance, recorded
 from bench.harness.measure.rows import Row, failed, out_of_time, rotation_of
-from bench.harness.providers.registry import Provider, ProviderUnavailableError, load, numerics
-from bench.harness.providers.user_kernel import is_user_kernel
-from bench.harness.timing import samplers
+from bench.harness.providers.registry import Provider, ProviderUnavailableError, is_user_kernel, load, numerics
+from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of, settle
 from results.record import Record
 from results.stats.samples import two_modes
@@ -68,9 +66,20 @@ def measure_row(
     passed_over: dict[str, str] = {}
     errors = BaseException if is_user_kernel(row.provider) else Exception
     for provider in (row.provider, *row.stand_ins):
-        candidate = replace(row, provider=provider)
+        candidate, left_s = replace(row, provider=provider), None
         try:
-            record = _protocol(candidate, device, ceilings, limits or limits_of(device), deadline, rows_left)
+            ready = prepare(candidate, device, deadline)
+            if isinstance(ready, Record):
+                record = ready
+            else:
+                if deadline is not None:
+                    left_s = deadline - time.perf_counter()
+                    left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
+                until, flops = limits or limits_of(device), row.op.work(row.case).flops
+                how = ready.cache, device, until, flops, left_s, ready.prepared_s, ready.replay
+                with numerics(row.case.dtype):
+                    samples = take_samples(ready.calls, *how)
+                record = finish(ready, samples, device, ceilings)
         except ProviderUnavailableError as error:
             passed_over[provider] = str(error)
             continue
@@ -80,20 +89,6 @@ def measure_row(
             release(device)
         return replace(record, passed_over=passed_over) if passed_over else record
     return replace(row.blank(), reason=passed_over[row.provider])
-
-
-def _protocol(
-    row: Row, device: Device, ceilings: Machine | None, limits: Limits, deadline: float | None, rows_left: int
-) -> Record:
-    ready, left_s, flops = prepare(row, device, deadline), None, row.op.work(row.case).flops
-    if isinstance(ready, Record):
-        return ready
-    if deadline is not None:
-        left_s = deadline - time.perf_counter()
-        left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
-    with numerics(row.case.dtype):
-        samples = take_samples(ready.calls, ready.cache, device, limits, flops, left_s, ready.prepared_s, ready.replay)
-    return finish(ready, samples, device, ceilings)
 
 
 @dataclass(frozen=True)
@@ -135,9 +130,9 @@ def prepare(
         ProviderUnavailableError: the provider cannot take the case.
         Exception: whatever its code raises.
     """
-    worker.announce()
+    protocol.announce()
     provider = load(row.provider, row.op, row.family, device)
-    worker.rest()
+    protocol.rest()
     if provider.tolerance != 1:
         row = replace(row, op=replace(row.op, tolerance=row.op.tolerance * provider.tolerance))
     op, case = row.op, row.case
@@ -187,7 +182,7 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
 def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | None) -> Record:
     """Verify the result again, on another copy of the inputs than before, and return the record with its flags."""
     row, provider, sets = ready.row, ready.provider, ready.sets
-    worker.rest()
+    protocol.rest()
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     with numerics(row.case.dtype):
         replayed = ready.replay.after() if ready.replay else None
@@ -270,7 +265,7 @@ def take_samples(
         is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers, and
             its backward pass, would leave a capture that fails halfway.
     """
-    worker.announce()
+    protocol.announce()
     begin, poller = time.perf_counter(), Poller(device)
     refusal = replay.refusal if replay else None
     sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
@@ -353,7 +348,8 @@ def undisturbed(
     end = time.perf_counter() + limits.cap_s
     for repeats in range(MOST_REPEATS + 1):
         before = snapshot(device)
-        poller.begin()
+        if device.is_gpu:
+            poller.begin()
         samples = collect(sampler, limits, cache)
         launches = len(samples.samples_s) * samples.launches_per_sample + poller.launches
         telemetry = row_telemetry(before, snapshot(device), launches=launches, flops=flops, polled=poller.seen)

@@ -13,8 +13,8 @@ from bench.harness.data import inputs
 from bench.harness.device.device import Device
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.op_file import line_in, module_of, op_sha256
-from bench.harness.providers.registry import ProviderUnavailableError, unavailable
-from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel, left_by
+from bench.harness.providers.registry import ProviderUnavailableError, is_user_kernel, unavailable
+from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from results.record import MAX_COUNT, Record
 
 MIN_CAPABILITY = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8e4m3": (8, 9), "fp8e5m2": (8, 9)}
@@ -70,12 +70,6 @@ class Row:
         name, tolerance = state["op"]
         op = next(op for op in module_of(state["family"]).OPS if op.name == name)
         self.__dict__.update(state, op=replace(op, tolerance=tolerance))
-
-    @property
-    def refused_because(self) -> str | None:
-        """The refusal in a line that names the case."""
-        case = self.case
-        return f"{case.op} {case.dtype} {case.name}: {self.refused.reason}" if self.refused else None
 
     def blank(self) -> Record:
         """Return a record that says what the row is, with its work and nothing measured.

@@ -24,7 +24,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.harness.cli.once import share_s
 from bench.harness.data.inputs import torch_dtype
 from bench.harness.data.verify import UNIT_ROUNDOFF
 from bench.harness.device.device import Device
@@ -196,7 +195,7 @@ def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
 
 
 def _expected_too_long(blank: Record, run: Run, rows: int) -> str | None:
-    peak, left_s = run.ceilings.peak(blank.dtype), share_s(run, rows)
+    peak, left_s = run.ceilings.peak(blank.dtype), run.share_s(rows)
     step_s = (blank.hardware_flops or 0) / (LIKELY_MFU * peak.value) if peak else 0.0
     allowance_s, case_s = CASE_ALLOWANCE_S if left_s is None else left_s, STEPS_PER_CASE * step_s
     if case_s <= allowance_s:
@@ -213,7 +212,7 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     On a GPU a step is timed twice: queued beforehand, it shows what the device needs (`device_s`). Launched by the
     host and waited for, as in training, it gives the row's time.
     """
-    device, left_s = run.device, share_s(run, rows)
+    device, left_s = run.device, run.share_s(rows)
     if device.is_gpu and left_s is not None:
         left_s /= 2
     samples = take_samples([step], "warm", device, limits_of(device), blank.flops, left_s, is_capturable=False)
@@ -225,7 +224,7 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
             step()
             device.synchronize()
 
-        samples = replace(sample_steps(waited, "warm", device, share_s(run, rows)), host_launch_s=None)
+        samples = replace(sample_steps(waited, "warm", device, run.share_s(rows)), host_launch_s=None)
     record = recorded(blank, samples, device, run.ceilings, also=(limited,) if limited else ())
     steps = len(samples.samples_s) * samples.launches_per_sample
     return replace(record, phases_s=step.clock.medians_s(steps), device_s=device_s)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import NoDeviceError
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
+from bench.harness.timing import protocol
 
 if TYPE_CHECKING:
     from roofline.accounting.config import ModelConfig
@@ -55,11 +55,11 @@ class Target:
     """The module whose parameters have gradients; an empty one for a function."""
 
     def __call__(self) -> Any:
-        worker.announce()
+        protocol.announce()
         try:
             return self.function(*self.args, **self.kwargs)
         finally:
-            worker.rest()
+            protocol.rest()
 
 
 def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Target:

@@ -30,7 +30,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.op import Op, library
-from bench.harness.providers.user_kernel import UserKernelError, find, is_user_kernel
+from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
 
@@ -140,6 +140,11 @@ BASELINES: Mapping[str, Mapping[str, Mapping[str, Provider]]] = {
     },
 }
 """By family, provider and op."""
+
+
+def is_user_kernel(name: str) -> bool:
+    """Return whether a provider's name names a user's function: no built-in name has a colon."""
+    return ":" in name
 
 
 def baselines(family: str) -> dict[str, Mapping[str, Provider]]:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -60,11 +60,6 @@ class Source:
         return importlib.import_module(self.place) if is_module_name(self.place) else import_file(Path(self.file or ""))
 
 
-def is_user_kernel(name: str) -> bool:
-    """Whether a provider's name names a user's function: no built-in name has a colon."""
-    return ":" in name
-
-
 def is_module_name(place: str) -> bool:
     """Whether the text before the colon is a module, `a.b`, and not a file, `a/b` or `b.py`."""
     return not place.endswith(".py") and all(part.isidentifier() for part in place.split("."))
@@ -87,12 +82,6 @@ def find(name: str) -> Source:
     except UserKernelError as error:
         return Source(place, function, file, str(error))
     return Source(place, function, file)
-
-
-def problem_of_all(names: Sequence[str]) -> str | None:
-    """Return the problem of the first provider if none of them can be measured."""
-    problems = [find(name).problem if is_user_kernel(name) else None for name in names]
-    return f"provider '{names[0]}': {problems[0]}" if problems and all(problems) else None
 
 
 def _file(place: str) -> Path:
@@ -200,9 +189,7 @@ def left_by(error: SystemExit) -> str:
 
 
 def with_revision(record: Record) -> Record:
-    """Add the git revision of the user's file that a record measured; another provider's record is unchanged."""
-    if not is_user_kernel(record.provider):
-        return record
+    """Add the git revision of the user's file that a record measured."""
     return replace(record, source_git=_git_state(find(record.provider), record.source_sha256))
 
 

@@ -11,12 +11,11 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench.harness import worker
 from results.stats.samples import half_width, median, median_ci95
 
 if TYPE_CHECKING:
@@ -87,6 +86,28 @@ SCATTER_DEVIATES = 3.0
 """Standard deviations of a block's median within which two blocks count as equal: noise alone is rarely further off."""
 
 
+progress: MutableSequence[int] = [0, 0, 0]
+"""Index of the provider, whether its code runs, and the number of announcements; a worker shares it with its parent."""
+
+
+def announce(index: int | None = None) -> None:
+    """Restart the time limit, because a call of a user's code starts.
+
+    Args:
+        index: of the provider, where several take turns; None for the same as before.
+    """
+    if index is not None:
+        progress[0] = index
+    progress[1] = 1
+    progress[2] += 1
+
+
+def rest() -> None:
+    """Restart the time limit, because the user's code has returned and the measuring code works."""
+    progress[1] = 0
+    progress[2] += 1
+
+
 def limits_of(device: Device) -> Limits:
     """Return when a measurement on a device is good enough."""
     return GPU_LIMITS if device.is_gpu else CPU_LIMITS
@@ -141,7 +162,7 @@ def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] =
     """
     start, times_s = now(), list[float]()
     while True:
-        worker.announce()
+        announce()
         times_s.append(work())
         elapsed_s, block_s = now() - start, limits.warm_up_s / BLOCKS
         has_converged = elapsed_s >= limits.warm_up_s and (not block_s or _blocks_agree(times_s, block_s))
@@ -175,7 +196,7 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
     next_check, looks, start = limits.min_samples, 0, now()
     with no_garbage_collection():
         while True:
-            worker.announce()
+            announce()
             samples.append(sampler.sample() / sampler.launches_per_sample)
             elapsed = now() - start
             is_over = elapsed >= limits.cap_s and len(samples) >= limits.fewest_samples

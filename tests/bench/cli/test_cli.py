@@ -106,7 +106,7 @@ def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path
     monkeypatch.setattr(main, "device_of", load_torch)
     for arguments, _ in module.EXAMPLES:
         with pytest.raises(EOFError):
-            main.run(family, parser.parse_args(arguments.split()), module.OPS, options)
+            main.measured(family, parser.parse_args(arguments.split()), module.OPS, options)
 
 
 @pytest.mark.parametrize(

@@ -264,14 +264,14 @@ def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp
 
     folder = tmp_path / "gone"
     folder.mkdir()
-    shown = run.print_run
+    shown = run.print_out
 
     def with_a_file_for_its_folder(*arguments):
         folder.rmdir()
         folder.write_text("in the way")
         shown(*arguments)
 
-    monkeypatch.setattr(run, "print_run", with_a_file_for_its_folder)
+    monkeypatch.setattr(run, "print_out", with_a_file_for_its_folder)
     assert commands.here("matmul", "--shape", "64", "--plot", folder / "roof.png") == 2
     out, err = capsys.readouterr()
     assert "64x64x64" in out

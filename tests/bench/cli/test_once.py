@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.harness.cli import once
+from bench.harness import loop
 from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add
-from bench.harness.cli.once import measure_once, share_s
 from bench.harness.device.device import cpu_device
+from bench.harness.loop import measure_once
 from results.record import Record
 from results.store.runs import RunWriter, StoreError, load_run
 from tests.bench import commands
@@ -61,15 +61,15 @@ def test_a_row_that_raises_fails_alone(capsys, runs):
 
 def test_no_row_is_measured_where_the_gpu_keeps_an_error(runs, monkeypatch):
     usable = [True, False]
-    monkeypatch.setattr(once, "release", lambda device: usable.pop(0))
+    monkeypatch.setattr(loop, "release", lambda device: usable.pop(0))
     assert run((blank(1), ok), (blank(2), ok)).conclude() == 1
-    assert kept(runs) == [("ok", None), ("failed", once.DEVICE_LOST)]
+    assert kept(runs) == [("ok", None), ("failed", loop.DEVICE_LOST)]
 
 
 def test_rows_that_cannot_run_are_kept_with_their_reason_unless_all_are(runs):
     assert run((blank(1, "too large"), ok), (blank(2), ok)).conclude() == 0
     assert kept(runs) == [("skipped", "too large"), ("ok", None)]
-    with pytest.raises(UsageError, match=r"nap 1 fp32 torch: too large \(and 1 more\)"):
+    with pytest.raises(UsageError, match=r"nap fp32 1: too large \(and 1 more\)"):
         run((blank(1, "too large"), ok), (blank(2, "too small"), ok))
     assert len(commands.run_files(runs)) == 1
 
@@ -84,9 +84,9 @@ def test_a_spent_budget_starts_no_further_row(runs):
     shares = []
 
     def slow(record, run, rows):
-        shares.append(share_s(run, rows))
+        shares.append(run.share_s(rows))
         time.sleep(0.3)
-        shares.append(share_s(run, rows))
+        shares.append(run.share_s(rows))
         return ok(record, run, rows)
 
     assert run((blank(1), slow), (blank(2), fails), words=("--budget", "0.25")).conclude() == 0

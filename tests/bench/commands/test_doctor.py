@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as command
-from bench.harness.cli.terminal import Progress
 from bench.harness.commands import doctor
 from bench.harness.commands.doctor import (
     BAD,
@@ -26,6 +25,7 @@ from bench.harness.commands.doctor import (
 from bench.harness.device import host
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
+from bench.harness.run import Progress
 from results.record import Record
 from roofline.machine import Ceiling, Machine
 from tests.bench import nvml_replay

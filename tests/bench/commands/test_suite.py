@@ -58,7 +58,7 @@ def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
 def no_roof(monkeypatch):
     """Let no ceiling of the machine be known, and none be measured."""
     nothing = Machine("box", "a box")
-    monkeypatch.setattr(run, "calibrated", lambda *_, **__: nothing)
+    monkeypatch.setattr(run.MeasuredCeilings, "complete", lambda *_, **__: nothing)
 
 
 @pytest.mark.sampled(1)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bench.__main__ import families, main
-from bench.harness.cli.terminal import baseline_lines
 from bench.harness.compare import command as compare
 from bench.harness.op import Case, Option
 from bench.harness.op_file import options_of
+from bench.harness.run import baseline_lines
 from results.show.terminal import Parser
 from results.store.runs import load_run
 from tests.bench import commands
