@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
 from bench.harness.data.verify import sum_roundings
-from bench.harness.op import Case, Op, TensorMaker, rows_by_width
+from bench.harness.op import ROW_SHAPES, Case, Op, TensorMaker, rows_by_width
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
 
 if TYPE_CHECKING:
@@ -38,12 +38,6 @@ EXAMPLES = (
 
 RMSNORM_EPSILON = 1e-6
 LAYERNORM_EPSILON = 1e-5
-
-SHAPES = {
-    "cpu": ("1024x1024", "1024x8192", "64x131072"),
-    "cuda": ("131072x1024", "32768x4096", "16384x8192", "4096x32768", "2048x65536", "1024x131072", "1024x262144"),
-}
-"""On a GPU x takes 256 MiB in bf16, and twice that where the rows would be fewer than are needed to fill it evenly."""
 
 
 def rmsnorm(x: Tensor, weight: Tensor) -> Tensor:
@@ -130,7 +124,7 @@ def make_op(
         formula=formula,
         axes=("m", "n"),
         extents=rows_by_width,
-        default_shapes=SHAPES,
+        default_shapes=ROW_SHAPES,
         make_inputs=make_inputs,
         output_shape=lambda case: (*((outputs,) if outputs > 1 else ()), case.shape["m"], case.shape["n"]),
         outputs=outputs,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.data.verify import sum_roundings
-from bench.harness.op import Op, library, rows_by_width, rows_of
+from bench.harness.op import ROW_SHAPES, Op, library, rows_by_width, rows_of
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
 
 if TYPE_CHECKING:
@@ -46,18 +46,7 @@ OPS = (
         formula="out (m, n) = exp(x - max(x)) / sum(exp(x - max(x))), row by row",
         axes=("m", "n"),
         extents=rows_by_width,
-        default_shapes={
-            "cpu": ("1024x1024", "1024x8192", "64x131072"),
-            "cuda": (
-                "131072x1024",
-                "32768x4096",
-                "16384x8192",
-                "4096x32768",
-                "2048x65536",
-                "1024x131072",
-                "1024x262144",
-            ),
-        },
+        default_shapes=ROW_SHAPES,
         make_inputs=lambda case, tensor: (tensor(case.shape["m"], case.shape["n"]),),
         output_shape=lambda case: (case.shape["m"], case.shape["n"]),
         reference=softmax,

@@ -36,6 +36,13 @@ def square(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
     return extents
 
 
+ROW_SHAPES = {
+    "cpu": ("1024x1024", "1024x8192", "64x131072"),
+    "cuda": ("131072x1024", "32768x4096", "16384x8192", "4096x32768", "2048x65536", "1024x131072", "1024x262144"),
+}
+"""Matrices that are worked on row by row. On a GPU they take 256 MiB in bf16, and twice that where the rows would be
+fewer than are needed to fill it evenly."""
+
 ROWS = 4096
 """Rows of a matrix of which only the width is given: the tokens of a usual batch."""
 
