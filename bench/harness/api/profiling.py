@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,8 @@ FRAME = (
 )
 """Columns of a profile as a frame, as far as it has them."""
 
-MAX_NAMES = 3
-"""Operations whose work was counted that are named; the others are counted."""
+MAX_TEXT = 60
+"""Characters in which the operations are named whose work was counted."""
 
 
 class Profile(Records):
@@ -93,9 +94,9 @@ def profile(
 
 
 def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> Record:
-    """Return the record of a function with the work that its caller did not declare, and who says what the work is.
+    """Return the record of a function with the work that its caller did not declare; `extra` says who counted it.
 
-    The function is called once more if anything must be counted; what nobody knows stays None. The bytes are those that
+    The function is called once more if anything must be counted; unknown counts stay None. The bytes are those that
     each torch operation moves: one that fuses several moves less than their sum. What torch does not see, such as a
     kernel that is launched without an operation of its own, is not in it.
 
@@ -115,18 +116,16 @@ def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], 
         blank = replace(blank, dtype=dtype)
     if not missing:
         return blank
-    unknown = list(dict.fromkeys(call.op for call in working if not call.is_modelled))
-    names = list(dict.fromkeys(call.op.removeprefix("aten.") for call in working))
+    unknown = ", ".join(dict.fromkeys(call.op for call in working if not call.is_modelled))
+    names = ", ".join(dict.fromkeys(call.op.removeprefix("aten.") for call in working))
     if not working:
-        said = "not known: no torch operation was seen; declare it"
+        source = "not known: no torch operation was seen; declare it"
     elif unknown:
-        which = ", ".join(unknown[:MAX_NAMES])
-        said = f"not known: {which} has no rule; declare it, or bench.declare_work for the operation"
+        source = f"not known: {unknown} has no rule; declare it, or bench.declare_work for the operation"
     else:
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        said = f"counted by the profiler's rules: {', '.join(names[:MAX_NAMES])}{more}"
-    given = ", ".join(name for name in COUNTS if name not in missing)
-    extra: dict[str, Any] = {"work": f"{said}; {given} as declared" if given else said}
+        source = f"counted by the profiler's rules: {textwrap.shorten(names, MAX_TEXT, placeholder=' ...')}"
+    declared = ", ".join(name for name in COUNTS if name not in missing)
+    extra: dict[str, Any] = {"work": f"{source}; {declared} as declared" if declared else source}
     if unknown or not working:
         return replace(blank, extra=extra)
     if "flops" in missing:

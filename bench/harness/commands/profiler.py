@@ -20,25 +20,24 @@ from bench.harness.profile.tracing import profiled
 from bench.harness.timing import protocol
 from results.record import Record
 from results.show.terminal import Parser, print_out, say
-from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
 
 DESCRIPTION = """\
 Say where the time of a model or a function goes, operation by operation: how far each is from its roof, what bounds it,
-and what fusing could save. FILE:FUNCTION names a function of yours that returns what is profiled: a function that takes
-nothing, or a tuple of a module or a function and its positional arguments (a dict at the end: its keyword arguments).
-It runs in a process of its own. --signature prints a file to start from.
+and what fusing could save. FILE:FUNCTION names your function that returns what is profiled: a function without
+arguments, or a tuple of a module or a function and its positional arguments (a dict at the end: keyword arguments).
+It runs in a separate process. --signature prints a file to start from.
 
   python -m bench profile mine.py:make --backward
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
   python -m bench profile --config config.json --train --by module
 
-FLOPs and bytes are counted in a pass of its own, call by call; times are those of a step under torch.profiler, and the
-step is timed without it too. Bytes are compulsory: each input read once, each output written once. What a step takes
-beside its operations stands in rows of its own: unattributed, host-gap, profiler-overhead. Rows flagged unmodelled have
-no rule for their work. Caches are warm, so small operations may lie above the memory roof.
+FLOPs and compulsory bytes are counted call by call; times are those of a step under torch.profiler, and the step is
+timed without it too. The rows unattributed, host-gap and profiler-overhead have the rest of the time. Rows flagged
+unmodelled have no rule for their work. Caches are warm: small operations may be above the memory roof.
 
 exit codes: 0 ok; 1 no time could be measured, the work is kept; 2 usage; 3 no such device; 130 interrupted"""
 
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check_places(args)
     device = device_of(args)
     answer = answer_of(args, device) if args.target is None else isolated(args, device)
-    if isinstance(answer, UsageError | NoDeviceError):
+    if not isinstance(answer, list):
         raise answer
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
@@ -96,8 +95,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:
     try:
-        what = "a call, or the import,"
-        answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, what=what)
+        answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, what="a call, or the import,")
     except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # a step that prints does so in each of its many calls
@@ -118,8 +116,7 @@ def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageE
 
 
 def check(args: argparse.Namespace) -> None:
-    given = [word for word in (args.target, args.model, args.config) if word is not None]
-    if len(given) != 1:
+    if sum(value is not None for value in (args.target, args.model, args.config)) != 1:
         raise UsageError("name one thing to profile: FILE:FUNCTION, --model NAME or --config PATH")
     if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in TORCH_DTYPES):
         raise UsageError(f"--dtype takes one of {', '.join(TORCH_DTYPES)}, not {','.join(args.dtype)}")
@@ -131,21 +128,15 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--trace {args.trace}: there is no such folder")
     try:
         args.shape = parse_batch_shape(args.shape)
-    except ShapeError as error:
+        if args.model is not None:
+            args.model = load_model(args.model)
+    except (ShapeError, ConfigError) as error:
         raise UsageError(str(error)) from None
     if args.model is not None:
-        config_of(args)
-
-
-def config_of(args: argparse.Namespace) -> ModelConfig:
-    try:
-        config = load_model(args.model)
-    except ConfigError as error:
-        raise UsageError(str(error)) from None
-    config = config if args.layers is None else replace(config, layers=args.layers)
-    if problem := unsupported(config, args.shape[1]):
-        raise UsageError(problem)
-    return config
+        if args.layers is not None:
+            args.model = replace(args.model, layers=args.layers)
+        if problem := unsupported(args.model, args.shape[1]):
+            raise UsageError(problem)
 
 
 def target_from(args: argparse.Namespace, device: str) -> Target:
@@ -153,5 +144,5 @@ def target_from(args: argparse.Namespace, device: str) -> Target:
     if args.target is not None:
         return from_file(args.target, dtype, device)
     if args.model is not None:
-        return from_preset(config_of(args), args.shape, dtype or "fp32", device)
+        return from_preset(args.model, args.shape, dtype or "fp32", device)
     return from_hugging_face(Path(args.config), args.layers, args.shape, dtype or "fp32", device)

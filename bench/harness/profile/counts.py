@@ -29,7 +29,6 @@ HOST_SYNC, DATA_DEPENDENT, UNMODELLED = "host-sync", "data-dependent", "unmodell
 FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
 """Flags of an operation: the host reads its result, its shape depends on values, or no rule counts its work."""
 
-
 STEP, MODULE, TAG = "ridgepoint step", "ridgepoint module ", "ridgepoint op "
 """How a trace names a step, the modules and the operations within it."""
 

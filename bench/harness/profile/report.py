@@ -82,11 +82,8 @@ def pattern(module: str) -> str:
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and each remainder, by time; those without time and work are left out."""
     rows = [(_record(row), float(sum(one.time_ns for one in row))) for row in _rows(breakdown)]
-    total_ns = breakdown.duration_ns
-    timed = [
-        _timed(record, spent_ns * NS, spent_ns / total_ns) for record, spent_ns in [*rows, *_remainders(breakdown)]
-    ]
-    first, *others = sorted(timed, key=lambda record: -record.extra["time_s"])
+    rows = sorted([*rows, *_remainders(breakdown)], key=lambda row: -row[1])
+    first, *others = [_timed(record, spent_ns * NS, spent_ns / breakdown.duration_ns) for record, spent_ns in rows]
     return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
 
 
@@ -111,13 +108,9 @@ def _record(row: Sequence[Operation]) -> Record:
     flops, read, written, products = (
         sum(getattr(one, name) for one in row) if first.is_modelled else None for name in names
     )
-    extra: dict[str, Any] = {
-        "count": len(row),
-        "shapes": first.shapes,
-        "dtypes": list(first.dtypes),
-        "module": module,
-        "phase": first.phase,
-        "matmul_flops": products,
+    extra = {
+        **{"count": len(row), "shapes": first.shapes, "dtypes": list(first.dtypes)},
+        **{"module": module, "phase": first.phase, "matmul_flops": products},
     }
     if kernels := sorted(set().union(*(operation.kernels for operation in row))):
         extra["kernels"] = kernels
@@ -315,8 +308,10 @@ def bars(records: Sequence[Record]) -> list[str]:
         name = record.op if record.op in REMAINDERS else next(n for n, is_one in CLASSES.items() if is_one(record))
         shares[name] += record.extra["share"]
     width = max(map(len, shares))
-    longest = shares.most_common()
-    return [f"{name:<{width}}  {_pct(share):>6}  {'█' * round(BAR * share)}".rstrip() for name, share in longest]
+    return [
+        f"{name:<{width}}  {_pct(share):>6}  {'█' * round(BAR * share)}".rstrip()
+        for name, share in shares.most_common()
+    ]
 
 
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
@@ -376,18 +371,12 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         Column("calls", [str(sum(record.extra["count"] for record in group)) for group in shown], "right", 1),
         Column("time", [format_time(times[key]) for key in titles], "right"),
         Column("share", [_pct(sum(record.extra["share"] for record in group)) for group in shown], "right"),
-        Column("FLOPs", [_count(_sum(record.flops for record in group)) for group in shown], "right"),
-        Column("bytes", [_count(_sum(map(_moved, group))) for group in shown], "right"),
+        Column("FLOPs", [_count(sum(record.flops or 0 for record in group) or None) for group in shown], "right"),
+        Column("bytes", [_count(sum(_moved(record) or 0 for record in group) or None) for group in shown], "right"),
     ]
     print_grid(console, columns)
     if len(groups) > top:
         _print_lines(console, [f"... and {len(groups) - top} more: --top shows them"])
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum of the known values, None if there is none."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _moved(record: Record) -> int | None:
@@ -395,7 +384,7 @@ def _moved(record: Record) -> int | None:
 
 
 def _count(value: float | None) -> str:
-    return format_rate(value, "").strip() if value else ABSENT if value is None else "0"
+    return format_rate(value, "").strip()
 
 
 def _pct(share: float | None) -> str:

@@ -37,18 +37,14 @@ MAX_NAMES = 4
 
 
 class ProfiledStep:
-    """One call of the target; each call of this object is one step."""
+    """One call of the target; each call of this object is one step.
+
+    The mode is `forward`, without gradients; `backward` or `train`; or `plain`, the call as its user makes it.
+    """
 
     def __init__(self, target: Target, mode: str) -> None:
-        """Prepare a step.
-
-        Args:
-            target: is called once in each step.
-            mode: `forward`, without gradients; `backward` or `train`; or `plain`, the call as its user makes it.
-        """
         self.target, self.mode = target, mode
         self.phase = "forward"
-        """The phase that runs now."""
         self.tags: Tags | None = None
         """The mode that sees the operations now."""
         self._leaves = leaves_of(target) if mode in ("backward", "train") else []
@@ -75,7 +71,7 @@ class ProfiledStep:
 
 
 def leaves_of(target: Target) -> list[torch.Tensor]:
-    """Return the parameters, and the arguments whose gradient a backward pass would add to."""
+    """Return the parameters, and the arguments that a backward pass gives a gradient."""
     given = [tensor for tensor in tree_iter((target.args, target.kwargs)) if isinstance(tensor, torch.Tensor)]
     return [*target.modules.parameters(), *(tensor for tensor in given if tensor.is_leaf and tensor.requires_grad)]
 
@@ -92,7 +88,7 @@ def backward(result: Any) -> None:
 
 @contextmanager
 def state_kept(target: Target) -> Iterator[None]:
-    """Give gradients, buffers and every random generator back as they were; steps within are as they are without."""
+    """Restore gradients, buffers and random generators at the end."""
     gradients = [(leaf, leaf.grad) for leaf in leaves_of(target)]
     buffers = [(buffer, buffer.detach().clone()) for buffer in target.modules.buffers()]
     devices = [torch.device(target.device)] if target.device.startswith("cuda") else []
@@ -185,7 +181,7 @@ class Account(Tags):
         super().__init__(step)
         self.operations: list[Operation] = []
         self._module_of_node: dict[int, str] = {}
-        self._storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
+        self.storages: dict[int, tuple[StorageWeakRef, int, list[int]]] = {}
         named = step.target.modules.named_parameters()
         self._owners: dict[int, str] = {id(parameter): path.rpartition(".")[0] for path, parameter in named}
 
@@ -197,7 +193,7 @@ class Account(Tags):
             for moved in moves:
                 # The reference keeps the address of the storage from being used again.
                 fresh = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
-                self._storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
+                self.storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
 
     def _module(self) -> str:
         """Return the path of the module that an operation belongs to; backward, that of its forward operation."""
@@ -213,20 +209,17 @@ class Account(Tags):
             return self._owners.get(id(node.variable), "")
         return self._module_of_node.get(node._sequence_nr(), "")
 
-    def breakdown(self) -> Breakdown:
-        """Return what was counted; of each storage as many bytes as were read or written of it, but none twice."""
-        return Breakdown(self.operations, sum(min(size, max(sides)) for _, size, sides in self._storages.values()))
-
 
 def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
     account = Account(step)
     with account.watching(is_eager):
         step()
-    return account.breakdown()
+    # Of each storage as many bytes as were read or written of it, but none twice.
+    return Breakdown(account.operations, sum(min(size, max(sides)) for _, size, sides in account.storages.values()))
 
 
 def account(step: ProfiledStep) -> Breakdown:
-    """Return the operations of a step; one runs before it, so that what is made once is there."""
+    """Return the operations of a step, after a first step that makes what is made once."""
     with state_kept(step.target):
         with guarded_call(step.target.name):
             step()

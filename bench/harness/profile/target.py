@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import NoDeviceError
+from bench.harness.measure.rows import one_line
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 
@@ -77,7 +78,7 @@ def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, A
 
 
 def from_file(word: str, dtype: str | None, device: str) -> Target:
-    """Return what a user's `make` returns, on a device and, where one is asked for, in a dtype."""
+    """Return what a user's `make` returns, on a device and in a dtype, by default its own."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -140,14 +141,7 @@ def from_hugging_face(path: Path, layers: int | None, shape: tuple[int, int], dt
 
 @contextlib.contextmanager
 def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
-    """Run a user's code: what it prints goes to stderr, if it is heard, and what it raises becomes one line.
-
-    Raises:
-        UsageError: it raised, or wanted to end the process.
-        NoDeviceError: it needs a GPU, and there is none.
-    """
-    from bench.harness.measure.rows import one_line
-
+    """Run a user's code: what it prints goes to stderr, if it is heard, and what it raises becomes one line."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
         try:
             with contextlib.redirect_stdout((is_heard and sys.stderr) or nowhere):
