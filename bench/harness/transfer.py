@@ -23,9 +23,10 @@ from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
-from bench.harness.timing.protocol import Samples, limits_of
+from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collection
 from bench.harness.timing.samplers import Call
 from results.record import Record
+from results.stats.samples import median, median_ci95
 from roofline.gpu_table import gpus_named, pcie_bytes_per_s
 
 Pair = tuple[Tensor, Tensor]
@@ -39,14 +40,19 @@ POISON = -77.0
 
 UNLIKE = "the destination does not hold what the source does"
 
-MATMUL_WIDTH = {"cpu": 128, "cuda": 1024, "rocm": 1024}
-"""n of the fp32 matmuls that run besides a copy and in a step: each takes tens of microseconds."""
+MATMUL_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+"""n of the fp32 matmuls that run besides a copy and in a step: the largest of which several fit."""
 
-TIMED_MATMULS, TIMINGS = 10, 5
-"""Matmuls in a timing, and timings, of which the shortest counts: a busy machine interrupts most."""
+FIT = 4
+"""Fewest matmuls in the given time, unless even the smallest takes longer."""
 
-ROUNDS_ALONE = 9
-"""Rounds in which a copy, and the work beside it, are timed alone."""
+TIMINGS = 20
+"""Timings of a matmul, of which the shortest counts: on a busy machine most are interrupted."""
+
+MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
+
+ROUNDS_ALONE = 5
+"""Rounds of a step's work that are timed alone."""
 
 FILE_BYTES = 64 * 2**20
 """Size of the file of random tokens."""
@@ -65,11 +71,17 @@ class Matmuls:
     """As many fp32 matmuls of square matrices as take about a given time; a call launches them."""
 
     def __init__(self, device: Device, seconds: float, seed: int) -> None:
-        fill, n, self.count = Filler("uniform", "fp32", device, seed), MATMUL_WIDTH[device.type], TIMED_MATMULS
-        self._a, self._b, self._out = (fill(n, n) for _ in range(3))
-        matmul_s = min(finished_s(self, device) for _ in range(TIMINGS)) / TIMED_MATMULS
-        self.count = max(1, round(seconds / matmul_s))
-        self.flops = 2 * n**3 * self.count
+        fill, self.count = Filler("uniform", "fp32", device, seed), 1
+        for n in MATMUL_WIDTHS:
+            self._a, self._b, self._out = (fill(n, n) for _ in range(3))
+            self.width, launch_s = n, min(finished_s(self, device) for _ in range(TIMINGS))
+            if FIT * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
+                break
+        self.count = max(1, round(seconds / launch_s))
+        # Together they may take less: a launch alone is waited for. More only if something interrupted them.
+        together_s = min(finished_s(self, device) for _ in range(3))
+        self.count = max(self.count, round(self.count * seconds / together_s))
+        self.flops = 2 * self.width**3 * self.count
 
     def __call__(self) -> None:
         for _ in range(self.count):
@@ -102,7 +114,7 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     if not is_copied(pairs[0]):
         return replace(blank, status="invalid", reason=UNLIKE)
     if blank.op == "overlap":
-        record = measure_overlap(replace(blank, cache=cache), calls, run, left_s)
+        record = measure_overlap(replace(blank, cache=cache), calls, device, run.args.seed, left_s)
     else:
         samples = take_samples(calls, cache, device, limits_of(device), left_s=left_s)
         record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
@@ -150,12 +162,15 @@ def link_of(device: Device) -> float | None:
     return pcie_bytes_per_s(named[0]) if len(named) == 1 else None
 
 
-def measure_overlap(blank: Record, calls: Sequence[Call], run: Run, left_s: float | None) -> Record:
-    """Time a copy together with matmuls that take as long, within `left_s` seconds; then each alone.
+def measure_overlap(
+    blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
+) -> Record:
+    """Time a copy, matmuls that take as long, and both together, interleaved, within `left_s` seconds.
 
-    On a GPU the copy has its own stream and is launched first; on a CPU, which has no copy engine, its own thread.
+    On a GPU the copy has its own stream and is launched first; on a CPU, which has no copy engine, its own thread. The
+    samples of the record are those of both together.
     """
-    device, turns = run.device, itertools.cycle(calls)
+    turns = itertools.cycle(calls)
 
     def copy() -> None:
         next(turns)()
@@ -169,15 +184,28 @@ def measure_overlap(blank: Record, calls: Sequence[Call], run: Run, left_s: floa
             with torch.cuda.stream(stream):
                 copy()
             matmuls()
-            device.synchronize()
 
-    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(TIMINGS)), run.args.seed)
+    matmuls = Matmuls(device, min(finished_s(copy, device) for _ in range(5)), seed)
     stream = torch.cuda.Stream(device.torch_name) if device.is_gpu else None
-    with ThreadPoolExecutor(1) as thread:
-        samples = sample_steps(both, blank.cache or "cold", device, left_s)
-    alone_s = [(finished_s(copy, device), finished_s(matmuls, device)) for _ in range(ROUNDS_ALONE)]
-    copy_s, compute_s = zip(*alone_s, strict=True)
-    return replace(finished_row(replace(blank, flops=matmuls.flops), samples, run), copy_s=copy_s, compute_s=compute_s)
+    times: dict[Call, list[float]] = {copy: [], matmuls: [], both: []}
+    with ThreadPoolExecutor(1) as thread, no_garbage_collection():
+        end = time.perf_counter() + min(ROUNDS_S, ROUNDS_S if left_s is None else left_s)
+        while len(times[both]) < MIN_ROUNDS or (len(times[both]) < MAX_ROUNDS and time.perf_counter() < end):
+            for job, taken_s in times.items():
+                taken_s.append(finished_s(job, device))
+    copy_s, compute_s, both_s = map(tuple, times.values())
+    return replace(
+        blank,
+        status="ok",
+        flops=matmuls.flops,
+        samples_s=both_s,
+        launches_per_sample=1,
+        method="host",
+        median_s=median(both_s),
+        ci95_s=median_ci95(both_s),
+        copy_s=copy_s,
+        compute_s=compute_s,
+    )
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Copies between host and device, what of them hides, and batches of a token file."""
 
+import itertools
 import json
 import threading
 import time
@@ -35,6 +36,7 @@ def command(capsys):
 @pytest.fixture
 def measured(quick, command, monkeypatch):
     """Return a function that measures shortly, and returns the exit code and the records."""
+    monkeypatch.setattr(harness, "ROUNDS_S", 0.01)
     monkeypatch.setattr(harness, "FILE_BYTES", 2**16)
 
     def measured(*words):
@@ -67,30 +69,45 @@ def test_what_hides(copy_s, compute_s, both_s, share):
 
 
 def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
-    """The matmuls wait for the copy to begin, and the copy for the matmuls to end: one after the other fails."""
-    begun, done, met = threading.Event(), threading.Event(), []
+    """Both meet in every second call of the matmuls: one after the other breaks the barrier."""
+    barrier, calls = threading.Barrier(2), itertools.count()
 
     def copy():
-        begun.set()
         if threading.current_thread() is not threading.main_thread():
-            met.append(done.wait(30))
+            barrier.wait(30)
 
     class Meeting:
         flops = 8
 
         def __init__(self, *_):
-            begun.clear()
+            pass
 
         def __call__(self):
-            begun.wait(30)
-            done.set()
+            if next(calls) % 2:
+                barrier.wait(30)
 
     monkeypatch.setattr(harness, "Matmuls", Meeting)
-    run = SimpleNamespace(device=CPU, ceilings=None, args=SimpleNamespace(seed=0))
-    record = harness.measure_overlap(copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], run, 0.0)
-    assert set(met) == {True}
-    assert [*map(len, (record.copy_s, record.compute_s))] == [harness.ROUNDS_ALONE] * 2
-    assert (record.status, record.flops) == ("ok", 8)
+    monkeypatch.setattr(harness, "ROUNDS_S", 0.0)
+    record = harness.measure_overlap(copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0)
+    assert [*map(len, (record.copy_s, record.compute_s, record.samples_s))] == [harness.MIN_ROUNDS] * 3
+    assert record.flops == 8
+
+
+@pytest.mark.parametrize("slice_s", [1e9, 0.4])
+def test_matmuls_fill_the_time_that_they_are_given_beside_another_process_too(monkeypatch, slice_s):
+    """A clock on which a matmul of width n takes n^3 nanoseconds, and another process every second slice."""
+    clock, used_s = [0.0], [0.0]
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
+
+    def mm(a, b, out):
+        slices = used_s[0] // slice_s
+        used_s[0] += len(a) ** 3 * 1e-9
+        clock[0] += len(a) ** 3 * 1e-9 + slice_s * (used_s[0] // slice_s - slices)
+
+    monkeypatch.setattr(torch, "mm", mm)
+    matmuls = harness.Matmuls(CPU, 1.0, seed=0)
+    assert (matmuls.width, matmuls.count) == (512, 7)  # four of 1024 would take longer
+    assert harness.Matmuls(CPU, 1e-9, seed=0).count == 1
 
 
 # ---- what a GPU would be asked -------------------------------------------------------------------------------------
@@ -207,7 +224,7 @@ def test_all_operations_on_a_cpu(measured):
     assert copy["host_launch_s"] > 0
     assert copy["link_bytes_per_s"] is None
     assert overlap["flops"] > 0
-    assert len(overlap["copy_s"]) == len(overlap["compute_s"]) == harness.ROUNDS_ALONE
+    assert len(overlap["copy_s"]) == len(overlap["compute_s"]) == len(overlap["samples_s"])
     assert (inline["options"]["prefetch"], ahead["options"]["prefetch"]) == (0, 1)
     assert inline["flops"] == ahead["flops"]  # all loops do the same work
     assert len(inline["compute_s"]) == len(ahead["compute_s"]) == harness.ROUNDS_ALONE
