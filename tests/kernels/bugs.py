@@ -46,13 +46,6 @@ def cross_entropy():
         Bug(MAXIMUM, ONLINE, "higher = tl.maximum(highest, tl.max(x, axis=0))", "higher = highest * 0", seen_in=v3),
         Bug(MAXIMUM, ONLINE, "total * tl.exp2((highest - higher) * LOG2_E)", "total", seen_in=v3),
         Bug(ACCUMULATOR, ONLINE, " + tl.sum(e, axis=0)\n", " + tl.sum(e.to(tl.float16), axis=0)\n", seen_in=v3),
-        Bug(
-            ACCUMULATOR,
-            ONLINE,
-            "    of_lanes = tl.sum(total *",
-            "    of_lanes = tl.sum(total.to(tl.float16) *",
-            seen_in=v3,
-        ),
         Bug(ROUNDING, v3, "(top - picked) + tl.log(total)", "(top + tl.log(total)) - picked"),
     ]
 
@@ -156,24 +149,6 @@ def matvec():
         Bug(TAIL, v3, "if full_end < end:", "if full_end > end:"),
         Bug(TAIL, v3, "if (split == 0) &", "if (split < 0) &"),
         Bug(WRAP, v3, "(program // splits).to(tl.int64)", "program // splits"),
-        Bug(
-            ROUNDING,
-            v3,
-            "a.to(tl.float32) * x.to(tl.float32), (ROWS",
-            "(a.to(tl.float32) * x.to(tl.float32)).to(x.dtype), (ROWS",
-        ),
-        Bug(
-            ROUNDING,
-            v3,
-            "tl.store(out_ptr + rows * splits + split, total",
-            "tl.store(out_ptr + rows * splits + split, total.to(x_ptr.dtype.element_ty)",
-        ),
-        Bug(
-            ACCUMULATOR,
-            v3,
-            "total = tl.sum(partial, axis=1)\n\n",
-            "total = tl.sum(partial.to(x_ptr.dtype.element_ty), axis=1).to(tl.float32)\n\n",
-        ),
         Bug(ACCUMULATOR, v3, "(m, chosen.splits), dtype=torch.float32", "(m, chosen.splits), dtype=x.dtype"),
     ]
 
@@ -199,12 +174,6 @@ def norm():
         Bug(WRAP, v3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=4),
         Bug(EPS, v3, "axis=1)[:, None] / n + EPS)", "axis=1)[:, None] / n) + EPS"),
         Bug(EPS, v3, "variance) + EPS)", "variance)) + EPS"),
-        Bug(
-            ROUNDING,
-            v3,
-            "tl.store(out_ptrs, x * scale * w",
-            "tl.store(out_ptrs, (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32) * w",
-        ),
         Bug(ROUNDING, v3, "r.to(tl.float32)).to(x.dtype)", "r.to(tl.float32))"),
         Bug(ACCUMULATOR, v3, "tl.sum(x * x, axis=1)", "tl.sum((x * x).to(out_ptr.dtype.element_ty), axis=1)"),
         Bug(ACCUMULATOR, v3, "tl.sum(d * d, axis=1)", "tl.sum((d * d).to(out_ptr.dtype.element_ty), axis=1)"),
@@ -256,12 +225,6 @@ def softmax():
         Bug(WRAP, v1, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
         Bug(MAXIMUM, v1, "tl.exp(x - tl.max(x, axis=0))", "tl.exp(x)"),
         Bug(ACCUMULATOR, v1, "tl.sum(exponentials, axis=0)", "tl.sum(exponentials.to(tl.float16), axis=0)"),
-        Bug(
-            TAIL,
-            v1,
-            "min(size for size in WARPS if size >= asked.n)",
-            "max(s for s in WARPS if s <= max(asked.n, 1024))",
-        ),
         Bug(ROUNDING, v1, "exponentials / total,", "exponentials.to(x_ptr.dtype.element_ty) / total,"),
         Bug(MASK, ONLINE, "(edges < last) &", "(edges < last - 1) &", seen_in=v2),
         Bug(MASK, ONLINE, "(edges < last) &", "(edges <= last) &", seen_in=v2),
@@ -284,12 +247,6 @@ def softmax():
         Bug(WRAP, v3, "tl.program_id(0).to(tl.int64)", "tl.program_id(0)", count=2),
         Bug(MAXIMUM, v3, "totals * tl.exp2((tops - top) * LOG2_E)", "totals"),
         Bug(ACCUMULATOR, v3, "1.0 / tl.sum(totals *", "1.0 / tl.sum(totals.to(tl.float16) *"),
-        Bug(
-            ROUNDING,
-            v3,
-            "tl.exp2((x - top) * LOG2_E) * scale",
-            "tl.exp2((x - top) * LOG2_E).to(x_ptr.dtype.element_ty) * scale",
-        ),
     ]
 
 

@@ -1,7 +1,6 @@
 """Kernels compiled ahead of time, for the tests that read what the compiler made of them."""
 
 import csv
-import functools
 import re
 from pathlib import Path
 
@@ -62,42 +61,3 @@ def assert_lean(binary, allow_double=False):
     assert not (IS_RECORDED_TRITON and [item for item in binary.instructions if item.spill_bytes])
     assert any(item.base == "EXIT" for item in binary.instructions)
     assert allow_double or not [str(item) for item in binary.instructions if item.is_double]
-
-
-@functools.cache
-def shipped_rows() -> tuple[rows.Row, ...]:
-    """Return the audit of a part of what figures are recorded of, compiled once for all tests of a run.
-
-    Of the newest versions the quick set in bf16 for sm_90, and of each dtype the first shape for all; of each older
-    one, whose text does not change any more, the first shape in bf16 for sm_90. `kernels audit --all` has all.
-    Only `test_audit_shipped.py` calls this: another file would run in another process, and compile it all again.
-    """
-    every, firsts = catalog.choices(), {}
-    quick = catalog.quick(every)
-    newest = {choice.version for choice in quick}
-    older = [choice for choice in every if choice.version not in newest and choice.arch == 90]
-    for choice in [*quick, *(choice for choice in older if choice.variant.dtype == "bf16")]:
-        firsts.setdefault(
-            (choice.version, choice.kernel, choice.variant.part, choice.variant.dtype, choice.arch), choice
-        )
-    main = [choice for choice in quick if choice.arch == 90 and choice.variant.dtype == "bf16"]
-    chosen = list(dict.fromkeys([*main, *firsts.values()]))
-    return tuple(rows.audit_all(chosen))
-
-
-FAMILIES_OF_ODD_SIZES = ("elementwise", "matvec", "reduction", "softmax", "cross_entropy")
-"""Whose newest versions access 16 bytes at a time whatever the sizes are."""
-
-
-@functools.cache
-def odd_size_rows() -> tuple[rows.Row, ...]:
-    """Return the audit of the newest versions in bf16 on sm_90, for sizes of which nothing is known."""
-    newest = {version for version in catalog.newest() if version.family in FAMILIES_OF_ODD_SIZES}
-    chosen = [
-        choice for choice in catalog.choices((90,)) if choice.version in newest and choice.variant.dtype == "bf16"
-    ]
-    return tuple(
-        rows.row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
-        for choice in chosen
-        for compiled in [compile_ahead(choice.variant, choice.arch, known_sizes=False)]
-    )

@@ -4,7 +4,6 @@
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice
 
 NO_KERNEL = 3
 
@@ -15,13 +14,6 @@ def masked_copy(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=inside), mask=inside)
-
-
-@triton.jit
-def rounded(x_ptr, out_ptr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
-    """A copy whose dtype is a constant."""
-    lanes = tl.arange(0, BLOCK)
-    tl.store(out_ptr + lanes, tl.load(x_ptr + lanes).to(DTYPE))
 
 
 @triton.jit
@@ -52,11 +44,6 @@ def same(x):
 
 
 @triton.jit
-def relu(x):
-    return tl.maximum(x.to(tl.float32), 0.0)
-
-
-@triton.jit
 def silu(x):
     v = x.to(tl.float32)
     return v * tl.sigmoid(v)
@@ -66,18 +53,6 @@ def silu(x):
 def gelu_erf(x):
     v = x.to(tl.float32)
     return 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))
-
-
-@triton.jit
-def gelu_tanh_by_libdevice(x):
-    v = x.to(tl.float32)
-    return 0.5 * v * (1.0 + libdevice.tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)))
-
-
-@triton.jit
-def gelu_tanh_by_sigmoid(x):
-    v = x.to(tl.float32)
-    return v * tl.sigmoid(1.5957691216057308 * (v + 0.044715 * v * v * v))
 
 
 @triton.jit

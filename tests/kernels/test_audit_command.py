@@ -39,10 +39,11 @@ def said(capsys, *arguments):
 
 
 def test_json_has_the_keys_that_others_read(capsys):
-    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--format", "json", "--elements", "1024", "--bytes", "4096")
+    sizes = ("--elements", "1024", "--bytes", "4096", "--arch", "sm_80,sm_89,sm_90,sm_100,sm_120")
+    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--format", "json", *sizes)
     assert code == 0
     document = json.loads(out)
-    assert {row["arch"] for row in document["rows"]} == {"sm_80", "sm_90", "sm_100"}
+    assert {row["gpu"] for row in document["rows"]} >= {"h100-sxm", "l40s", "rtx-5090"}
     for row in document["rows"]:
         assert set(row) >= KEYS
         assert (row["load_bits"], row["store_bits"], row["dtype"], row["mma"]) == (128, 128, "bf16", None)
@@ -55,6 +56,8 @@ def test_json_has_the_keys_that_others_read(capsys):
 def test_formats_show_the_same_rows(capsys):
     arguments = ("audit", COPY, *KNOWN, "--arch", "sm_90")
     _, as_csv, _ = said(capsys, *arguments, "--format", "csv")
+    in_order = ("audit", COPY, "--signature", "*bf16:16, *bf16:16,i32:16,1024", "--arch", "sm_90")
+    assert said(capsys, *in_order, "--format", "csv")[1] == as_csv
     [row] = csv.DictReader(as_csv.splitlines())
     assert (row["registers"], row["load_bits"], row["bound"]) == ("14", "128", "")
     _, as_md, _ = said(capsys, *arguments, "--format", "md")
@@ -78,12 +81,6 @@ def test_sass_prints_the_hot_path_alone(capsys):
     assert "SHFL" not in loop  # the sum over threads comes after the loop
 
 
-def test_a_signature_may_be_a_list_in_order(capsys):
-    signature = ("--signature", "*bf16:16, *bf16:16,i32:16,1024")
-    _, out, _ = said(capsys, "audit", COPY, *signature, "--arch", "sm_90", "--format", "csv")
-    assert next(csv.DictReader(out.splitlines()))["registers"] == "14"
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -104,53 +101,31 @@ def test_constants_are_what_they_look_like(text, value):
     assert (found, type(found)) == (value, type(value))
 
 
-def test_a_dtype_may_be_a_constant():
-    options = {"num_warps": 1, "enable_fp_fusion": True}
-    _, source = user_kernel.variant(
-        samples_audit.rounded, samples_audit, "*fp32,*fp32", "DTYPE=fp8e4m3,BLOCK=32", options
-    )
-    assert "tensor<32xf8E4M3FN>" in rows.compile_ahead(source, 90, options).asm["ttir"]
-
-
-def test_other_architectures_for_a_kernel_of_ones_own(capsys):
-    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_89,sm_120", "--format", "json")
-    assert code == 0
-    assert [(row["arch"], row["gpu"]) for row in json.loads(out)["rows"]] == [("sm_89", "l40s"), ("sm_120", "rtx-5090")]
-
-
 MISTAKES = {
     "no file": (["nowhere.py:kernel"], "nowhere.py:kernel: give an existing file and its kernel"),
     "no kernel": ([f"{SAMPLES}:nothing", *KNOWN], "no kernel 'nothing'; it has masked_copy, "),
-    "no kernel named": ([str(SAMPLES), *KNOWN], "give an existing file and its kernel, path/to/file.py:kernel"),
-    "missing argument": ([COPY, "--signature", "*bf16,*bf16"], "argument 'n' of masked_copy is missing"),
-    "no signature": ([COPY], "argument 'x_ptr' of masked_copy is missing; add it to --signature"),
+    "missing argument": ([COPY], "argument 'x_ptr' of masked_copy is missing; add it to --signature"),
     "unknown type": (
         [COPY, "--signature", "*bf17,*bf16,i32"],
-        "argument 'x_ptr': unknown type '*bf17'; allowed are i1",
+        "'x_ptr': unknown type '*bf17'; allowed are i1",
     ),
     "unknown argument": (
         [COPY, "--signature", "x_ptr=*bf16,y=i32"],
-        "no argument 'y'; it has x_ptr, out_ptr, n, BLOCK",
+        "no argument 'y'; it has x_ptr, out_ptr, n,",
     ),
-    "unknown constant": ([COPY, *KNOWN[:2], "--constexpr", "BLOK=8"], "no argument 'BLOK'"),
     "no constant": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK"], "'BLOCK' is not NAME=VALUE"),
     "too many": ([COPY, "--signature", "*bf16,*bf16,i32,8,9"], "5 types, the kernel takes 4: x_ptr, out_ptr, n, BLOCK"),
     "divisor": ([COPY, "--signature", "*bf16:8,*bf16,i32,8"], "argument 'x_ptr': unknown type '*bf16:8'"),
     "architecture": ([COPY, *KNOWN, "--arch", "sm_91"], "unknown architecture 'sm_91'; allowed are sm_80, sm_86,"),
     "name": (["gelo"], "unknown kernel 'gelo'; did you mean "),
-    "version of a name": (["gelu/v99"], "unknown kernel 'gelu/v99'; did you mean gelu/v"),
     "dtype": (["gelu", "--dtype", "bf17"], "unknown dtype 'bf17'; did you mean bf16?"),
     "version": (["gelu", "--version", "v99"], "unknown version 'v99'; allowed are v1, "),
-    "nothing left": (["launch-floor", "--dtype", "bf16"], "no kernel fits all of launch-floor, bf16"),
-    "too new": (["matmul/v4", "--arch", "sm_80"], "no kernel fits all of matmul/v4, sm_80"),
+    "nothing left": (["matmul/v4", "--arch", "sm_80"], "no kernel fits all of matmul/v4, sm_80"),
     "two kinds": (["gelu", COPY], "is a kernel of your own; leave out other names"),
     "option of files": (["gelu", "--elements", "8"], "--elements is for a kernel of your own"),
-    "unknown option": (["gelu", "--fast"], "unrecognized arguments: --fast"),
-    "removed option": (["gelu", "--odd-sizes"], "--odd-sizes was removed: "),
-    "warps": ([COPY, *KNOWN, "--num-warps", "0"], "'0' is no whole number above 0"),
-    "too many warps": ([COPY, *KNOWN, "--num-warps", "64"], "'64' is no number of warps; allowed are 1, 2, 4,"),
+    "removed option": (["gelu", "--check"], "--check was removed: "),
+    "warps": ([COPY, *KNOWN, "--num-warps", "64"], "'64' is no number of warps; allowed are 1, 2, 4,"),
     "empty list": (["copy", "--arch", ""], "argument --arch: '' names nothing"),
-    "format": (["gelu", "--format", "xml"], "invalid choice: 'xml'"),
     "does not compile": (
         [f"{SAMPLES}:does_not_compile", "--signature", "*i32:16", "--constexpr", "BLOCK=128", "--arch", "sm_90"],
         "Cannot make_shape_compatible: incompatible dimensions",  # Triton 3.6 writes more before it than 3.8 does
@@ -172,8 +147,6 @@ def test_a_mistake_gets_one_line(capsys, arguments, wanted):
     ("text", "wanted"),
     [
         ("import sys\nsys.exit('stop')", "cannot be imported: SystemExit: stop"),
-        ("import module_that_is_not_there", "cannot be imported: ModuleNotFoundError: No module named"),
-        ("x = 1\ny = (", "cannot be imported: SyntaxError: '(' was never closed"),
         ("raise ValueError('first line\\nsecond line')", "cannot be imported: ValueError: first line"),
         ("x = 1", "no kernel 'kernel'; it has no triton.jit function"),
     ],
@@ -228,28 +201,20 @@ except SystemExit:
     assert "--signature" in done.stdout
 
 
-def test_list_shows_every_version(capsys):
+def test_list_shows_every_version_and_people_a_row_for_each(capsys):
     code, out, _ = said(capsys, "list", "--format", "json")
     assert code == 0
-    rows = json.loads(out)["rows"]
-    assert {"family", "op", "version", "dtypes", "file", "change"} == set(rows[0])
-    for row in rows:
-        assert (ROOT / row["file"]).is_file()
+    listed, wanted = json.loads(out)["rows"], {}
+    for row in listed:
+        assert {"family", "op", "version", "dtypes", "file", "change"} == set(row)
         assert row["dtypes"]
         assert len(row["change"]) > 10
-    files = {f"kernels/{path.parent.name}/{path.name}" for path in (ROOT / "kernels").glob("*/v*_*.py")}
-    assert {row["file"] for row in rows} == files | {f"kernels/{name}.py" for name in versions.CALIBRATION}
-
-
-def test_list_shows_people_one_row_for_each_version(capsys):
-    listed = json.loads(said(capsys, "list", "--format", "json")[1])["rows"]
-    _, text, _ = said(capsys, "list", "--format", "md")
-    wanted = {}
-    for row in listed:
         wanted.setdefault((row["family"], row["version"]), []).append(row["op"])
+    files = {f"kernels/{path.parent.name}/{path.name}" for path in (ROOT / "kernels").glob("*/v*_*.py")}
+    assert {row["file"] for row in listed} == files | {f"kernels/{name}.py" for name in versions.CALIBRATION}
+    _, text, _ = said(capsys, "list", "--format", "md")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
-    assert [tuple(row[:2]) for row in rows] == list(wanted)
-    assert [row[2] for row in rows] == [", ".join(ops) for ops in wanted.values()]
+    assert [(*row[:2], row[2]) for row in rows] == [(*key, ", ".join(ops)) for key, ops in wanted.items()]
 
 
 @pytest.fixture
@@ -261,20 +226,16 @@ def chosen(monkeypatch):
     return found
 
 
-@pytest.mark.exhaustive
 def test_without_a_name_the_quick_set_is_compiled(capsys, chosen):
     assert said(capsys, "audit")[0] == 0
-    assert chosen == catalog.quick(catalog.choices())
+    quick = catalog.quick(catalog.choices())
+    assert chosen == quick
     assert len(chosen) < 350  # 0.4 s of a core each: about a minute on two
     assert {choice.arch for choice in chosen} == set(catalog.ARCHES)
-    assert {(choice.version.family, choice.version.name) for choice in chosen if choice.arch == 90} == {
-        (version.family, version.name) for version in catalog.newest()
-    }
-
-
-def test_an_architecture_selects_from_the_quick_set(capsys, chosen):
+    assert {choice.version for choice in chosen if choice.arch == 90} == set(catalog.newest())
+    del chosen[:]
     assert said(capsys, "audit", "--arch", "sm_90")[0] == 0
-    assert chosen == [choice for choice in catalog.quick(catalog.choices()) if choice.arch == 90]
+    assert chosen == [choice for choice in quick if choice.arch == 90]
 
 
 @pytest.mark.parametrize(

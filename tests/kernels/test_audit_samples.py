@@ -43,28 +43,8 @@ def test_a_row_of_65536_in_32_warps_spills():
     assert spills["registers"] <= 64  # all that 1024 threads can have
 
 
-@pytest.mark.exhaustive
-def test_an_fp64_scalar_brings_double_precision():
-    arguments = "*bf16:16,*bf16:16,*bf16:16,*bf16:16,i32:16"
-    single = audited(samples_audit.residual_rmsnorm, f"{arguments},fp32", "BLOCK=4096")
-    double = audited(samples_audit.residual_rmsnorm, f"{arguments},fp64", "BLOCK=4096")
-    assert single["double_precision"] == 0
-    assert double["double_precision"] >= 50
-    assert double["instructions"] > 1.3 * single["instructions"]
-
-
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("formula", "published"),
-    [
-        ("same", 2.5),
-        ("relu", 3),
-        ("silu", 17),
-        ("gelu_erf", 36.9),
-        ("gelu_tanh_by_libdevice", 28),
-        ("gelu_tanh_by_sigmoid", 21),
-    ],
-)
+@pytest.mark.parametrize(("formula", "published"), [("same", 2.5), ("silu", 17), ("gelu_erf", 36.9)])
 def test_instructions_per_element(formula, published):
     row = audited(samples_audit.flat, "*bf16:16,*bf16:16,i32:16", f"FORMULA={formula},BLOCK=1024", elements=1024)
     if IS_RECORDED_TRITON:  # other releases compile the formulas to more or fewer instructions

@@ -112,11 +112,11 @@ def test_extents_of_one_compile(launches, version, layout, shape):
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 80), (48, 8, 8), (1, 8, 8)], ids=str)
-def test_extents_of_one_in_descriptors_compile(launches, shape):
+@pytest.mark.parametrize("version", ["v4", "v5"])
+def test_extents_of_one_in_descriptors_compile(launches, version, shape):
     inputs, out = product(torch.float16, *shape)
-    for version in ("v4", "v5"):
-        VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
-    assert len(launches) == 2
+    VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
+    assert len(launches) == 1
 
 
 @pytest.fixture

@@ -136,7 +136,3 @@ def battery(module):
 
 
 test_battery_passes, test_planted_bug_is_caught = planted_tests(battery, VERSIONS, BUGS["cross_entropy"])
-
-
-def test_the_battery_has_pieces_of_several_steps():
-    assert V3.split(1, SEVERAL_STEPS, V3.STEP[torch.float32])[1] > 2 * V3.STEP[torch.float32]
