@@ -113,14 +113,17 @@ def first_visits(run: Run, rows: Sequence[Row], budget: Budget, may_reorder: boo
     waiting, measured = deque(rows), list[tuple[Row, Record]]()
     while waiting:
         row = waiting.popleft()
-        may_not_fit = run.deadline is not None and not row.refused and budget.has_time() and release(run.device)
-        expected_s = budget.expected_s(row) if may_not_fit else 0.0
+        expected_s, share = 0.0, 1
+        if run.deadline is not None:
+            if not row.refused and budget.has_time() and release(run.device):
+                expected_s = budget.expected_s(row)
+            share = budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
         if may_reorder and put_off(row, waiting, budget, len(measured), expected_s):
             continue
-        if not (row.refused or budget.has_time(expected_s)):
+        if run.deadline is not None and not (row.refused or budget.has_time(expected_s)):
             run.keep(replace(row.blank(), reason=out_of_time(row.settings.budget_s)))
             continue
-        began, share = time.perf_counter(), budget.sharing(len(measured)) + (VISITS - 1) * len(rows)
+        began = time.perf_counter()
         record = visit(run, row, budget, share)
         budget.took(record, began, expected_s, row)
         if record.status == "ok":

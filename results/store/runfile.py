@@ -44,20 +44,6 @@ class Run:
     """One text for each line that could not be used, `file:line: what`."""
 
 
-def encode_line(line: Environment | Record) -> bytes:
-    """Return the line of a run file, with its newline; what is encoded is known to be readable.
-
-    Raises:
-        RecordError: a value is not finite, not JSON, or not what its key promises.
-    """
-    try:
-        text = json.dumps(line.to_dict(), allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise RecordError(f"a value cannot be written as JSON: {error}") from None
-    (Environment if isinstance(line, Environment) else Record).from_dict(json.loads(text))
-    return f"{text}\n".encode("ascii")
-
-
 def load_run(path: Path | str) -> Run:
     """Read a run file of this or an older schema.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
 import os
 import re
 import secrets
@@ -20,12 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from results.record import Environment, Record
+from results.record import Environment, Record, RecordError
 from results.store.runfile import (
     Run,
     RunFileError,
     StoreError,
-    encode_line,
     load_run,
     read_head,
     reason_of,
@@ -75,6 +75,21 @@ def new_run_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}"
 
 
+def encode_line(line: Environment | Record) -> bytes:
+    """Return the line of a run file, with its newline; what is encoded is known to be readable.
+
+    Raises:
+        RecordError: a value is not finite, not JSON, or not what its key promises.
+    """
+    values = line.to_dict()
+    try:
+        text = json.dumps(values, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"a value cannot be written as JSON: {error}") from None
+    (Environment if isinstance(line, Environment) else Record).from_dict(values)
+    return f"{text}\n".encode("ascii")
+
+
 class RunWriter:
     """Appends records to one new run file."""
 
@@ -99,7 +114,9 @@ class RunWriter:
             RecordError: the environment cannot be written as JSON.
         """
         first_line = encode_line(environment)
-        name = _file_name(environment, op)
+        match = RUN_ID.fullmatch(environment.run_id)
+        begin, end = (match[1], match[3]) if match else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
+        name = f"{begin}-{_word(op)}-{_word(end)}{SUFFIX}"
         path = Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
         is_folder = isinstance(output, str) and output.endswith(("/", os.sep))
         try:
@@ -172,12 +189,6 @@ class RunWriter:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, size_before)
             raise _write_error(self.path, error) from None
-
-
-def _file_name(environment: Environment, op: str) -> str:
-    match = RUN_ID.fullmatch(environment.run_id)
-    begin, end = (match[1], match[3]) if match else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
-    return f"{begin}-{_word(op)}-{_word(end)}{SUFFIX}"
 
 
 def _word(text: str) -> str:

@@ -107,7 +107,8 @@ def measured(
     from bench.harness.run import Run
 
     chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
-    names = {place: chosen_providers(args, place) for place, _ in chosen}
+    is_usual = args.baseline is None and not args.provider
+    names = {place: [] if is_usual else chosen_providers(args, place) for place, _ in chosen}
     make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
     check_places(args)
     device = device_of(args)
@@ -221,11 +222,10 @@ def check_output(path: Path | str) -> None:
     Raises:
         UsageError: it holds something, or its folder takes no file.
     """
-    if isinstance(path, str):
-        return check_folder(Path(path), Path(path))
-    if path.is_file() and path.stat().st_size:
+    if isinstance(path, Path) and path.is_file() and path.stat().st_size:
         raise UsageError(f"{path} exists and is not empty; no run is overwritten: choose another --output")
-    return check_folder(path if path.is_dir() else path.parent, path)
+    is_folder = isinstance(path, str) or path.is_dir()
+    check_folder(Path(path) if is_folder else Path(path).parent, Path(path))
 
 
 def check_folder(folder: Path, path: Path) -> None:
@@ -253,13 +253,11 @@ def refuse_all(refused: Sequence[Record | None]) -> None:
 
 
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
-    """Return the providers asked for, the baseline first; empty where none is named.
+    """Return the providers asked for, the baseline first.
 
     Raises:
         UsageError: one of them does not exist.
     """
-    if args.baseline is None and not args.provider:
-        return []
     baseline = [] if args.baseline is None else [args.baseline]
     names = list(dict.fromkeys(baseline + (args.provider or [])))
     check_providers(names, [family])

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.data import verify
 from bench.harness.data.inputs import Filler, InputSet
-from bench.harness.data.verify import CheckResult
-from bench.harness.device.device import Device
+from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.op import Case, Op
 from bench.harness.timing import protocol
 from bench.harness.timing.samplers import GraphSampler
@@ -61,29 +60,6 @@ def restore_settings(before: dict[str, Any]) -> tuple[str, ...]:
         torch.set_default_dtype(dtype)
         backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision = cuda, cpu
     return changed
-
-
-@dataclass
-class Checks:
-    """Verifies calls of built-in providers, whose code is known."""
-
-    op: Op
-    case: Case
-    device: Device
-    call_s: float = field(init=False, default=0.0)
-    """Seconds from the last call to its finished result."""
-    result: Tensor = field(init=False)
-    """Result of the last call."""
-
-    def check(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
-        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch."""
-        start = time.perf_counter()
-        self.result = verify.run_poisoned(call, data.out, self.device.synchronize)
-        self.call_s = time.perf_counter() - start
-        return verify.check(self.op, self.case, data, self.result, earlier)
-
-    last = check
-    """The check after timing."""
 
 
 @dataclass

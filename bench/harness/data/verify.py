@@ -25,8 +25,9 @@ reference: its op checks what must hold of every result.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.data.inputs import InputSet
@@ -35,6 +36,7 @@ from bench.harness.op import Case, Op
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from bench.harness.device.device import Device
     from bench.harness.op import Launch
 
 UNIT_ROUNDOFF = {
@@ -140,6 +142,29 @@ def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | 
         reason = f"wrong result: {problem}" if problem else None
         return CheckResult(reason is None, reason, math.nan, result.numel(), result.numel(), "rule")
     return _compared(op, case, data.inputs, result)
+
+
+@dataclass
+class Checks:
+    """Verifies calls of built-in providers, whose code is known."""
+
+    op: Op
+    case: Case
+    device: Device
+    call_s: float = field(init=False, default=0.0)
+    """Seconds from the last call to its finished result."""
+    result: Tensor = field(init=False)
+    """Result of the last call."""
+
+    def check(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
+        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch."""
+        start = time.perf_counter()
+        self.result = run_poisoned(call, data.out, self.device.synchronize)
+        self.call_s = time.perf_counter() - start
+        return check(self.op, self.case, data, self.result, earlier)
+
+    last = check
+    """The check after timing."""
 
 
 def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:

@@ -137,7 +137,12 @@ def judged(record: Record, device: Device, ceilings: Machine | None, has_advice:
     known = ceilings or Machine()
     impossible, suspect = physics_gate(record, device, known), l2_suspect(record, device, known)
     above = None if impossible else above_roof(record, known, suspect is not None)
-    reasons = reasons_of((impossible, above, suspect, doubtful_roof(record, known)), has_advice)
+    doubtful = None
+    if disturbed := [ceiling for _, ceiling in roofs(record, known) if ceiling.disturbed]:
+        names = " and ".join(f"the {ceiling.title}" for ceiling in disturbed)
+        reason = f"{names} may be too low, and a share of it too high: when it was measured, {disturbed[0].disturbed}"
+        doubtful = Flag("doubtful-roof", reason, "`python -m bench calibrate` when nothing else runs")
+    reasons = reasons_of((impossible, above, suspect, doubtful), has_advice)
     reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
     if impossible:
         record = replace(record, status="invalid", reason=impossible.reason)
@@ -236,16 +241,6 @@ def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
     else:
         reason, advice = f"{reason}, so not all bytes came from there", "check the bytes that the op counts"
     return Flag("above-roof", reason, advice)
-
-
-def doubtful_roof(record: Record, ceilings: Machine) -> Flag | None:
-    """Flag a row that is judged by a ceiling that was measured while something else held the device back."""
-    doubtful = [ceiling for _, ceiling in roofs(record, ceilings) if ceiling.disturbed]
-    if not doubtful:
-        return None
-    names = " and ".join(f"the {ceiling.title}" for ceiling in doubtful)
-    reason = f"{names} may be too low, and a share of it too high: when it was measured, {doubtful[0].disturbed}"
-    return Flag("doubtful-roof", reason, "`python -m bench calibrate` when nothing else runs")
 
 
 def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None:

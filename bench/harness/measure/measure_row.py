@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bench.harness.data.checks import Checks, ReplayCheck, UserChecks
+from bench.harness.data.checks import ReplayCheck, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets
-from bench.harness.data.verify import CheckResult
+from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import Flag, disturbance, recorded
