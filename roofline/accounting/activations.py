@@ -61,7 +61,6 @@ class Kernels:
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of one element of the residual stream."""
         return self.residual_bytes or self.element_bytes
 
     def saves_input(self, norm: str) -> bool:

@@ -75,7 +75,6 @@ class StateSpace:
 
     @property
     def convolved_width(self) -> int:
-        """Channels of the convolution."""
         return self.inner_width + 2 * self.groups * self.state_size
 
     @property
@@ -142,17 +141,14 @@ class ModelConfig:
 
     @property
     def query_key_dim(self) -> int:
-        """Width of one head's query and key."""
         return self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim
 
     @property
     def value_dim(self) -> int:
-        """Width of one head's value."""
         return self.latent.value_dim if self.latent else self.head_dim
 
     @property
     def dense_layers(self) -> int:
-        """Layers with a dense MLP."""
         return self.layers - (self.experts.layers if self.experts else 0)
 
     def with_layers(self, layers: int) -> Self:
@@ -196,11 +192,9 @@ class ConfigKeys:
         """One line for each key that the file left out."""
 
     def has(self, key: str) -> bool:
-        """Return whether the key is there and is not null."""
         return self._values.get(key) is not None
 
     def is_word(self, key: str, word: str) -> bool:
-        """Return whether the value of a key is this word."""
         return bool(self._values.get(key) == word)
 
     def rank(self, key: str, default: int) -> int:
@@ -208,14 +202,7 @@ class ConfigKeys:
         return 0 if key in self._values and not self.has(key) else self.whole(key, default=default)
 
     def whole(self, *keys: str, default: int | None = None, least: int = 1, largest: str = "extent") -> int:
-        """Return a whole number under the first of `keys` that is there.
-
-        Args:
-            keys: names of the same thing.
-            default: what the family takes where none is there; None: the key is needed.
-            least: smallest value allowed.
-            largest: a key of `LARGEST`.
-        """
+        """Return a whole number under the first of `keys` that is there."""
         key = next((name for name in keys if self.has(name)), None)
         if key is None:
             if default is None:
@@ -227,7 +214,6 @@ class ConfigKeys:
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return true or false."""
         if key not in self._values:
             return self.assumed(key, default)
         if not isinstance(self._values[key], bool):
@@ -257,7 +243,6 @@ class ConfigKeys:
         return value
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
-        """Say that the value of a key is not allowed."""
         raise ConfigError(f"{self._where}: '{key}' must be {allowed}, found {shown_value(self._values[key])}")
 
 

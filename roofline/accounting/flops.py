@@ -22,42 +22,77 @@ class Convention:
     formula: str
     """Of one token, forward and backward."""
     source: str
+    mask: str = ""
+    """Pairs of attention's own products, as in `doubled_pairs`; "" if they are not counted."""
+    params: Callable[[ModelConfig, ParameterCount], int] | None = None
+    """N of those that multiply it by 6; None if they count the matrix products with weights."""
 
+    @property
+    def sees_masks(self) -> bool:
+        """Whether it counts what windows and the borders of documents leave of attention."""
+        return self.name.startswith("gemm-causal")
+
+
+def _without_vocabulary(config: ModelConfig, count: ParameterCount) -> int:
+    return count.active - count.lookups - count.components.get("lm_head", 0)
+
+
+def _without_lookups(config: ModelConfig, count: ParameterCount) -> int:
+    """Return the active parameters that are not only looked up; a tied embedding is the head's matrix."""
+    embedding = 0 if config.is_tied else count.components["embedding"]
+    return count.active - count.components.get("positions", 0) - embedding
+
+
+KAPLAN = "Kaplan et al., Scaling Laws for Neural Language Models (2020)"
+EXECUTED = "matrix products as executed"
 
 CONVENTIONS = {
     convention.name: convention
     for convention in (
-        Convention("6nd", "6 N, with all parameters that a token meets", "Kaplan et al. (2020); CS336 lecture 2"),
+        Convention(
+            "6nd",
+            "6 N, with all parameters that a token meets",
+            "Kaplan et al. (2020); CS336 lecture 2",
+            params=lambda config, count: count.active,
+        ),
         Convention(
             "6nd-no-embedding",
             "6 N, without embedding, positions and head",
-            "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1",
+            f"{KAPLAN}, section 2.1",
+            params=_without_vocabulary,
         ),
         Convention(
             "kaplan",
             "6 N + 6 L a d s, N without embedding, positions and head",
-            "Kaplan et al., Scaling Laws for Neural Language Models (2020), equation 2.2, times 3",
+            f"{KAPLAN}, equation 2.2, times 3",
+            "causal-half",
+            _without_vocabulary,
         ),
         Convention(
             "palm",
             "6 N + 12 L a d s, N without what is only looked up",
             "Chowdhery et al., PaLM (2022), appendix B; torchtitan and nanoGPT count alike",
+            "full",
+            _without_lookups,
         ),
-        Convention("gemm-full", "6 N_mm + 12 L a d s", "matrix products as executed, every pair of attention"),
+        Convention("gemm-full", "6 N_mm + 12 L a d s", f"{EXECUTED}, every pair of attention", "full"),
         Convention(
             "gemm-causal-half",
             "6 N_mm + 6 L a d s, less where a window is shorter",
-            "matrix products as executed, half of attention as Megatron-LM, windows exactly",
+            f"{EXECUTED}, half of attention as Megatron-LM, windows exactly",
+            "causal-half",
         ),
         Convention(
             "gemm-causal-exact",
             "6 N_mm + 6 L a d (s + 1), less where a window is shorter",
-            "matrix products as executed, with exactly the pairs that a causal or windowed mask lets through",
+            f"{EXECUTED}, with exactly the pairs that a causal or windowed mask lets through",
+            "causal-exact",
         ),
         Convention(
             "chinchilla",
             "6 (N_mm + V h) + L (12 a d s + 9 a s)",
             "Hoffmann et al., Training Compute-Optimal Large Language Models (2022), appendix F",
+            "full",
         ),
     )
 }
@@ -140,9 +175,10 @@ def train_flops(
     """
     if convention not in CONVENTIONS:
         raise ConfigError(f"unknown convention {convention!r}; known: {', '.join(CONVENTIONS)}")
-    if document is not None and not _sees_masks(convention):
+    counted_by = CONVENTIONS[convention]
+    if document is not None and not counted_by.sees_masks:
         raise ConfigError(f"convention '{convention}' knows no documents: use gemm-causal-half or gemm-causal-exact")
-    forward = _forward(config, sequence, convention, document)
+    forward = {name: batch * flops for name, flops in _forward(config, sequence, counted_by, document).items()}
     is_recomputed = checkpoint_group(checkpoint, config.layers) > 0
     if checkpoint == "selective" and not forward.get("attention_core"):
         raise ConfigError(
@@ -156,85 +192,34 @@ def train_flops(
     if is_flash and forward.get("attention_core"):
         scores = forward["attention_core"] * config.query_key_dim // (config.query_key_dim + config.value_dim)
         recomputed["attention_scores"] = scores
-    count = FlopCount(
-        convention=CONVENTIONS[convention],
-        tokens=sequence,
+    return FlopCount(
+        convention=counted_by,
+        tokens=sequence * batch,
         forward=forward,
         input_gradients={name: flops * (2 if name in CORES else 1) for name, flops in forward.items()},
         weight_gradients={} if is_frozen else {n: f for n, f in forward.items() if n not in CORES},
         recomputed={name: flops for name, flops in recomputed.items() if flops},
     )
-    return _times(count, batch)
 
 
 CORES = ("attention_core", "attention_softmax", "state_scan")
 """What has no weights: both gradients go to inputs."""
 
 
-def _times(count: FlopCount, batch: int) -> FlopCount:
-    def scaled(part: dict[str, int]) -> dict[str, int]:
-        return {name: flops * batch for name, flops in part.items()}
-
-    return FlopCount(
-        count.convention,
-        count.tokens * batch,
-        scaled(count.forward),
-        scaled(count.input_gradients),
-        scaled(count.weight_gradients),
-        scaled(count.recomputed),
-    )
-
-
-def _forward(config: ModelConfig, sequence: int, convention: str, document: int | None) -> dict[str, int]:
-    count = count_parameters(config)
-    if convention in _PARAMETERS:
-        flops = {"parameters": 2 * sequence * _PARAMETERS[convention](config, count)}
-        if convention in _CORE_MASKS:
-            flops["attention_core"] = _all_layers_core(config, sequence, _CORE_MASKS[convention], is_windowed=False)
+def _forward(config: ModelConfig, sequence: int, convention: Convention, document: int | None) -> dict[str, int]:
+    if convention.params:
+        flops = {"parameters": 2 * sequence * convention.params(config, count_parameters(config))}
+        if convention.mask:
+            flops["attention_core"] = _all_layers_core(config, sequence, convention)
         return flops
     products = gemm_flops(config, sequence)
-    if convention == "chinchilla":
+    if convention.name == "chinchilla":
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
     whole, rest = divmod(sequence, document or sequence)
-    core = [
-        _all_layers_core(config, n, _CORE_MASKS[convention], _sees_masks(convention))
-        for n in (document or sequence, rest)
-    ]
-    products["attention_core"] = whole * core[0] + core[1]
+    core, rest_core = (_all_layers_core(config, length, convention) for length in (document or sequence, rest))
+    products["attention_core"] = whole * core + rest_core
     return products
-
-
-def _sees_masks(convention: str) -> bool:
-    """Return whether a convention counts what windows and the borders of documents leave of attention."""
-    return convention.startswith("gemm-causal")
-
-
-_PARAMETERS: dict[str, Callable[[ModelConfig, ParameterCount], int]] = {
-    "6nd": lambda config, count: count.active,
-    "6nd-no-embedding": lambda config, count: _without_vocabulary(count),
-    "kaplan": lambda config, count: _without_vocabulary(count),
-    "palm": lambda config, count: count.active - _only_looked_up(config, count),
-}
-"""N of the conventions that multiply it by 6."""
-
-_CORE_MASKS = {
-    "kaplan": "causal-half",
-    "palm": "full",
-    "gemm-full": "full",
-    "gemm-causal-half": "causal-half",
-    "gemm-causal-exact": "causal-exact",
-    "chinchilla": "full",
-}
-
-
-def _without_vocabulary(count: ParameterCount) -> int:
-    return count.active - count.lookups - count.components.get("lm_head", 0)
-
-
-def _only_looked_up(config: ModelConfig, count: ParameterCount) -> int:
-    """Return the parameters that no token is multiplied by; a tied embedding is the head's matrix."""
-    return count.components.get("positions", 0) + (0 if config.is_tied else count.components["embedding"])
 
 
 def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
@@ -259,10 +244,10 @@ def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
     return flops
 
 
-def _all_layers_core(config: ModelConfig, sequence: int, mask: str, is_windowed: bool) -> int:
+def _all_layers_core(config: ModelConfig, sequence: int, convention: Convention) -> int:
     """Return the forward FLOPs of attention's own products in all layers, one sequence on itself."""
-    shape = (sequence, sequence, config.heads, config.query_key_dim, config.value_dim, mask)
-    windowed = config.windowed_layers if is_windowed else 0
+    shape = (sequence, sequence, config.heads, config.query_key_dim, config.value_dim, convention.mask)
+    windowed = config.windowed_layers if convention.sees_masks else 0
     full = (config.layers - windowed) * attention_core_flops(*shape)
     return full + (windowed * attention_core_flops(*shape, window=config.window) if windowed else 0)
 

@@ -261,5 +261,4 @@ def _stretch_seconds(config: ModelConfig, first: int, end: int, batch: int, serv
 
 
 def _series(value: Callable[[int], float], first: int, end: int) -> float:
-    """Return the sum of an arithmetic series over first <= n < end."""
     return 0.0 if first >= end else (value(first) + value(end - 1)) / 2 * (end - first)

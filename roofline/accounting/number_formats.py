@@ -26,17 +26,14 @@ class FloatFormat:
 
     @property
     def bias(self) -> int:
-        """Offset of the stored exponent."""
         return int(2 ** (self.exponent_bits - 1)) - 1
 
     @property
     def smallest_normal(self) -> Fraction:
-        """Smallest value with all digits."""
         return Fraction(1, 1 << (self.bias - 1))
 
     @property
     def smallest_subnormal(self) -> Fraction:
-        """Smallest value above zero."""
         return self.smallest_normal * self.epsilon
 
     @property

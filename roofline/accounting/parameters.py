@@ -57,12 +57,10 @@ class Weight:
 
     @property
     def elements(self) -> int:
-        """Parameters of all copies."""
         return self.copies * prod(self.shape)
 
     @property
     def active_elements(self) -> int:
-        """Parameters that one token meets."""
         return (self.copies if self.active_copies is None else self.active_copies) * prod(self.shape)
 
 

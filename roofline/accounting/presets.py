@@ -23,7 +23,6 @@ HEADS = ("ForCausalLM", "LMHeadModel")
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets, sorted."""
     return sorted(path.stem for path in MODEL_FOLDER.glob("*.toml"))
 
 
@@ -72,22 +71,12 @@ def load_config(path: Path) -> ModelConfig:
 
 
 def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
-    """Return the model that the content of a `config.json` describes.
-
-    Args:
-        raw: the content.
-        where: what to call it in messages, such as its name.
-    """
+    """Return the model that the content of a `config.json` describes."""
     return read_config(_decoded(raw, where), where)
 
 
 def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
-    """Return the model that the keys of a `config.json` describe.
-
-    Args:
-        values: the keys.
-        where: what to call it in messages, such as its path.
-    """
+    """Return the model that the keys of a `config.json` describe."""
     family = values.get("model_type")
     if isinstance(inner := values.get("text_config"), dict) and family not in FAMILIES:
         return _text_part(values, inner, where)

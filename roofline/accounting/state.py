@@ -148,11 +148,6 @@ class Sharding:
 def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False) -> list[Weight]:
     """Return the weights of a model that one device keeps: its stage of a pipeline, its heads, its experts.
 
-    Args:
-        config: the model.
-        sharding: how devices share it.
-        is_last: whether the stage is the last one of several, which has head and final norm, or the first.
-
     Source: Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021); Lepikhin et al., GShard (2020).
     """
     ways = sharding.expert_parallel

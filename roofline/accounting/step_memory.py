@@ -63,7 +63,6 @@ class StepPlan:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch."""
         return self.sequence * self.batch // self.micro_batches
 
 
@@ -94,7 +93,6 @@ class Moment:
 
     @property
     def activations(self) -> int:
-        """All that the layers keep."""
         return sum(self.layers.values())
 
     @property
@@ -104,7 +102,6 @@ class Moment:
 
     @property
     def total(self) -> int:
-        """All of it."""
         return self.temporary + self.activations + self.cast_copies + self.logits_loss
 
 
@@ -123,7 +120,6 @@ class StepMemory:
     """The most that the layers keep at any moment, whether it is this one or not: what checkpointing makes less."""
 
     def components(self) -> dict[str, int]:
-        """Return the bytes by component, in the order in which they are shown."""
         moment, held = self.moment, sum(self.state.values()) + self.step_counters
         weights, gradients = self.state["weights"] + self.state.get("gathered_layer", 0), self.state["gradients"]
         of_state = (weights, gradients, held - weights - gradients, self.inputs)
@@ -144,7 +140,6 @@ class StepMemory:
 
     @property
     def total(self) -> int:
-        """All components together."""
         return sum(self.components().values())
 
     def sizes(self) -> dict[str, int]:

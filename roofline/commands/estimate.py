@@ -54,7 +54,6 @@ class _Question(Parser):
     """The parser of one estimate; its options are made when it is used, because that imports all that answers it."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the options, then parse."""
         name = self.prog.rpartition(" ")[2]
         if name in QUESTIONS:
             _add_options(self, name)
@@ -162,7 +161,6 @@ def _swept(words: Sequence[str]) -> str:
 
 
 def _draw(answer: Answer, path: Path, theme: str) -> None:
-    """Write the picture of the parts of an answer."""
     from results.show.picture import check_picture, save_picture
     from roofline.accounting.config import ConfigError
     from roofline.picture.charts import draw_lines, draw_parts

@@ -29,7 +29,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _port(text: str) -> int:
-    """Return a port."""
     if not (text.isascii() and text.isdigit()) or not 1024 <= int(text[:6]) <= 65535:
         raise argparse.ArgumentTypeError(f"'{text[:20]}' must be a port from 1024 to 65535")
     return int(text)

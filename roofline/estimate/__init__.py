@@ -53,5 +53,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the functions."""
     return list(QUESTIONS)

@@ -199,7 +199,6 @@ SMALL = 0.01
 
 
 def print_answer(console: Console, answer: Answer) -> None:
-    """Print an answer for people."""
     width = min(console.width, WIDTH)
     _print_lines(console, answer.title, "")
     for warning in answer.warnings:
@@ -233,7 +232,6 @@ def print_answer(console: Console, answer: Answer) -> None:
 
 
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    """Print some columns of rows for people."""
     cells = {key: [one_line(cell(key, row.get(key)), LONGEST_CELL) for row in rows] for key in keys}
     print_grid(console, [Column(key.replace("_", " "), texts, "right") for key, texts in cells.items()])
 
@@ -292,7 +290,6 @@ def _paragraph(opening: str, text: str, width: int) -> list[str]:
 
 
 def cell(key: str, value: Any) -> str:
-    """Return a value of a row in the unit that fits its key."""
     if value is None:
         return "never" if key == "critical_batch" else "-"
     if isinstance(value, bool):

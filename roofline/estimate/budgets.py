@@ -59,7 +59,6 @@ def _training_uses(
 
 
 def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> tuple[float, str, list[str]]:
-    """Return the FLOPs of a training run, in words how they are counted, and notes."""
     found = train_flops(config, sequence, convention=convention_of(config, convention, "6nd"))
     flops = found.per_token * tokens
     if config.parameters:
@@ -206,7 +205,6 @@ def mfu(
 
 
 def _countable(asked: str, checkpoint: str) -> list[str]:
-    """Return the conventions that can count what is recomputed, and the one asked for."""
     without_attention = ("6nd", "6nd-no-embedding") if checkpoint == "selective" else ()
     return [name for name in CONVENTIONS if name == asked or name not in without_attention]
 
@@ -323,7 +321,6 @@ def gpus(
 
 
 def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) -> tuple[float, str]:
-    """Return the bytes that stay for each parameter, and in words how they are counted."""
     if given is not None and recipe is not None:
         raise ConfigError("give --bytes-per-param or --recipe, not both")
     if given is not None:
@@ -471,7 +468,6 @@ def chinchilla(
 
 
 def _optimal_of(flops: float, tokens_per_param: float) -> dict[str, float]:
-    """Return parameters, tokens and fitted loss of a number of FLOPs."""
     params = compute_optimal_params(flops, tokens_per_param)
     if params < 1:
         raise ConfigError(f"{flops:g} FLOPs are too few for a model of one parameter")
@@ -484,13 +480,7 @@ SIZES = [10 ** (power / 12) for power in range(-18, 19)]
 
 
 def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, float] | None = None) -> Curve:
-    """Return the picture of N against D: all models that a budget trains, and those of so many tokens a parameter.
-
-    Args:
-        flops: C of 6 N D = C.
-        tokens_per_param: r of D = r N; both lines meet in the compute-optimal model.
-        run: parameters and tokens of a run, to be compared with it.
-    """
+    """Return the picture of N against D: all models that a budget trains, and those of so many tokens a parameter."""
     best = compute_optimal_params(flops, tokens_per_param)
     sizes = [best * factor for factor in SIZES]
     lines = {

@@ -272,14 +272,7 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
 
 
 def _fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> dict[str, Any]:
-    """Return what a plan takes of a device, and how many devices it needs at least.
-
-    Args:
-        machine: the device.
-        total: bytes of the plan on one device.
-        activation_bytes: bytes of these that each device keeps for itself.
-        state: bytes that all devices together hold once, sharded evenly (ZeRO 3).
-    """
+    """Return what a plan takes of a device, and how many devices it needs at least."""
     memory_bytes = memory_of(machine)
     free = memory_bytes - activation_bytes
     return {

@@ -116,7 +116,6 @@ def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params
 
 
 def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> ModelConfig:
-    """Return the model of given dimensions."""
     needed = NEEDED if style == "gpt2" else (*NEEDED, "ffn")
     if missing := [f"--{name}" for name in needed if name not in sizes]:
         raise ConfigError(f"a model by its dimensions needs {', '.join(missing)}, too")

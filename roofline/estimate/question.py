@@ -110,12 +110,10 @@ def names(value: object) -> list[str]:
 
 
 def text(value: object) -> str:
-    """Return a text, such as a path."""
     return _text(value)
 
 
 def model_named(value: object) -> str | ModelConfig:
-    """Return the name of a preset, or a model as it is."""
     return value if isinstance(value, ModelConfig) else _text(value)
 
 
@@ -127,11 +125,9 @@ class OneOf:
 
     @classmethod
     def of(cls, known: Iterable[str]) -> OneOf:
-        """Return the reader of one of these words."""
         return cls(tuple(known))
 
     def __call__(self, value: object) -> str:
-        """Return the word."""
         word = known_as(dtype_named(_text(value)), self.known)
         if word not in self.known:
             what = _shown(word) if word else "an empty text"
@@ -145,7 +141,6 @@ class SomeOf(OneOf):
     """Reads a list of such words."""
 
     def __call__(self, value: object) -> list[str]:  # type: ignore[override]
-        """Return the words, each once."""
         return list(dict.fromkeys(OneOf(self.known)(word) for word in names(value)))
 
 
@@ -240,28 +235,23 @@ class Parameter(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name in Python."""
         return self.name.replace("-", "_")
 
     @property
     def help(self) -> str:
-        """What it is, which words it knows, and what it is by default."""
         words = f" ({', '.join(self.read.known)})" if isinstance(self.read, OneOf) else ""
         default = f"; default: {self.default}" if self.default is not None and self.default is not False else ""
         return f"{HELP[self.name]}{words}{default}"
 
     @property
     def metavar(self) -> str:
-        """What stands for its value in the help."""
         return METAVARS.get(self.read, "NAME")
 
     @property
     def takes_several(self) -> bool:
-        """Whether its value is a list."""
         return isinstance(self.read, SomeOf) or self.read is names
 
     def value_of(self, value: object) -> Any:
-        """Return the value that a text or a value of Python stands for."""
         if self.read is bool:
             return bool(value)
         try:

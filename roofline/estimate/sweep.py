@@ -67,13 +67,7 @@ class Sweep(NamedTuple):
 
 
 def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Sweep:
-    """Return the answers to an estimate at each combination of the values.
-
-    Args:
-        name: of the estimate.
-        given: its other parameters.
-        overs: one parameter or two.
-    """
+    """Return the answers to an estimate at each combination of the values."""
     if not 1 <= len(overs) <= 2 or len({over.option for over in overs}) < len(overs):
         raise ConfigError(
             "give one or two different options to sweep: --over sequence=2048:131072:x2 --over batch=1,8,64"

@@ -44,7 +44,6 @@ class Asked(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The line to type."""
         return command_line([self.question, *words_of(self.options)])
 
 
@@ -67,7 +66,6 @@ def _is_default(known: Mapping[str, Any], name: str, value: str | bool) -> bool:
 
 
 def draw(page: str) -> None:
-    """Draw the page of a calculator."""
     about = PAGES[page]
     st.title(about["title"], anchor=False)
     st.write(about["asks"])
@@ -111,7 +109,6 @@ def _say(asked: Asked, first: str) -> None:
 
 
 def _picture(page: str, answer: Answer) -> None:
-    """Draw the picture of a page, or the curve or the parts of its answer."""
     if page in pictures.OF_PAGES:
         pictures.OF_PAGES[page](answer, table)
     elif answer.curve:
@@ -204,14 +201,12 @@ def _plans(form: Form, options: Options) -> list[dict[str, Any]]:
 
 
 def _plan_in_words(plan: Mapping[str, Any]) -> str:
-    """Return how a plan shares the model, or that none fits."""
     ways = f"{plan['data-parallel']} data x {plan['tensor-parallel']} tensor x {plan['pipeline-parallel']} pipeline"
     experts = f", experts among {plan['expert-parallel']}" if plan["expert-parallel"] > 1 else ""
     return f"{ways}{experts}, ZeRO {plan['zero']}" if plan["fits"] else "none fits"
 
 
 def _show_plans(found: Sequence[Mapping[str, Any]]) -> None:
-    """Show all ways."""
     st.write(f"**{sum(row['fits'] for row in found)} of {len(found)} ways fit.** {ORDER}")
     columns = [("data-parallel", "data"), ("tensor-parallel", "tensor"), ("pipeline-parallel", "pipeline")]
     if any(row["expert-parallel"] > 1 for row in found):

@@ -72,7 +72,6 @@ class Form:
         self._known = parameters(getattr(estimate, question))
 
     def fields(self, first: Mapping[str, Any]) -> Options:
-        """Draw fields by name, with what stands there first, and return what they hold."""
         options: Options = {}
         for name, value in first.items():
             if name == "model":
@@ -133,7 +132,6 @@ class Form:
             raise ConfigError(f"{label}: {error}") from None
 
     def choice(self, name: str, known: Sequence[str], default: str, label: str = "") -> str:
-        """Draw a choice, and return what is chosen."""
         key = self._key(name)
         if st.session_state.get(key) not in known:
             st.session_state[key] = self._asked(name, [st.query_params.get(name, default)], known, default)[0]
@@ -222,7 +220,6 @@ class Form:
         st.session_state[self._key(name)] = "" if stop == NOT_GIVEN else spelled(stop)
 
     def _remember(self, name: str, value: str, default: str) -> None:
-        """Keep a value in the address, but for the one that is there without."""
         if value != default:
             st.query_params[name] = value
         elif name in st.query_params:

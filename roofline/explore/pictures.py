@@ -27,13 +27,7 @@ COUNTS = {"parameters", "tokens"}
 
 
 def parts(whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[str, float] | None = None) -> None:
-    """Draw the parts of a whole as one stacked bar, the largest first.
-
-    Args:
-        whole: how much it is, in words.
-        amounts: name, amount, and the amount in words of each part.
-        limit: name and amount of what the whole may be.
-    """
+    """Draw the parts of a whole as one stacked bar, the largest first."""
     order = sorted(amounts, key=lambda part: -part[1])
     total = sum(amount for _, amount, _ in order) or 1
     figure = _new_figure()
@@ -50,12 +44,7 @@ def parts(whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[st
 
 
 def bars(amounts: Sequence[tuple[str, float, str, str]], unit: str) -> None:
-    """Draw amounts beside each other, on a logarithmic axis if they are far apart.
-
-    Args:
-        amounts: name, amount, the amount in words, and the group of each, which has a color of its own.
-        unit: of the amounts.
-    """
+    """Draw amounts beside each other, on a logarithmic axis if they are far apart."""
     figure = _new_figure()
     for group in dict.fromkeys(group for *_, group in amounts):
         own = [(name, float(amount), words) for name, amount, words, of in amounts if of == group]
@@ -75,15 +64,7 @@ def lines(
     marks: Mapping[str, float] | None = None,
     dots: Mapping[str, tuple[float, float]] | None = None,
 ) -> None:
-    """Draw values along an option, on logarithmic axes if they are far apart.
-
-    Args:
-        x: name of the option.
-        y: name of the value.
-        points: by the name of each line.
-        marks: by name, where along the option something turns.
-        dots: by name, single points.
-    """
+    """Draw values along an option, on logarithmic axes if they are far apart."""
     figure = _new_figure()
     mode = "lines+markers" if max(map(len, points.values())) <= MOST_MARKED else "lines"
     for name, line in points.items():
@@ -161,7 +142,6 @@ def _timed(answer: Answer) -> dict[str, dict[str, Any]]:
 
 
 def _times(answer: Answer, _: Table) -> None:
-    """Draw the times beside each other."""
     bars(
         [
             (name, row["seconds"], format_time(row["seconds"]), f"{row['bound']}-bound")
@@ -172,7 +152,6 @@ def _times(answer: Answer, _: Table) -> None:
 
 
 def _roof(answer: Answer, _: Table) -> None:
-    """Draw the roof of each machine and dtype, and the product under it."""
     rows = _timed(answer)
     ridges = {n: ridge_intensity(row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]) for n, row in rows.items()}
     ends = [*ridges.values(), *(row["intensity"] for row in rows.values())]
@@ -189,7 +168,6 @@ def _roof(answer: Answer, _: Table) -> None:
 
 
 def _memory(answer: Answer, _: Table) -> None:
-    """Draw what fills the memory, beside the memory that there is."""
     row = answer.rows[0]
     limit = (f"{row['gpu']}: {memory(row['memory_bytes'])}", row["memory_bytes"])
     amounts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]

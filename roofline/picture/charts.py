@@ -39,14 +39,7 @@ FAR = 16
 
 
 def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]], theme: str = "light") -> Figure:
-    """Return a picture of the parts of a whole, the largest first.
-
-    Args:
-        title: what the whole is.
-        subtitle: how much it is.
-        parts: name, amount and the amount in words of each.
-        theme: one of `THEMES`.
-    """
+    """Return a picture of the parts of a whole, the largest first."""
     shown = sorted(parts, key=lambda part: part[1])
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
@@ -73,16 +66,7 @@ def draw_lines(
     marks: Mapping[str, float],
     theme: str = "light",
 ) -> Figure:
-    """Return a picture of a value along an option, a line for each value of the others.
-
-    Args:
-        title: what is estimated.
-        x_name: of the option.
-        y_name: of the value.
-        lines: points by name; an empty name has no legend.
-        marks: by name, where along the option something turns, such as the critical batch.
-        theme: one of `THEMES`.
-    """
+    """Return a picture of a value along an option, a line for each value of the others."""
     is_time = y_name.endswith("seconds")
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)

@@ -43,7 +43,7 @@ from roofline.picture.scene import (
     build_scene,
     caption,
     end_of,
-    group_label,
+    shared_color,
     title_lines,
     version_steps,
 )
@@ -139,7 +139,6 @@ def _caption_height(scene: Scene) -> float:
 
 
 def _new_axes(scene: Scene, title: str, subtitle: str, handles: Sequence[Line2D]) -> Axes:
-    """Return axes in a figure with room for title, legend and caption."""
     wide = WIDTH - LEFT - RIGHT
     tall = wide * scene.view.ratio
     columns = max(1, min(len(handles), int(wide * LETTERS_PER_INCH / (max(map(_letters, handles), default=0) + 6))))
@@ -188,7 +187,6 @@ def legend_handles(scene: Scene) -> list[Line2D]:
 
 
 def marker(color: str, shape: int, filling: int) -> dict[str, Any]:
-    """Return the style of the marker of a point."""
     face = FILLINGS[filling % len(FILLINGS)]
     color = tone(color)
     style = {"color": color, "linestyle": "none", "marker": MARKERS[shape % len(MARKERS)], "markersize": MARKER_PT}
@@ -238,7 +236,6 @@ def _draw(scene: Scene, axes: Axes) -> int:
 
 
 def _span(axes: Axes, scene: Scene) -> None:
-    """Give axes the limits, ticks and names of a scene."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     view = scene.view
@@ -287,7 +284,6 @@ def _draw_series(points: Sequence[Point], axes: Axes) -> None:
 
 
 def _draw_arrows(scene: Scene, axes: Axes) -> None:
-    """Draw an arrow from each version or run to the next one."""
     style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 5, "shrinkB": 5, "linewidth": 1.0}
     for one, two in version_steps(scene):
         axes.annotate("", (two.x, two.y), (one.x, one.y), arrowprops=style | {"color": tone(MUTED)}, zorder=5.5)
@@ -308,7 +304,7 @@ def _write_labels(scene: Scene, axes: Axes, slopes: Sequence[Roof]) -> int:
         x, y = roofs[0].corner or (0.0, 0.0)
         xs.append(x)
         ys.append(y)
-        colors.append(text_color(roofs[0].color) if len({roof.color for roof in roofs}) == 1 else tone(INK))
+        colors.append(text_color(shared_color(roofs)))
     ridges = len(texts)
     labeled = [point for point in scene.points if point.label]
     for point in labeled:
@@ -354,7 +350,6 @@ def _ridges(scene: Scene, axes: Axes) -> list[list[Roof]]:
 
 
 def _circle(point: Point, axes: Axes) -> list[Line]:
-    """Return the octagon around a point of a profile, as lines in the plane."""
     center = axes.transData.transform((point.x, point.y))
     radius = point.diameter_pt / 2 / 72 * axes.figure.dpi
     turns = [math.pi / 4 * corner for corner in range(9)]
@@ -366,18 +361,14 @@ def _circle(point: Point, axes: Axes) -> list[Line]:
 def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
     """Write the label of each flat roof near its right end, of close ones in a stack; return what the labels cover."""
     taken = []
-    for stack in scene.flat_stacks(LINE_PT / _decade_pt(axes)):
-        for place, group in enumerate(stack):
-            # The lowest of a stack stands below its line, the others above the highest one.
-            is_below = place == 0 and len(stack) > 1
-            anchor = stack[0 if is_below else -1][0].ceiling.value
-            rise = -3.0 if is_below else 3.0 + LINE_PT * (place - bool(len(stack) > 1))
-            text = group_label(group, scene)
-            low = math.log10(anchor) + (rise - (LINE_PT if is_below else 0)) / _decade_pt(axes)
-            x = 10 ** _free_end(scene, len(text) * LETTER_PT / _decade_pt(axes), low, LINE_PT / _decade_pt(axes))
-            color = text_color(group[0].color) if len({roof.color for roof in group}) == 1 else tone(INK)
-            taken += _write(axes, (x, anchor), (-4.0, rise), text, color,
-                            ha="right", va="top" if is_below else "bottom")  # fmt: skip
+    decade = _decade_pt(axes)
+    for label in scene.flat_labels(LINE_PT / decade):
+        is_below = label.row < 0
+        rise = -3.0 if is_below else 3.0 + LINE_PT * label.row
+        low = math.log10(label.line) + (rise - (LINE_PT if is_below else 0)) / decade
+        x = 10 ** _free_end(scene, len(label.text) * LETTER_PT / decade, low, LINE_PT / decade)
+        taken += _write(axes, (x, label.line), (-4.0, rise), label.text, text_color(label.color),
+                        ha="right", va="top" if is_below else "bottom")  # fmt: skip
     return taken
 
 
@@ -392,7 +383,6 @@ def _free_end(scene: Scene, wide: float, low: float, tall: float) -> float:
 
 
 def _decade_pt(axes: Axes) -> float:
-    """Return the length of a decade of the y axis in points."""
     one, ten = axes.transData.transform([(1.0, 1.0), (1.0, 10.0)])
     return 72 * float(ten[1] - one[1]) / axes.figure.dpi
 
@@ -405,7 +395,7 @@ def _label_slopes(scene: Scene, slopes: Sequence[Roof], axes: Axes) -> list[Line
     taken = []
     for group in scene.slope_groups(1.5 * LINE_PT / _decade_pt(axes)):
         text = ", ".join(roof.label for roof in reversed(group))
-        color = text_color(group[0].color) if len({roof.color for roof in group}) == 1 else tone(INK)
+        color = text_color(shared_color(group))
         taken += _write(
             axes, _along(group[-1], scene, text, axes), (-3.0, 3.0), text, color, angle, ha="center", va="bottom"
         )

@@ -10,7 +10,7 @@ from results.record import Record
 from results.show.picture import INK, MUTED
 from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import one_line
-from roofline.picture.scene import Point, Roof, Scene, View, chosen_for_labels, end_of, group_label
+from roofline.picture.scene import Point, Roof, Scene, View, chosen_for_labels, end_of, shared_color
 from roofline.picture.style import KIND_DASHES, machine_width, significant
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ OUTSIDE = "outside of any module"
 
 
 def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> Figure:
-    """Return the interactive picture of a scene; `customdata` of a point is its index in the scene.
-
-    Args:
-        scene: of `build_scene`.
-        estimates: rows with `name`, `intensity` and `flops_per_s`, drawn as stars.
-    """
+    """Return the interactive picture of a scene; `customdata` of a point is its index in the scene."""
     from plotly.graph_objects import Figure, Scatter
 
     view = scene.view
@@ -169,21 +164,16 @@ def _annotate(figure: Figure, scene: Scene) -> None:
     view = scene.view
     style: dict[str, Any] = {"showarrow": False, "font": {"size": 12}}
     least = LABEL_SHARE * (view.top - view.bottom)
-    for stack in scene.flat_stacks(least):
-        for place, group in enumerate(stack):
-            is_below = place == 0 and len(stack) > 1
-            rise = LABEL_PX * max(0, place - 1)
-            color = group[0].color if len({roof.color for roof in group}) == 1 else INK
-            anchor = stack[0 if is_below else -1][0].ceiling.value
-            figure.add_annotation(text=escaped(group_label(group, scene)), x=view.right, y=math.log10(anchor),
-                                  xanchor="right", yanchor="top" if is_below else "bottom", yshift=rise, name=ROOF,
-                                  **(style | {"font": {"color": color}}))  # fmt: skip
+    for label in scene.flat_labels(least):
+        figure.add_annotation(text=escaped(label.text), x=view.right, y=math.log10(label.line), xanchor="right",
+                              yanchor="top" if label.row < 0 else "bottom", yshift=LABEL_PX * max(0, label.row),
+                              name=ROOF, **(style | {"font": {"color": label.color}}))  # fmt: skip
     for group in scene.slope_groups(2 * least):
         (x0, y0), (x1, y1) = group[-1].ends(view)
         text = "<br>".join(roof.label for roof in reversed(group))
         x, y = 0.6 * math.log10(x0) + 0.4 * math.log10(x1), 0.6 * math.log10(y0) + 0.4 * math.log10(y1)
         figure.add_annotation(text=escaped(text), x=x, y=y, align="right", xanchor="right", yanchor="bottom",
-                              name=ROOF, **(style | {"font": {"color": group[0].color}}))  # fmt: skip
+                              name=ROOF, **(style | {"font": {"color": shared_color(group)}}))  # fmt: skip
     if scene.is_profile or len(scene.points) <= MOST_LABELS:
         for point in _apart(scene):
             beside = point.diameter_pt / 2 if scene.is_profile else 6

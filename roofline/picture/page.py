@@ -125,7 +125,6 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
 
 
 def _dark(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return for each color of the figures the one that replaces it on a dark background."""
     colors = dict.fromkeys(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(figures)))
     return {color: on_dark(color) for color in (*colors, *DTYPE_COLORS.values(), FOREIGN_COLOR)}
 

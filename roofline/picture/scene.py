@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from results.compare.flags import DISTURBED, ONE_SIDED
 from results.record import Environment, Record
@@ -89,7 +89,6 @@ class Roof:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is a peak."""
         return self.ceiling.quantity != "bandwidth"
 
     @property
@@ -162,6 +161,17 @@ class Point:
         return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run, self.detail)
 
 
+class FlatLabel(NamedTuple):
+    """The label of flat roofs in one place."""
+
+    text: str
+    line: float
+    """FLOP/s of the roof that it stands at."""
+    row: int
+    """-1 below that roof, else the row above it."""
+    color: str
+
+
 @dataclass(frozen=True)
 class Scene:
     """All that one picture shows."""
@@ -201,13 +211,15 @@ class Scene:
                 groups.append([roof])
         return groups
 
-    def flat_stacks(self, least_decades: float) -> list[list[list[Roof]]]:
-        """Return the flat roofs from the bottom up, those whose labels would overlap as one stack.
-
-        Args:
-            least_decades: distance from which on labels do not overlap.
-        """
-        return _close(self.flats[::-1], lambda group: math.log10(group[0].ceiling.value), least_decades)
+    def flat_labels(self, least_decades: float) -> list[FlatLabel]:
+        """Return the labels of flat roofs from the bottom up; those nearer than `least_decades` form a stack."""
+        labels = []
+        for stack in _close(self.flats[::-1], lambda group: math.log10(group[0].ceiling.value), least_decades):
+            for place, group in enumerate(stack):
+                row = place - 1 if len(stack) > 1 else 0
+                line = stack[0 if row < 0 else -1][0].ceiling.value
+                labels.append(FlatLabel(group_label(group, self), line, row, shared_color(group)))
+        return labels
 
     def slope_groups(self, least_decades: float) -> list[list[Roof]]:
         """Return the bandwidths from the bottom up, those whose labels would overlap as one group."""
@@ -226,7 +238,6 @@ class Scene:
         return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
 
     def filling_of(self, point: Point) -> str:
-        """Return in words what the filling of a point shows."""
         return " ".join(filter(None, (self._filling_word(point, part) for part in self.filled_by)))
 
     def _filling_word(self, point: Point, part: str) -> str:
@@ -348,7 +359,6 @@ def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
 
 
 def machine_of(environment: Environment) -> Machine:
-    """Return the ceilings in the environment of a run."""
     ceilings = Machine.from_dict(environment.hardware)
     if ceilings.name == "unknown":
         return replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])
@@ -356,7 +366,6 @@ def machine_of(environment: Environment) -> Machine:
 
 
 def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Sequence[str] | None) -> Point | str:
-    """Return the point of a record, or why there is none."""
     if record.status != "ok":
         return record.status
     if dtypes is not None and record.dtype not in dtypes:
@@ -437,7 +446,6 @@ def _varies(scene: Scene, part: str) -> bool:
 
 
 def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) -> str:
-    """Return the color of a point, or of a roof if no provider is given."""
     if scene.colored_by == "machine":
         return SERIES_COLORS[machine % len(SERIES_COLORS)]
     if scene.colored_by == "provider":
@@ -487,7 +495,6 @@ def _peaks(ceilings: Machine, dtype: str) -> list[Ceiling]:
 
 
 def _labeled(scene: Scene) -> Scene:
-    """Return the scene with the labels of its roofs and of the points that get one."""
     roofs = [replace(roof, label=_roof_label([roof], scene)) for roof in scene.roofs]
     named: set[object] = set()
     labels = {}
@@ -499,8 +506,12 @@ def _labeled(scene: Scene) -> Scene:
 
 
 def group_label(roofs: Sequence[Roof], scene: Scene) -> str:
-    """Return the one label of flat roofs in the same place."""
     return roofs[0].label if len(roofs) == 1 else _roof_label(roofs, scene)
+
+
+def shared_color(roofs: Sequence[Roof]) -> str:
+    """Return the color of roofs, that of text if they differ."""
+    return roofs[0].color if len({roof.color for roof in roofs}) == 1 else INK
 
 
 def _roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
@@ -535,13 +546,7 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
 
 
 def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
-    """Return what tells a point from the others, and its share of the roofline.
-
-    Args:
-        point: one of the scene.
-        scene: with all other points.
-        is_first: whether this is the first label of its series, which names machine, op, dtype and provider.
-    """
+    """Return what tells a point from the others, and its share of the roofline."""
     record = point.record
     if scene.is_profile:
         module = ".".join([part for part in str(record.extra.get("module")).split(".")[-2:] if part != "*"])
@@ -564,7 +569,6 @@ def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
 
 
 def end_of(name: str) -> str:
-    """Return a name with its end, where that of a function stands, if it is long."""
     shown = one_line(name, 400)
     return shown if len(shown) <= LONGEST_NAME else "…" + shown[1 - LONGEST_NAME :]
 
@@ -610,12 +614,7 @@ def title_lines(scene: Scene) -> tuple[str, str]:
 
 
 def caption(scene: Scene, unlabeled: int = 0) -> str:
-    """Return the sentences under the picture: what was measured, with what, and what is not drawn.
-
-    Args:
-        scene: what is drawn.
-        unlabeled: points without a label.
-    """
+    """Return the sentences under the picture: what was measured, with what, and what is not drawn."""
     parts = []
     if scene.points:
         parts += [*_provenance(scene), *_how_points_are_drawn(scene)]

@@ -163,27 +163,6 @@ def test_a_model_by_its_dimensions(capsys, line, total):
     assert data_of(capsys, f"params {line}")["total"] == total
 
 
-REFUSED = {
-    "flops --model mamba-2.8b --checkpoint selective": "counts no attention of its own",
-    "memory --model mamba-2.8b": "is not estimated",
-    "params --layers 2 --width 8": "needs --heads, --vocab, --ffn, too",
-    "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "give one model",
-    "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "cannot be shared",
-    "mfu --params 1e9 --gpu h100-sxm": "give one of --tokens-per-s",
-    "mfu --params 1e9 --gpu h100-sxm --days 3": "--days needs --tokens",
-    "mfu --params 1e9 --model gpt2 --gpu h100-sxm --tokens-per-s 3": "in place of a model",
-    "gpus --params 1e9 --gpu h100-sxm --days 3": "--days needs --tokens",
-}
-
-
-@pytest.mark.parametrize(("line", "words"), REFUSED.items())
-def test_bad_input_gets_one_line(capsys, line, words):
-    assert call(*line.split()) == 2
-    printed = capsys.readouterr()
-    assert printed.err.count("\n") == 1
-    assert words in printed.err
-
-
 def test_adapters(capsys):
     """Llama 7B has 39,976,960 parameters in adapters of rank 16 on all linear layers (PEFT prints them)."""
     data = data_of(capsys, "memory --model llama-7b --lora 16")["components"]
@@ -223,31 +202,10 @@ def test_shared_along_layers_experts_and_sequence(capsys):
     assert 2 * chunked["head_log_probabilities"] == base["head_log_probabilities"] == 4 * 2048 * 128256
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("--model llama-3-8b --pipeline-parallel 64", "cannot share 32 layers"),
-        ("--model llama-3-8b --expert-parallel 2", "a model without experts"),
-        ("--model mixtral-8x7b --expert-parallel 3", "8 experts"),
-        ("--model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1", "needs a multiple of it"),
-    ],
-)
-def test_what_cannot_be_shared_is_refused(capsys, line, words):
-    assert call("memory", *line.split()) == 2
-    assert words in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("dtype", "bits"), [("int4", 4.15625), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int8", 8)])
 def test_weights_of_few_bits(capsys, dtype, bits):
     data = data_of(capsys, f"infer --model llama-3-8b --gpu h100-sxm --weight-dtype {dtype}")
     assert data["weight_bytes"] == round(8_030_261_248 * bits / 8)
-
-
-@pytest.mark.parametrize(("slug", "batch"), [("tpu-v5e", 240.5), ("tpu-v4", 229.2), ("tpu-v6e", 560.4)])
-def test_critical_batch_of_tpus(capsys, slug, batch):
-    """Austin et al. 2025 have 240 for a v5e; peak over bandwidth of each datasheet."""
-    data = data_of(capsys, f"infer --model llama-2-70b --gpu {slug} --gpus 16")
-    assert data["critical_batch_without_cache"] == pytest.approx(batch, rel=0.01)
 
 
 def test_flops_of_parameters_alone(capsys):

@@ -11,23 +11,10 @@ from test_estimate import call, data_of, text_of
 
 from roofline.commands.estimate import draw_sweep
 from roofline.estimate.sweep import Over, memory_marks, swept
-from roofline.picture.charts import draw_lines, draw_parts
+from roofline.picture.charts import draw_lines
 from roofline.picture.page import estimates_of
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("batch=1,8,64", ["1", "8", "64"]),
-        ("sequence=2048:16384:x2", ["2048", "4096", "8192", "16384"]),
-        ("prompt=100:130:+10", ["100", "110", "120", "130"]),
-        ("--kv-dtype=bf16,fp8e4m3", ["bf16", "fp8e4m3"]),
-    ],
-)
-def test_values_of_an_option(text, values):
-    assert Over.read(text).values == values
 
 
 def test_each_point_is_the_answer_to_its_options(capsys):
@@ -133,9 +120,3 @@ def test_the_values_of_the_option_have_ticks_and_times_their_unit() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8", "32"]
     assert {"4 ms", "5 ms", "6 ms", "7 ms"} <= {tick.get_text() for tick in axes.get_yticklabels()}
     assert axes.get_ylabel() == "decode time"
-
-
-def test_the_words_at_the_longest_bar_end_within_the_picture() -> None:
-    figure = draw_parts("t", "s", [("mlp: up", 3_758_096_384, "3,758,096,384"), ("norm", 266_240, "266,240")])
-    words = [text.get_window_extent() for text in figure.axes[0].texts]
-    assert max(box.x1 for box in words) < figure.bbox.x1 - 8

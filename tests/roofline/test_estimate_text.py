@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from test_estimate import text_of
 
-from roofline.estimate.answer import Answer, Step, abbreviated, in_words, print_answer
+from roofline.estimate.answer import Answer, Step, print_answer
 
 
 def marked(text):
@@ -68,14 +68,3 @@ def test_parts_have_bars_in_a_terminal_alone():
 def test_sources_are_of_this_model_alone(capsys):
     assert "Mixtral of Experts" not in text_of(capsys, "params --model gpt2")
     assert "Mixtral of Experts" in " ".join(text_of(capsys, "params --model mixtral-8x7b").split())
-
-
-def test_numbers_in_words():
-    assert [abbreviated(value) for value in (12, 8.03e9, 1.5e12, 6.3e24, 2_500_000)] == [
-        "12",
-        "8.03 B",
-        "1.5 T",
-        "6.3e24",
-        "2.5 M",
-    ]
-    assert in_words("first_token_s", 0.03) == "30 ms to the first token"

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Annotation
 from plot_scenes import BOTH, CPU, drawn, last_line, machine, markers, matmul, on, words
 
-from roofline.machine import Ceiling, Machine
+from roofline.machine import Ceiling
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import build_scene, version_steps
 
@@ -40,21 +40,6 @@ def test_a_measured_roof_has_the_band_of_its_interval() -> None:
     assert max(x for x, _ in slope) == pytest.approx(200)
     assert "Bands: p5 to p95 of the samples behind a measured roof" in last_line(figure)
     assert not drawn(GPU, matmul(1024, "bf16", 3e14)).axes[0].collections
-
-
-def test_quantiles_are_the_band_before_the_interval() -> None:
-    entries = [
-        replace(entry, ci95=(0.9 * entry.value, 0.95 * entry.value), p5_p95=(0.7 * entry.value, 0.98 * entry.value))
-        for entry in GPU.entries
-    ]
-    flat = drawn(GPU.with_entries(entries), matmul(1024, "bf16", 3e14)).axes[0].collections[1].get_paths()[0].vertices
-    assert {float(y) for _, y in flat} == {0.7 * 800e12, 0.98 * 800e12}
-
-
-def test_a_datasheet_has_no_band_and_a_bound_of_nothing_neither() -> None:
-    for kind, ci95 in (("datasheet", (7e14, 9e14)), ("measured", (0.0, 9e14))):
-        entries = [replace(entry, kind=kind, ci95=ci95) for entry in GPU.entries]
-        assert not drawn(Machine("g", "G", tuple(entries))).axes[0].collections
 
 
 def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap() -> None:

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex, to_rgb
 from plot_scenes import CPU, draw, ends, flats, last_line, machine, markers, matmul, on, roofs, spots, words
 from run_scenes import RUNS
 
-from results.show.picture import SERIES_COLORS, contrast_to_white, on_dark, plain
+from results.show.picture import SERIES_COLORS, contrast_to_white
 from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import build_scene
@@ -22,11 +22,7 @@ from roofline.picture.style import (
     KIND_DASHES,
     MOST_MACHINES,
     dtype_color,
-    short_case,
-    si,
-    significant,
     text_color,
-    tick,
 )
 from roofline.work import DTYPES
 
@@ -160,21 +156,6 @@ def test_dtypes_differ_for_every_kind_of_sight(sight: str) -> None:
         assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
 
 
-def test_the_common_dtypes_differ_in_gray() -> None:
-    lightness = sorted(lab(linear(DTYPE_COLORS[dtype]))[0] for dtype in ("fp32", "bf16", "fp8e4m3", "tf32"))
-    assert min(b - a for a, b in itertools.pairwise(lightness)) >= 11.5
-
-
-def test_series_differ_on_a_dark_background() -> None:
-    seen = [lab(linear(on_dark(color))) for color in SERIES_COLORS]
-    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 18
-
-
-def test_the_first_series_differ_in_gray() -> None:
-    lightness = sorted(lab(linear(color))[0] for color in SERIES_COLORS[:5])
-    assert min(b - a for a, b in itertools.pairwise(lightness)) >= 9
-
-
 @pytest.mark.parametrize("dtype", [*DTYPES, "of a later version"])
 def test_words_can_be_read_on_white(dtype: str) -> None:
     assert contrast_to_white(*to_rgb(text_color(dtype_color(dtype)))) >= 4.5
@@ -186,66 +167,6 @@ def test_every_dtype_has_a_color() -> None:
 
 
 # Numbers in words
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [
-        (989.4e12, "FLOP/s", "989 TFLOP/s"),
-        (1978.9e12, "FLOP/s", "1979 TFLOP/s"),
-        (66.9e12, "FLOP/s", "66.9 TFLOP/s"),
-        (3.352e12, "B/s", "3.35 TB/s"),
-        (45e9, "B/s", "45 GB/s"),
-        (999.9e9, "FLOP/s", "1000 GFLOP/s"),
-        (7.0, "B/s", "7 B/s"),
-    ],
-)
-def test_rates_have_a_prefix(value: float, unit: str, expected: str) -> None:
-    assert si(value, unit) == expected
-
-
-def test_numbers_have_three_digits_and_decades_no_more() -> None:
-    assert [significant(value) for value in (295.17, 20.67, 4.977, 0.0123, 100, 1234.5)] == [
-        "295",
-        "20.7",
-        "4.98",
-        "0.0123",
-        "100",
-        "1234",
-    ]
-    assert [tick(value) for value in (0.01, 0.1, 1, 10, 1000, 1e6, 1e-5)] == [
-        "0.01",
-        "0.1",
-        "1",
-        "10",
-        "1,000",
-        "1e6",
-        "1e-5",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        ("4096x4096x4096", "4096³"),
-        ("4096x4096x4096:b4:nt", "4096³ b4 nt"),
-        ("4096x1024x512", "4096x1024x512"),
-        ("268435456", "268435456"),
-        ("1000000", "1000000"),
-        ("x", "x"),
-        ("", ""),
-        ("²x²x²", "²x²x²"),
-        ("9" * 5000, "9" * 27 + "…"),
-    ],
-)
-def test_cases_are_written_short(case: str, expected: str) -> None:
-    assert short_case(case) == expected
-
-
-def test_plain_text_is_one_line() -> None:
-    assert plain("a\n\tb\x00\x1b[1mc") == "a b[1mc"
-    assert plain("$x$") == r"\$x\$"
-    assert plain("a" * 60, 10) == "a" * 9 + "…"
 
 
 def test_the_points_of_a_profile_have_the_area_of_their_time_and_the_large_ones_a_name() -> None:
