@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -113,20 +112,15 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     """
     found = weights(config)
     head = config.vocabulary * config.width if config.is_tied else 0
+    sums = dict.fromkeys(COMPONENTS, 0)
+    for weight in found:
+        sums[weight.component] += weight.elements
     return ParameterCount(
         total=sum(weight.elements for weight in found),
         active=sum(weight.active_elements for weight in found),
         matmul=head + sum(weight.active_elements for weight in found if weight.is_gemm),
-        components=by_component(found),
+        components={component: elements for component, elements in sums.items() if elements},
     )
-
-
-def by_component(found: Iterable[Weight]) -> dict[str, int]:
-    """Return the parameters of each component that has any, in the order of `COMPONENTS`."""
-    sums = dict.fromkeys(COMPONENTS, 0)
-    for weight in found:
-        sums[weight.component] += weight.elements
-    return {component: elements for component, elements in sums.items() if elements}
 
 
 def _attention_weights(config: ModelConfig) -> list[Weight]:

@@ -72,7 +72,13 @@ def load_config(path: Path) -> ModelConfig:
 
 def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
     """Return the model that the content of a `config.json` describes."""
-    return read_config(_decoded(raw, where), where)
+    try:
+        values = msgspec.json.decode(raw)
+    except (ValueError, RecursionError) as error:  # also of text that is no UTF-8
+        raise ConfigError(f"{where}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where}: must hold one JSON object, found {shown_value(values)}")
+    return read_config(values, where)
 
 
 def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
@@ -109,13 +115,3 @@ def _check_head(classes: object, where: str) -> None:
         raise ConfigError(f"{where}: 'architectures' must be a list of class names, found {shown_value(classes)}")
     if classes and not any(name.endswith(HEADS) for name in classes):
         raise ConfigError(f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head")
-
-
-def _decoded(raw: bytes, where: str) -> Mapping[str, Any]:
-    try:
-        values = msgspec.json.decode(raw)
-    except (ValueError, RecursionError) as error:  # also of text that is no UTF-8
-        raise ConfigError(f"{where}: not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{where}: must hold one JSON object, found {shown_value(values)}")
-    return values

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from results.show.picture import SERIES_COLORS
-from results.show.table import format_time
 from roofline.estimate.answer import Answer, folded, memory
 from roofline.estimate.budgets import loss_along
 from roofline.model import ridge_intensity
@@ -19,8 +18,8 @@ from roofline.picture.interactive import escaped
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-ROW, PANEL, LEGEND_ROW = 34, 320, 22
-"""Heights of a bar, of a panel with lines and of a line of its legend, pixels."""
+PANEL, LEGEND_ROW = 320, 22
+"""Heights of a panel with lines and of a line of its legend, pixels."""
 
 COUNTS = {"parameters", "tokens"}
 """What counts in billions (10B), where others count in giga (10G)."""
@@ -41,20 +40,6 @@ def parts(whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[st
     _show(figure, 130 + LEGEND_ROW * len(order))
     if limit:
         st.caption(plain(f"dashed: {limit[0]}"))
-
-
-def bars(amounts: Sequence[tuple[str, float, str, str]], unit: str) -> None:
-    """Draw amounts beside each other, on a logarithmic axis if they are far apart."""
-    figure = _new_figure()
-    for group in dict.fromkeys(group for *_, group in amounts):
-        own = [(name, float(amount), words) for name, amount, words, of in amounts if of == group]
-        names = [escaped(name) for name, _, _ in own]
-        texts = [escaped(f"{name}: {words}, {group}") for name, _, words in own]
-        figure.add_bar(x=[amount for _, amount, _ in own], y=names, orientation="h", name=escaped(group),
-                       hovertext=texts, hoverinfo="text")  # fmt: skip
-    figure.update_xaxes(title=escaped(unit), **_axis(unit, [amount for _, amount, _, _ in amounts]))
-    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=[escaped(a[0]) for a in amounts])
-    _show(figure, 140 + ROW * len(amounts))
 
 
 def lines(
@@ -137,22 +122,8 @@ def _formats(answer: Answer, table: Table) -> None:
     lines("magnitude", "epsilon", ranges, {f"the value {value:g}": value} if value else {})
 
 
-def _timed(answer: Answer) -> dict[str, dict[str, Any]]:
-    return {f"{row['gpu']} {row['dtype']}": row for row in answer.rows if row["seconds"] is not None}
-
-
-def _times(answer: Answer, _: Table) -> None:
-    bars(
-        [
-            (name, row["seconds"], format_time(row["seconds"]), f"{row['bound']}-bound")
-            for name, row in _timed(answer).items()
-        ],
-        "least time, seconds",
-    )
-
-
 def _roof(answer: Answer, _: Table) -> None:
-    rows = _timed(answer)
+    rows = {f"{row['gpu']} {row['dtype']}": row for row in answer.rows if row["seconds"] is not None}
     ridges = {n: ridge_intensity(row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]) for n, row in rows.items()}
     ends = [*ridges.values(), *(row["intensity"] for row in rows.values())]
     roofs = {
@@ -193,9 +164,8 @@ def _layout(answer: Answer, _: Table) -> None:
 OF_PAGES: dict[str, Callable[[Answer, Table], None]] = {
     "chinchilla": _budget,
     "dtype": _formats,
-    "matmul": _times,
+    "matmul": _roof,
     "memory": _memory,
-    "roof": _roof,
     "tensor": _layout,
 }
 """What draws the picture of a page; the others draw the curve or the parts of their answer."""

@@ -105,13 +105,6 @@ def test_compute_optimal_model(capsys):
     assert data_of(capsys, "chinchilla --flops 1.915e22")["params"] == pytest.approx(12.63e9, rel=1e-3)
 
 
-def test_parameters(capsys):
-    data = data_of(capsys, "params --model mixtral-8x7b")
-    assert (data["total"], data["active"]) == (46_702_792_704, 12_879_925_248)
-    assert sum(data["components"].values()) == data["total"]
-    assert "8,030,261,248" in text_of(capsys, "params --model llama-3-8b")
-
-
 def test_a_configuration_file(capsys, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12}))
@@ -226,14 +219,6 @@ def test_a_peak_a_bandwidth_and_a_memory_may_be_given(capsys):
     assert data["decode_seconds"] == (data["weight_bytes_read"] + data["cache_bytes"]) / 2e12
     assert (data["peak_flops_per_s"], data["memory_bytes"]) == (1e15, 10**12)
     assert "peak and bandwidth and memory as given" in data["source"]
-
-
-@pytest.mark.parametrize(
-    "line", ["infer --model gpt2", "chinchilla --days 1", "train --params 1e9 --tokens 1e9", "matmul --shape 64"]
-)
-def test_a_dtype_that_a_gpu_lacks_is_said(capsys, line):
-    data = data_of(capsys, f"{line} --gpu a100-sxm-80gb --dtype bf16,fp8e4m3")
-    assert "a100-sxm-80gb has no hardware path for fp8e4m3" in data["assumptions"]
 
 
 def test_memory_says_what_it_approximates_and_what_a_gpu_lacks(capsys):

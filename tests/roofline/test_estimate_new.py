@@ -103,12 +103,6 @@ def test_devices_needed(capsys, line, gpus, bound):
     assert (data["gpus"], data["bound"]) == (gpus, bound)
 
 
-def test_devices_that_hold_a_model_tell_how_long_they_train(capsys):
-    data = data_of(capsys, "gpus --params 70e9 --tokens 15e12 --mfu 0.5 --gpu h100-sxm --peak 989.5e12")
-    assert data["gpus"] == 14
-    assert data["days"] == pytest.approx(143.92659 * 1024 / 14)
-
-
 @pytest.mark.parametrize("name", ["llama-3-8b", "gemma-3-1b", "mixtral-8x7b", "deepseek-v3"])
 @pytest.mark.parametrize("serving", [Serving(989.4e12, 3.352e12), Serving(2e12, 3e12, 1, 1)])
 def test_a_reply_is_the_sum_of_its_steps(name, serving):
@@ -139,13 +133,6 @@ def test_time_and_price_of_a_reply(capsys):
     assert data["tokens_per_s"] == pytest.approx(101 / data["seconds"])
     assert data["price_per_million_tokens"] == pytest.approx(3 / 3600 * data["seconds"] / 101 * 1e6)
     assert data_of(capsys, line)["price_per_million_tokens"] is None
-
-
-def test_price_and_energy_of_training(capsys):
-    """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each."""
-    data = data_of(capsys, "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5 --price 2")
-    assert data["price"] == pytest.approx(2 * data["device_hours"])
-    assert data["energy_j"] == pytest.approx(1024 * 700 * data["seconds"])
 
 
 @pytest.mark.parametrize(

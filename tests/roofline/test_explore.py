@@ -152,20 +152,6 @@ def test_hostile_values_are_answered_in_words(page, name):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("page", CALCULATORS)
-def test_each_field_answers_hostile_values_in_words(page, capsys):
-    app = opened(page)
-    names = [field.key for field in app.text_input]
-    for name in names:
-        first = app.text_input(key=name).value
-        for text in HOSTILE[::6]:
-            app.text_input(key=name).set_value(text).run()
-            assert bool(errors_of(app)) != bool(app.code)
-        app.text_input(key=name).set_value(first).run()
-    assert errors_of(app) == []
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("page", CALCULATORS)
 def test_each_choice_gives_the_numbers_of_its_command_or_says_why_not(page, capsys):
     app = opened(page)
     for box in [box.key for box in app.selectbox]:

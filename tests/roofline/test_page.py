@@ -16,14 +16,12 @@ from run_scenes import RUNS, decoding, one, profiled, versions
 
 from results.compare.selection import EVERYTHING, load
 from results.record import Environment, Record
-from results.show.picture import contrast_to_white, on_dark
 from roofline.__main__ import main
 from roofline.machine import Machine
 from roofline.picture import page
 from roofline.picture.interactive import modules_figure, roofline_figure
-from roofline.picture.page import TEMPLATES, estimates_of, page_html, summary, verdicts_of
+from roofline.picture.page import estimates_of, page_html, summary, verdicts_of
 from roofline.picture.scene import Measured, build_scene
-from roofline.picture.style import DTYPE_COLORS
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -118,23 +116,6 @@ def test_rows_are_those_of_the_terminal_with_their_points() -> None:
     assert "No row was measured: the ceilings alone." in page_of([], [BOTH])
 
 
-def test_rows_of_several_runs_name_their_run() -> None:
-    runs = [on(CPU, matmul(64, "bf16", 1e10)), on(CPU, matmul(64, "bf16", 2e10), started_at="2026-11-22T00:00:00")]
-    table = content(page_of(runs))["table"]
-    assert table["titles"][0] == "run"
-    assert [row["cells"][0] for row in table["rows"]] == ["2026-11-20 21:03:12", "2026-11-22 00:00:00"]
-
-
-def test_colors_can_be_seen_on_a_dark_background() -> None:
-    assert "--paper: #171717" in (TEMPLATES / "page.css").read_text(encoding="utf-8")
-    behind = contrast_to_white(*[0x17 / 255] * 3)
-    for color in DTYPE_COLORS.values():
-        parts = [int(on_dark(color)[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-        assert behind / contrast_to_white(*parts) >= 4.5
-    data = content(page_of(*RUNS["versions"][:2]))
-    assert data["dark"]["#0072B2"] == on_dark("#0072B2")
-
-
 def test_every_flag_and_bound_is_explained() -> None:
     records = [matmul(512, "bf16", 1e11, flags=("preempted", "of-the-future"), flag_reasons={"preempted": "much"})]
     text = page_of([on(CPU, *records)])
@@ -197,20 +178,6 @@ def test_providers_of_one_run_are_compared_with_torch(tmp_path: Path) -> None:
     assert [(row["provider_candidate"], row["verdict"]) for row in found["rows"]] == [("mine", "FASTER")]
     text = page_of([(environment(run_id="run"), records)], verdicts=[found])
     assert 'class="faster">FASTER</th><td class="number">0.500</td>' in text
-
-
-def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path) -> None:
-    def saved(name: str, rate: float, sha: str) -> Path:
-        record = matmul(512, "bf16", rate)
-        record = replace(record, samples_s=(record.median_s or 1.0,) * 21, visits=(7, 7, 7))
-        return save(tmp_path / f"{name}.jsonl", [record], environment(run_id=name, git={"sha": sha}))
-
-    paths = [saved("a", 4e11, "a"), saved("b", 5e11, "b")]
-    saved("again", 4e11, "a")
-    assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["FASTER"]
-    for name, rate in (("slow", 2e11), ("fast", 8e11)):
-        saved(name, rate, "a")
-    assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["UNSURE"]
 
 
 # Estimates

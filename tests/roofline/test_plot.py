@@ -13,14 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from plot_scenes import (
-    A100,
     CPU,
     CPU_MIXES,
     H100,
     H100_MIXES,
     SCENES,
     assert_apart,
-    calibrated,
     corners,
     draw,
     drawn,
@@ -123,14 +121,6 @@ def test_mixes_are_thin_lines_of_their_bandwidth_below_the_envelope(
         assert end[1] / end[0] == pytest.approx(start[1] / start[0])
         assert end[1] == pytest.approx(peak)  # ends at the highest measured peak
         assert line.get_linewidth() < min(slope.get_linewidth() for slope in slopes) / 2
-
-
-def test_a_lonely_mix_or_none_and_an_overlay_have_no_thin_lines() -> None:
-    for name in ("one GPU", "a crowd", "a CPU with points"):
-        assert not thin(draw(name))
-    many = calibrated(H100, H100_MIXES)
-    assert thin(draw_roofline(build_scene([], [many], ["bf16"])))
-    assert not thin(draw_roofline(build_scene([], [many, A100], ["bf16"])))
 
 
 def test_the_share_at_a_point_is_that_of_its_own_mix() -> None:
@@ -310,11 +300,6 @@ def test_of_many_points_the_one_above_its_ceiling_and_the_fastest_of_an_op_have_
     few = [word for word in words(draw("a CPU with points")) if word.endswith("%")]
     assert len(few) == 8
     assert {"bf16 2048³ 98 %", "512³ 75 %", "fp32 2048³ 97 %"} <= set(few)
-
-
-def test_a_title_may_be_given() -> None:
-    assert words(draw_roofline(scene("one GPU"), title="Mine"))[0] == "Mine"
-    assert words(draw("one GPU"))[0] == "Device h100-sxm"
 
 
 # The pictures of runs

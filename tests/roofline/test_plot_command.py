@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,23 +70,6 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 # What is drawn
-
-
-def test_a_gpu_alone_has_its_common_dtypes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn: dict[str, Any]
-) -> None:
-    target = tmp_path / "h100.svg"
-    assert main(["plot", "--gpu", "h100-sxm", "-o", str(target)]) == 0
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (f"{target}\n", "")
-    assert drawn["dtypes"] == ["fp32", "tf32", "bf16", "fp8e4m3"]
-    assert "<svg" in target.read_text(encoding="utf-8")
-
-
-def test_dtypes_have_the_names_of_torch_too_and_empty_words_are_none(tmp_path: Path, drawn: dict[str, Any]) -> None:
-    words = ["--gpu", "h100-sxm,", "--dtype", "float32,,torch.bfloat16", "-o", str(tmp_path / "a.png")]
-    assert main(["plot", *words]) == 0
-    assert drawn["dtypes"] == ["fp32", "bf16"]
 
 
 @pytest.mark.parametrize(
@@ -294,33 +274,6 @@ def test_ceilings_that_cannot_be_used_are_refused(
 
 
 # The command
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["plot", "--help"], ["gpus", "--help"]])
-def test_help_shows_examples_and_loads_nothing_heavy(arguments: list[str]) -> None:
-    code = (
-        "import sys\n"
-        "from roofline.__main__ import main\n"
-        "try:\n    main(sys.argv[1:])\n"
-        "except SystemExit as done:\n    assert done.code == 0\n"
-        "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    line = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "examples:" in done.stdout
-    assert "python -m roofline" in done.stdout
-
-
-def test_a_reader_that_left_is_no_error(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as gone:
-        line = [sys.executable, "-m", "roofline", "plot", "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]
-        done = subprocess.run(line, cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "x.png").exists()
 
 
 def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,17 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from plot_scenes import (
-    CPU,
     assert_apart,
     corners,
-    drawn,
     elementwise,
     environment,
     machine,
     matmul,
     scene,
     texts,
-    words,
 )
 
 import roofline
@@ -71,17 +68,6 @@ def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
         assert max(own / behind, behind / own) >= 4.5, text.get_text()
 
 
-def test_labels_of_sixty_points_do_not_overlap_and_nothing_is_clipped() -> None:
-    """In every theme, because a theme moves nothing."""
-    rows = [matmul(256 + 64 * n, dtype, top * (0.3 + 0.01 * n)) for n in range(30) for dtype, top in TOPS.items()]
-    figure = drawn(CPU, *rows)
-    shapes = [(text.get_text(), corners(figure, text)) for text in texts(figure)]
-    assert_apart(shapes)
-    for text, shape in shapes:
-        assert (shape >= 0).all(), text
-        assert (shape <= figure.get_size_inches() * figure.dpi).all(), text
-
-
 def test_drawn_from_python_it_is_what_the_command_draws(tmp_path: Path) -> None:
     path = saved(tmp_path, GOOD)
     for theme in THEMES:
@@ -122,12 +108,6 @@ def test_what_cannot_be_drawn_from_python_is_an_error_in_one_line(tmp_path: Path
         roofline.draw("nowhere", folder=tmp_path)
     with pytest.raises(roofline.UnknownGpuError, match=r"^[^\n]+$"):
         roofline.draw(gpu="h100")
-
-
-def test_only_ops_that_are_asked_for_are_drawn(tmp_path: Path) -> None:
-    path = saved(tmp_path, [*GOOD, elementwise("gelu", 2**20, 20, 0.005)])
-    assert any("gelu" in word for word in words(roofline.draw(path)))
-    assert not any("gelu" in word for word in words(roofline.draw(path, op="matmul")))
 
 
 # Shares of the roof that are asked for
