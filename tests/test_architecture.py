@@ -28,8 +28,7 @@ KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py")
 
 FOLDERS = {
     "bench.harness": (
-        *("worker", "preload"),
-        *("op", "op_file", "device", "timing", "data", "providers", "measure"),
+        *("op", "op_file", "device", "timing", "worker", "preload", "data", "providers", "measure"),
         *("calibrate", "cli run loop", "model", "train", "transfer", "profile"),
         *("compare", "commands", "api", "fixture"),
     ),

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.cli.main import refuse_all
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
 from bench.harness.measure.compile import compile_rows
@@ -25,7 +24,7 @@ from bench.harness.measure.measure_row import measure_row, release
 from bench.harness.measure.rows import DEVICE_LOST, Row, Settings, failed, is_out_of_memory, one_line, out_of_time
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
-from bench.harness.run import Run
+from bench.harness.run import Run, refuse_all
 from bench.harness.timing.protocol import Limits, Samples, limits_of
 from results.record import Record
 from results.show.table import describe, name_of

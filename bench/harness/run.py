@@ -316,6 +316,14 @@ class Run:
             raise StoreError(f"{self._unsaved} of {len(self.records)} records are in no file: {self.problem}")
 
 
+def refuse_all(refused: Sequence[Record | None]) -> None:
+    """Refuse a run whose rows all have a record already: with the first reason and the count of the others."""
+    if refused and all(refused):
+        reasons = {f"{r.op} {r.dtype} {r.case}: {r.reason}": None for r in refused if r}
+        first, *others = reasons
+        raise UsageError(first + (f" (and {len(others)} more)" if others else ""))
+
+
 def stamp(
     command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
 ) -> Environment:

@@ -21,7 +21,6 @@ from results.show.terminal import INTERRUPTED, NO_DEVICE, USAGE, OutputError, pr
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.run import Run
-    from results.record import Record
 
 
 def main(
@@ -104,7 +103,7 @@ def measured(
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
-    from bench.harness.run import Run
+    from bench.harness.run import Run, refuse_all
 
     chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
     is_usual = args.baseline is None and not args.provider
@@ -242,14 +241,6 @@ def check_folder(folder: Path, path: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another place") from None
-
-
-def refuse_all(refused: Sequence[Record | None]) -> None:
-    """Refuse a run whose rows all have a record already: with the first reason and the count of the others."""
-    if refused and all(refused):
-        reasons = {f"{r.op} {r.dtype} {r.case}: {r.reason}": None for r in refused if r}
-        first, *others = reasons
-        raise UsageError(first + (f" (and {len(others)} more)" if others else ""))
 
 
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """Compare and return the exit code; `guarded` answers what this raises."""
     from bench.harness.compare.rounds import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
-    from bench.harness.run import Progress, Run
+    from bench.harness.run import Progress, Run, refuse_all
     from bench.harness.worker import start_server
 
     if not args.op:
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
     planned = main.make_all_cases(args, ops, device.type)
     cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
-    main.refuse_all([rows[0].refused for rows in cases])
+    refuse_all([rows[0].refused for rows in cases])
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
     saved = settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
     with Run(args, "bench", "compare", device, saved, argv) as run:
