@@ -89,12 +89,8 @@ def clock_events(uuid: str | None) -> tuple[str, ...] | None:
 def modes(uuid: str | None) -> dict[str, Any]:
     """Return the settings that make two runs incomparable if they differ; ask a GPU that has just worked.
 
-    `clock_mode` is `default`, `applications 1410 MHz`, or `locked 1410 MHz`; `power_limit_w` and
-    `power_limit_default_w`. NVML reports applications clocks, but no locked ones: these show by the event
-    `applications_clocks` while the GPU works, at the clock of that moment. An idle GPU has no such event, and its
-    clock mode is not known.
-
-    Source: `nvmlDeviceGetApplicationsClock` and `nvmlDeviceGetDefaultApplicationsClock`, deprecated in CUDA 13.
+    `clock_mode` is `default`, `applications 1410 MHz`, or `locked 1410 MHz`. NVML reports no locked clocks: these show
+    by the event `applications_clocks` at the clock of that moment. An idle GPU has no such event: its mode is None.
     """
     target = ask(uuid, "nvmlDeviceGetApplicationsClock", CLOCK_SM)
     usual = ask(uuid, "nvmlDeviceGetDefaultApplicationsClock", CLOCK_SM)

@@ -172,13 +172,9 @@ def changes(
 ) -> tuple[dict[str, float | None], dict[str, float | None]]:
     """Return what a process that may use `cores` cores lost in a window, and how often it was interrupted.
 
-    Returns:
-        Fractions of the time of the cores, 0 to 1. `cgroup_quota`: a stop is counted when it ends, so one that reaches
-        over an end of the window counts whole or not at all. `steal`: what the hypervisor gave to other guests.
-
-        `involuntary_switches_per_s` and `voluntary_switches_per_s` of all threads, which lost or gave up their core;
-        `thread_switches_per_s` of the thread that lost it most often; `cgroup_throttled_periods`, how often a quota
-        ran out.
+    The former are fractions of the time of the cores; a stop by a quota is counted when it ends, so one that reaches
+    over an end of the window counts whole or not at all. The latter are counts of all threads, and
+    `thread_switches_per_s` of the thread that lost its core most often.
     """
     both_totals = ((name, count, after.totals.get(name, -1.0)) for name, count in before.totals.items())
     grown = {name: end - start for name, start, end in both_totals if end >= start}

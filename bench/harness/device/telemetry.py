@@ -29,7 +29,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bench.harness.device import gpu_state, host
@@ -91,23 +90,17 @@ def snapshot(device: Device) -> Snapshot:
     return Snapshot(gpu, time.perf_counter(), host.counters(cores), len(cores))
 
 
-@dataclass
 class Poller:
     """Reads clock and power of a GPU at work: called after each sample, it asks every `POLL_EVERY_S`."""
 
-    device: Device
-    now: Callable[[], float] = time.perf_counter
-    """Seconds of a clock that only runs forward."""
-    seen: list[ClockAndPower] = field(init=False, default_factory=list)
-    places: list[int] = field(init=False, default_factory=list)
-    """For each reading the number of samples before the sample that it follows."""
-    launches: int = field(init=False, default=0)
-    """Queued for the readings."""
-    samples: int = field(init=False, default=0)
-    next_s: float = field(init=False, default=-math.inf)
+    def __init__(self, device: Device, now: Callable[[], float] = time.perf_counter) -> None:
+        self.device, self.now = device, now
+        self.begin()
 
     def begin(self) -> None:
-        self.seen, self.places, self.launches, self.samples, self.next_s = [], [], 0, 0, -math.inf
+        """Forget what was read, and read at the next call; `launches` counts those queued for readings."""
+        self.seen, self.places = list[ClockAndPower](), list[int]()  # `places`: samples before each reading
+        self.launches, self.samples, self.next_s = 0, 0, -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
         """Read if the last reading is long enough ago, behind the launches that `keep_busy` queues and counts."""
