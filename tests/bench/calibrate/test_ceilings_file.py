@@ -175,12 +175,6 @@ def test_a_place_that_cannot_be_written_is_only_a_note(tmp_path):
     assert blocked.read_text() == "no folder"
 
 
-def test_a_dtype_that_matmul_has_not_gets_no_peak(tmp_path):
-    found = Saved(tmp_path).complete(BLANK, ["nvfp4"])
-    assert found.peak("nvfp4") is None
-    assert found.bandwidth() is not None
-
-
 @pytest.mark.parametrize("error", [RuntimeError("no such product\nat line 3"), MemoryError()])
 def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp_path, error):
     machine = Saved(tmp_path, broken={"bf16": error})

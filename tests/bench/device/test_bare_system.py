@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.device import host
 from bench.harness.providers import registry
 from tests.bench.commands import CPU, H100
 
@@ -74,16 +73,6 @@ def test_a_users_function_is_rejected_if_it_cannot_be_isolated(monkeypatch):
     monkeypatch.delattr(os, "fork")
     assert registry.unavailable("mine.py:f", CPU).endswith("this Python has no os.fork")
     assert registry.unavailable("torch", CPU) is None
-
-
-def test_facts_without_affinity_resource_and_load(monkeypatch):
-    monkeypatch.delattr(host.psutil.Process, "cpu_affinity")
-    monkeypatch.delattr(host.psutil, "getloadavg")
-    monkeypatch.setattr(host, "resource", None)
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert host.allowed_cores() == frozenset(range(6))
-    assert host.state()["load_average"] is None
-    assert host.counters(frozenset({0})).totals.keys() <= {"stolen_s", "total_s"}
 
 
 def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(monkeypatch):
