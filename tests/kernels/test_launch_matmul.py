@@ -140,13 +140,6 @@ def test_tf32_is_what_torch_is_set_to(launches, version, precision):
     assert found == [False, True]
 
 
-def test_version_1_refuses_tf32(launches, precision):
-    precision.fp32_precision = "tf32"
-    inputs, out = product(torch.float32)
-    with pytest.raises(ValueError, match=r"^matmul v1: no kernel for tf32 on sm_90; it has fp32, fp16, bf16$"):
-        VERSIONS["v1"].KERNELS["matmul"](*inputs, out=out)
-
-
 @pytest.mark.parametrize(("arch", "dtype", "line"), [
     (80, torch.bfloat16, r"matmul v4: no kernel for bf16 on sm_80; tensor descriptors need sm_90 or newer"),
     (75, torch.bfloat16, r"matmul v3: no kernel for bf16 on sm_75; "),

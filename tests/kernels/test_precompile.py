@@ -94,11 +94,6 @@ def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
     assert compilations == [True] * 6
 
 
-def test_no_launch_starts_no_process(monkeypatch):
-    monkeypatch.setattr(precompile, "in_processes", None)
-    assert precompile.precompile({}, H100) == {}
-
-
 def test_processes_do_not_run_the_script_that_started_them(tmp_path, monkeypatch):
     script = ModuleType("__main__")
     script.__file__ = str(tmp_path / "script.py")
