@@ -129,12 +129,6 @@ def decode_layer_work(config: ModelConfig, sequence: int, batch: int, dtype: str
     What two layers cost more than one, and the hidden state read and written once: between layers it need not leave
     the chip, so that a step counts none.
 
-    Args:
-        config: the model, all layers alike.
-        sequence: positions that the token sees, itself included.
-        batch: sequences.
-        dtype: of weights, cache and activations, in whole bytes.
-
     Source: as of `decode_step_work`.
     """
     one, two = (decode_step_work(config.with_layers(layers), sequence, batch, dtype) for layers in (1, 2))
@@ -151,12 +145,6 @@ def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype:
 
     FLOPs = 4 s a d and bytes = w (2 s k d + 2 a d) of each sequence: in 16 bit the intensity nears a / k from below,
     whatever the batch, because each sequence has a cache of its own.
-
-    Args:
-        config: the model, without latent attention.
-        sequence: positions that the token sees, all of them in the cache.
-        batch: sequences.
-        dtype: of queries, cache and result, in whole bytes.
 
     Source: Austin et al., How to Scale Your Model (2025), inference: the intensity of attention in decoding.
     """
@@ -193,14 +181,6 @@ def compute_bound_from(
     FLOPs grow evenly with the batch. Bytes do too, but for the weights of experts, of which each further sequence
     touches fewer new ones. So compute minus reading is convex in the batch, below 0 at its beginning, and has one
     crossing at most.
-
-    Args:
-        config: the model.
-        sequence: positions that each token sees; 0 leaves attention and its cache out.
-        peak_flops_per_s: of all devices.
-        bandwidth_bytes_per_s: of all devices.
-        weight_bytes: of one parameter.
-        kv_bytes: of one element of the cache.
 
     Source: the roofline of `decode_flops` and `decode_bytes`, as each row of an estimate has it.
     """

@@ -20,9 +20,9 @@ from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, OneOf(("flash", "unfused"))]
-Convention = Annotated[str, OneOf.of(CONVENTIONS)]
-Recipe = Annotated[str, OneOf.of(RECIPES)]
-Optimizer = Annotated[str, OneOf.of(OPTIMIZERS)]
+Convention = Annotated[str, OneOf(tuple(CONVENTIONS))]
+Recipe = Annotated[str, OneOf(tuple(RECIPES))]
+Optimizer = Annotated[str, OneOf(tuple(OPTIMIZERS))]
 
 
 @question

@@ -65,7 +65,7 @@ class Dimensions(TypedDict, total=False):
     vocab: Whole
     context: Whole
     tied: bool
-    style: Annotated[str, OneOf.of(STYLES)]
+    style: Annotated[str, OneOf(tuple(STYLES))]
 
 
 class Machines(TypedDict, total=False):
@@ -82,7 +82,7 @@ class Machines(TypedDict, total=False):
 class Computing(Machines, total=False):
     """Machines, in which dtypes they compute, and figures in place of theirs."""
 
-    dtype: Annotated[list[str], SomeOf.of(DTYPES)]
+    dtype: Annotated[list[str], SomeOf(DTYPES)]
     peak: Number
     bandwidth: Number
 

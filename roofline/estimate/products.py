@@ -54,7 +54,7 @@ FORMAT_COLUMNS = (
 
 @question
 def dtype(
-    dtype: Annotated[list[str] | None, SomeOf.of(FORMATS)] = None,
+    dtype: Annotated[list[str] | None, SomeOf(tuple(FORMATS))] = None,
     value: Annotated[Fraction | float, exact] | None = None,
 ) -> Answer:
     """Ranges and steps of floating-point formats, and what a value becomes in each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, wraps
@@ -24,7 +24,7 @@ LARGEST = 10**30
 """As in run files: no count is larger."""
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     if callable(value) or isinstance(value, Mapping | bytes):
         raise ConfigError(f"takes no {type(value).__name__}; give a number, a text or a list of these")
     return str(value).strip()
@@ -41,7 +41,7 @@ def _shown(text: object) -> str:
 
 def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; a whole one as an integer, exact."""
-    found = _number(text := _text(value))
+    found = _number(text := text_of(value))
     if found is None or not Fraction(1, LARGEST) <= found <= LARGEST:
         raise ConfigError(f"{_shown(text)} must be a number above 0 and at most 10^30, such as 70e9, 70B or 0.5")
     return int(found) if found.denominator == 1 else float(found)
@@ -49,7 +49,7 @@ def positive(value: object) -> float:
 
 def whole(value: object) -> int:
     """Return a whole number from 1, such as 8, 4096 or "15T"."""
-    found = _number(text := _text(value))
+    found = _number(text := text_of(value))
     if found is None or found.denominator != 1 or not 1 <= found <= MOST:
         raise ConfigError(f"{_shown(text)} must be a whole number from 1 to 10^12")
     return int(found)
@@ -57,7 +57,7 @@ def whole(value: object) -> int:
 
 def share(value: object) -> float:
     """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
-    text = _text(value)
+    text = text_of(value)
     found = _number(text.removesuffix("%"))
     if found is not None and text.endswith("%"):
         found /= 100
@@ -69,7 +69,7 @@ def share(value: object) -> float:
 
 def exact(value: object) -> Fraction:
     """Return a number of either sign as it is written, with at most 300 digits."""
-    text = _text(value)
+    text = text_of(value)
     found = _number(text.removeprefix("-"))
     if found is None or found > 10**300 or (found and found < Fraction(1, 10**330)):
         raise ConfigError(f"{_shown(text)} must be a number, such as 1e-8")
@@ -78,7 +78,7 @@ def exact(value: object) -> Fraction:
 
 def extents(value: object) -> tuple[int, ...]:
     """Return the extents of a shape such as "49152x12288" or (49152, 12288)."""
-    text = "x".join(map(str, value)) if isinstance(value, tuple | list) else _text(value)
+    text = "x".join(map(str, value)) if isinstance(value, tuple | list) else text_of(value)
     words = text.replace("×", "x").replace(",", "x").split("x")
     if len(words) > 32:
         raise ConfigError(f"{_shown(text)} has {len(words)} dimensions; at most 32")
@@ -103,18 +103,14 @@ def product_shape(value: object) -> tuple[int, int, int]:
 def names(value: object) -> list[str]:
     """Return the words of a list, or of a text with commas, each once."""
     listed = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    found = [word.strip() for one in listed for word in _text(one).split(",") if word.strip()]
+    found = [word.strip() for one in listed for word in text_of(one).split(",") if word.strip()]
     if not found:
         raise ConfigError("names nothing; write names with commas between")
     return list(dict.fromkeys(found))
 
 
-def text(value: object) -> str:
-    return _text(value)
-
-
 def model_named(value: object) -> str | ModelConfig:
-    return value if isinstance(value, ModelConfig) else _text(value)
+    return value if isinstance(value, ModelConfig) else text_of(value)
 
 
 @dataclass(frozen=True)
@@ -123,12 +119,8 @@ class OneOf:
 
     known: tuple[str, ...]
 
-    @classmethod
-    def of(cls, known: Iterable[str]) -> OneOf:
-        return cls(tuple(known))
-
     def __call__(self, value: object) -> str:
-        word = known_as(dtype_named(_text(value)), self.known)
+        word = known_as(dtype_named(text_of(value)), self.known)
         if word not in self.known:
             what = _shown(word) if word else "an empty text"
             hint = did_you_mean(word, self.known)
@@ -218,7 +210,7 @@ HELP = {
 
 METAVARS: dict[Callable[[Any], Any], str] = {
     **dict.fromkeys((exact, positive, share, whole), "N"),
-    **{extents: "SHAPE", product_shape: "MxNxK", text: "TEXT"},
+    **{extents: "SHAPE", product_shape: "MxNxK", text_of: "TEXT"},
 }
 """By reader: what stands for its value in the help."""
 
@@ -298,7 +290,7 @@ def _reader(hint: Any) -> Callable[[object], Any]:
         if hasattr(one, "__metadata__"):
             read: Callable[[object], Any] = one.__metadata__[0]
             return read
-    return bool if hint is bool else text
+    return bool if hint is bool else text_of
 
 
 def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.model import bound, least_time_s
 from roofline.work import DTYPE_BITS, DTYPES
 
-Stored = Annotated[str, OneOf.of(STORED_BITS)]
+Stored = Annotated[str, OneOf(tuple(STORED_BITS))]
 Cached = Annotated[str, OneOf(DTYPES)]
 
 BY_PARAMETERS = (

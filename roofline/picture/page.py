@@ -55,15 +55,7 @@ def page_html(
     verdicts: Sequence[Mapping[str, Any]] = (),
     estimates: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """Return the page of a scene as one HTML file that loads nothing and sends nothing.
-
-    Args:
-        scene: of `build_scene`.
-        runs: those of the scene, in its order.
-        title: in place of the names of the machines.
-        verdicts: as `verdicts_of` returns them.
-        estimates: as `estimates_of` returns them.
-    """
+    """Return the page of a scene as one HTML file that loads nothing and sends nothing."""
     check_extra()
     from jinja2 import Environment as Templates
     from jinja2 import FileSystemLoader, StrictUndefined

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from plot_scenes import (
     corners,
     elementwise,
     environment,
-    machine,
     matmul,
     scene,
     texts,
@@ -32,8 +30,6 @@ from results.store.runs import StoreError
 from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline
 
-TOPS = {"bf16": 930e9, "fp32": 224e9}
-HALF = machine("cpu", {"bf16": 465e9, "fp32": 112e9}, 22e9, "measured")
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
 
 
@@ -132,15 +128,6 @@ def test_a_row_that_falls_short_of_its_share_ends_with_1(
     assert (said.out.count("asked for"), said.err) == (short, "")
     if short == 2:
         assert "matmul 512x512x512 bf16 torch: 86 % of its roof, 90 % asked for" in said.out.splitlines()
-
-
-def test_a_check_is_the_same_beside_another_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved(tmp_path, GOOD)
-    slow = replace(environment(), run_id="b", started_at="2026-11-22T00:00:00+00:00", hardware=HALF.to_dict())
-    other = tmp_path / "other.jsonl"
-    other.write_text("".join(json.dumps(line.to_dict()) + "\n" for line in (slow, *GOOD[:1])), encoding="utf-8")
-    assert main(["plot", str(path), str(other), "--check", "matmul>=0.9"]) == 1
-    assert capsys.readouterr().out.count("86 % of its roof") == 2
 
 
 def test_a_row_that_failed_falls_short_and_one_that_was_skipped_does_not_count(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 from plot_scenes import CPU, draw, ends, flats, last_line, machine, markers, matmul, on, roofs, spots, words
@@ -118,42 +115,6 @@ def test_roofs_on_one_another_take_turns_and_share_a_label() -> None:
     first, second = (line._unscaled_dash_pattern for line in flats(drawn))  # type: ignore[attr-defined]
     assert first != second
     assert {to_hex(line.get_color()).upper() for line in flats(drawn)} == {DTYPE_COLORS["fp16"], DTYPE_COLORS["bf16"]}
-
-
-def lab(rgb: Sequence[float]) -> np.ndarray:
-    """Return CIE L*a*b* of linear sRGB."""
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    xyz = to_xyz @ np.clip(rgb, 0, 1) / (0.9505, 1, 1.089)
-    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-def linear(color: str) -> np.ndarray:
-    parts = np.array(to_rgb(color))
-    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-
-
-# Machado, Oliveira and Fernandes, A physiologically-based model for simulation of color vision deficiency (2009),
-# severity 1.0.
-SIGHT = {
-    "normal": np.eye(3),
-    "protan": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deutan": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-    "tritan": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
-    ),
-}
-
-
-@pytest.mark.parametrize("sight", SIGHT)
-def test_dtypes_differ_for_every_kind_of_sight(sight: str) -> None:
-    seen = {dtype: lab(SIGHT[sight] @ linear(color)) for dtype, color in DTYPE_COLORS.items()}
-    for one, other in itertools.combinations(seen, 2):
-        assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "of a later version"])
