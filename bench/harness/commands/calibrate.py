@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import OUTPUT, add, chosen
@@ -71,9 +72,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.calibrate.calibration import MeasuredCeilings, measure_all, merged, peak_sentences
     from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
-    from bench.harness.run import Run, print_path
+    from bench.harness.run import Run
     from results.store.runs import runs_directory
-    from roofline.picture.figure import plot_run
 
     args.gpu, matmul = None, families["matmul"][0]
     chosen("dtype", args.dtype, matmul.dtypes, ())
@@ -111,17 +111,25 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         "not_measured": setup.missing,
         "doubts": [*kept, *doubts(run.records)],
     }
-    print_out(table_of(run, found, notes).render(args.format), f"; the ceilings are in {saved.path}")
-    print_path("ceilings", saved.path, args.format)
+    show(run, found, notes, saved.path)
+    return INTERRUPTED if run.is_interrupted else 0 if found else 1
+
+
+def show(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Print the ceilings and what was written, the file of the ceilings first, and draw the matmuls."""
+    from bench.harness.run import print_path
+    from roofline.picture.figure import plot_run
+
+    args, environment = run.args, run.environment
+    assert environment is not None
+    print_out(table_of(run, found, notes).render(args.format), f"; the ceilings are in {path}")
+    print_path("ceilings", path, args.format)
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
     if args.plot is not None:
-        plot_run(run.environment, [record for record in run.records if record.op == "calibrate-matmul"], args.plot)
+        plot_run(environment, [record for record in run.records if record.op == "calibrate-matmul"], args.plot)
         print_path("plot", args.plot, args.format)
     run.raise_if_unsaved()
-    if run.is_interrupted:
-        return INTERRUPTED
-    return 0 if found else 1
 
 
 def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[str, Part]]:
