@@ -17,6 +17,7 @@ Source  CS336 (2025) lecture 2 for ReLU (1) and GELU (20). GELU: Hendrycks and G
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -147,13 +148,14 @@ def is_unlikely(count: int, trials: int, probability: float) -> bool:
 def make_op(
     name: str,
     formula: str,
-    inputs: int,
-    flops_per_element: int,
     reference: Callable[..., Tensor],
     eager: Callable[..., None],
     intermediate_roundings: int = 0,
+    flops_as: str | None = None,
 ) -> Op:
-    """Return the op that maps `inputs` vectors of n elements to one."""
+    """Return the op that maps the vectors of n elements that `reference` takes to one."""
+    inputs = len(inspect.signature(reference).parameters)
+    flops_per_element = FLOPS_PER_ELEMENT.get(flops_as or name, 0)
 
     def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
         return tuple(tensor(case.shape["n"]) for _ in range(inputs))
@@ -221,44 +223,21 @@ DROPOUT_OP = Op(
     check_result=check_dropout,
 )
 
+TANH_FORM = "out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"
+EAGER_TANH = library("torch._C._nn", "gelu", approximate="tanh")
+
 OPS = (
-    make_op("copy", "out = x", 1, 0, lambda x: x.clone(), lambda x, out: out.copy_(x)),
-    make_op("add", "out = x + y", 2, FLOPS_PER_ELEMENT["add"], lambda x, y: x + y, EAGER_ADD),
-    make_op("mul", "out = x y", 2, FLOPS_PER_ELEMENT["mul"], lambda x, y: x * y, library("torch", "mul")),
-    make_op(
-        "triad",
-        "out = x + 3 y",
-        2,
-        FLOPS_PER_ELEMENT["triad"],
-        lambda x, y: x + 3 * y,
-        library("torch", "add", alpha=3),
-    ),
-    make_op(
-        "relu", "out = max(x, 0)", 1, FLOPS_PER_ELEMENT["relu"], lambda x: x.relu(), library("torch", "clamp_min", 0)
-    ),
-    make_op("gelu", "out = x/2 (1 + erf(x / sqrt 2))", 1, FLOPS_PER_ELEMENT["gelu"], gelu, EAGER_GELU),
-    make_op(
-        "gelu-tanh",
-        "out = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
-        1,
-        FLOPS_PER_ELEMENT["gelu"],
-        gelu_tanh,
-        library("torch._C._nn", "gelu", approximate="tanh"),
-    ),
-    make_op("silu", "out = x / (1 + exp(-x))", 1, FLOPS_PER_ELEMENT["silu"], silu, EAGER_SILU),
-    make_op(
-        "swiglu",
-        "out = silu(gate) up",
-        2,
-        FLOPS_PER_ELEMENT["swiglu"],
-        lambda gate, up: silu(gate) * up,
-        eager_swiglu,
-        1,
-    ),
+    make_op("copy", "out = x", lambda x: x.clone(), lambda x, out: out.copy_(x)),
+    make_op("add", "out = x + y", lambda x, y: x + y, EAGER_ADD),
+    make_op("mul", "out = x y", lambda x, y: x * y, library("torch", "mul")),
+    make_op("triad", "out = x + 3 y", lambda x, y: x + 3 * y, library("torch", "add", alpha=3)),
+    make_op("relu", "out = max(x, 0)", lambda x: x.relu(), library("torch", "clamp_min", 0)),
+    make_op("gelu", "out = x/2 (1 + erf(x / sqrt 2))", gelu, EAGER_GELU),
+    make_op("gelu-tanh", TANH_FORM, gelu_tanh, EAGER_TANH, flops_as="gelu"),
+    make_op("silu", "out = x / (1 + exp(-x))", silu, EAGER_SILU),
+    make_op("swiglu", "out = silu(gate) up", lambda gate, up: silu(gate) * up, eager_swiglu, 1),
     BIAS_GELU,
-    make_op(
-        "residual-add", "out = x + residual", 2, FLOPS_PER_ELEMENT["add"], lambda x, residual: x + residual, EAGER_ADD
-    ),
+    make_op("residual-add", "out = x + residual", lambda x, residual: x + residual, EAGER_ADD, flops_as="add"),
     DROPOUT_OP,
 )
 
