@@ -1,6 +1,5 @@
 """Profiles of whole models: what is counted is what torch counts, and nothing is left changed."""
 
-import contextlib
 import json
 import time
 
@@ -64,23 +63,10 @@ class Residual(nn.Module):
         return x + self.inside(x)
 
 
-class Patches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cut = nn.Conv2d(3, 32, 8, 8)
-
-    def forward(self, x):
-        return self.cut(x).flatten(2).transpose(1, 2)
-
-
 def resnet_like():
     block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
     stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
     return nn.Sequential(stem, Residual(block), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
-
-
-def vit():
-    return nn.Sequential(Patches(), nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), nn.Linear(32, 10))
 
 
 class Attend(nn.Module):
@@ -91,7 +77,7 @@ class Attend(nn.Module):
 PLAIN = {
     "attention": (lambda: nn.Sequential(nn.Linear(16, 16), Attend()), (2, 4, 8, 16)),
     "resnet-like": (resnet_like, (2, 3, 32, 32)),
-    "vit": (vit, (2, 3, 32, 32)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (2, 16, 32)),
 }
 """Models, and the shape of their input."""
 
@@ -204,25 +190,6 @@ def test_what_is_computed_again_backward_belongs_to_its_module(is_reentrant):
     ]
 
 
-def test_a_module_that_raised_is_left():
-    class Raises(nn.Module):
-        def forward(self, x):
-            raise ValueError
-
-    class Caught(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inside = Raises()
-
-        def forward(self, x):
-            with contextlib.suppress(ValueError):
-                self.inside(x)
-            return x.exp()
-
-    calls = account_of(nn.Sequential(Caught()), torch.ones(3)).operations
-    assert [call.module for call in calls] == ["0"]
-
-
 def test_unique_bytes_count_each_storage_once():
     x = torch.ones(8)
     breakdown = account_of(lambda: (x + x).mul_(2))
@@ -232,14 +199,7 @@ def test_unique_bytes_count_each_storage_once():
 
 @pytest.mark.parametrize(
     ("dtypes", "named"),
-    [
-        ([torch.int64], "int64"),
-        ([torch.bool], "bool"),
-        ([torch.uint8], "uint8"),
-        ([torch.int32], "int32"),
-        ([torch.int64, torch.bfloat16], "bf16"),
-        ([torch.complex64], "fp32"),
-    ],
+    [([torch.int64], "int64"), ([torch.int64, torch.bfloat16], "bf16"), ([torch.complex64], "fp32")],
 )
 def test_a_row_is_of_its_floating_point_dtype_or_of_its_own(dtypes, named):
     made = [torch.ones(3, dtype=dtype) for dtype in dtypes]
@@ -254,18 +214,21 @@ def test_what_makes_the_host_wait_is_flagged(function, flag):
     assert flag in account_of(function, torch.ones(3)).operations[-1].flags
 
 
-@pytest.mark.parametrize("bad", [3, lambda: 1 / 0, lambda: None])
-def test_what_cannot_be_profiled_is_refused_in_one_line(bad):
-    with pytest.raises(UsageError):
+def wrong():
+    raise ValueError("the check of heads failed:\n  4 heads of 62\n  more")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (3, "int cannot be called"),
+        (wrong, "wrong: ValueError: the check of heads failed: 4 heads of 62$"),
+        (lambda: None, "called no torch operation"),
+    ],
+)
+def test_what_cannot_be_profiled_is_refused_in_one_line(bad, said):
+    with pytest.raises(UsageError, match=said):
         bench.profile(bad)
-
-
-def test_what_an_error_says_after_a_colon_is_not_lost():
-    def wrong():
-        raise ValueError("the check of heads failed:\n  4 heads of 62\n  more")
-
-    with pytest.raises(UsageError, match=r"wrong: ValueError: the check of heads failed: 4 heads of 62$"):
-        bench.profile(wrong)
 
 
 USER = """
@@ -310,10 +273,7 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
         assert main(["profile", word, "--backward", "--device", "cpu", "--no-save"]) == 2
         said = capsys.readouterr()
         assert (said.out, said.err.count("error: "), said.err.count("\n")) == ("", 1, 1), said.err
-    assert main(["profile", "--no-save"]) == 2
-    capsys.readouterr()
-    assert main(["profile", f"{file}:nothing", "--device", "cpu", "--no-save"]) == 2
-    assert "returned nothing; it must return a function" in capsys.readouterr().err
+        assert ("returned nothing; it must return a function" in said.err) == word.endswith(":nothing")
 
 
 @pytest.mark.parametrize(
@@ -323,6 +283,7 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
         (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' must be BxS"),
         (["mine.py:make", "--layers", "2"], "--layers belongs to --model and --config"),
         (["mine.py:make", "--model", "tiny-llama"], "name one thing to profile"),
+        ([], "name one thing to profile"),
         (["mine.py:make", "--trace", "/nowhere/trace.json"], "there is no such folder"),
     ],
 )
@@ -362,19 +323,6 @@ def test_a_step_that_prints_is_heard_once(capsys):
     timed(step, account(step), detect("cpu"), left_s=0.0)
     said = capsys.readouterr()
     assert (said.out, said.err.count("noise")) == ("", 1)
-
-
-def test_what_breaks_while_it_is_timed_is_named():
-    turns = iter(range(3))
-    step = ProfiledStep(target_of("breaks", lambda: (next(turns), torch.ones(3).exp()), []), "forward")
-    breakdown = account(step)
-    with pytest.raises(UsageError, match="breaks: StopIteration"):
-        timed(step, breakdown, detect("cpu"), left_s=0.0)
-    records = failed_records(breakdown, "it broke")
-    assert [(record.op, record.status, record.flops) for record in records] == [
-        ("aten.ones", "failed", 0),
-        ("aten.exp", "failed", 3),
-    ]
 
 
 def test_the_command_prints_totals_and_rows_that_sum_to_the_step(tmp_path, capsys, runs):

@@ -125,13 +125,6 @@ def test_rows_are_put_together(made, by, rows):
     assert not [line for line in lines if line.startswith("<b>.odd") and line.split()[-2:] != ["-", "-"]]
 
 
-def test_sentences_are_wrapped_between_words_on_a_narrow_terminal(made):
-    text = " ".join(printed(made, width=80))
-    assert " ".join(text.split()).count("each storage moved once is 2.000 kB.") == 1
-    sentences = [line for line in printed(made, width=80) if line and not line.startswith(("A CPU", "fp32", "copy"))]
-    assert max(map(len, sentences[1:])) <= 80
-
-
 def test_only_the_longest_rows_are_shown_and_the_rest_is_counted(made):
     assert printed(made, by="module", top=2)[-1] == "... and 2 more: --top shows them"
     assert not [line for line in printed(made, by="module") if line.startswith("...")]
