@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COUNTS = ("flops", "bytes_read", "bytes_written")
-FRAME = (
-    *("op", *COUNTS, "status", "count", "shapes", "dtypes", "module", "phase", "matmul_flops", "kernels", "kernels_s"),
-    *("time_s", "share", "intensity", "bound", "roofline_pct", "flags"),
-)
-"""Columns of a profile as a frame, as far as it has them."""
-
 MAX_TEXT = 60
 """Characters in which the operations are named whose work was counted."""
 
@@ -52,9 +46,7 @@ class Profile(Records):
         """Return the rows as a frame, with the keys of `--format json`."""
         import pandas as pd
 
-        rows = document(self.environment, self)["records"]
-        rows = [row | {"flags": ", ".join(row["flags"])} for row in rows]
-        return pd.DataFrame(rows, columns=[name for name in FRAME if any(name in row for row in rows)])
+        return pd.DataFrame(document(self.environment, self)["records"])
 
 
 def profile(

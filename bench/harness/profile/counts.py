@@ -341,12 +341,9 @@ def base_name(name: str) -> str:
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
     import torch
+    from torch.utils._pytree import tree_iter
 
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_in(one)
+    return (one for one in tree_iter(value) if isinstance(one, torch.Tensor))
 
 
 def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
@@ -410,8 +407,5 @@ def grouped_flops(values: Mapping[str, Any]) -> int:
     Source: `roofline.work.grouped_matmul_work`, and its two backward products.
     """
     first, second = values["self"], values["mat2"]
-    if first.dim() == 3 and second.dim() == 3:
-        return int(2 * first.numel() * second.shape[2])
-    if first.dim() == 3:
-        return int(2 * first.shape[1] * first.shape[2] * second.shape[1])
-    return int(2 * first.numel() * second.shape[-1])
+    rows = first[0] if first.dim() > second.dim() else first  # groups of columns, not of rows
+    return int(2 * rows.numel() * second.shape[-1])

@@ -18,17 +18,16 @@ from results.stats.samples import median
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what the GPU does, in a recording."""
 
-RECORDED_LAUNCHES = 3
-SESSIONS = 2
+RECORDED_LAUNCHES, SESSIONS = 3, 2
 """The first recording of a process may lose a part; then another is made."""
 
-EAGER_SAMPLES, EAGER_SAMPLE_S, MOST_EAGER_LAUNCHES = 3, 1e-3, 30
-"""Samples without a spin: enough launches for the tick of CUDA events not to show, few enough to cost nothing."""
+EAGER_SAMPLES, EAGER_SAMPLE_S, MAX_EAGER_LAUNCHES = 3, 1e-3, 30
+"""Samples without a spin: long enough for the resolution of CUDA events, few enough to cost nothing."""
 
-LONGEST_LAUNCH_S = 0.1
-"""Launches that take longer than this are not repeated."""
+MAX_LAUNCH_S = 0.1
+"""Longer launches are not repeated."""
 
-LONGEST_NAME = 300
+MAX_NAME = 300
 """Characters of a kernel's name that are kept: names of C++ templates may have thousands."""
 
 PROFILER_ENVIRONMENT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1", "KINETO_LOG_LEVEL": "99"}
@@ -38,18 +37,15 @@ Source: torch 2.11, `torch/profiler/profiler.py`: taking CUPTI down and up again
 
 
 class Kernel(NamedTuple):
-    """Something that a GPU did: a kernel, a copy or a fill, for which all facts but the first four are None."""
+    """A kernel, a copy or a fill; of the last two all facts but the first four are None. Times are nanoseconds."""
 
     name: str
     begin: int
-    """Nanoseconds, as `end`."""
     end: int
     correlation: int | None
-    """The same number as that of the call on the host that launched it."""
+    """The number that it shares with the call on the host that launched it."""
     grid: tuple[int, ...] | None = None
-    """Thread blocks along each axis."""
     block: tuple[int, ...] | None = None
-    """Threads of a block along each axis."""
     registers: int | None = None
     """Registers of a thread."""
     shared_bytes: int | None = None
@@ -81,18 +77,17 @@ def prepare_profiler() -> None:
 
 
 def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize: Callable[[], None]) -> dict[str, Any]:
-    """Return the fields of a record that say what a launch starts; none if it takes too long to be repeated.
+    """Return the fields `launched_kernels`, `kernel_s` and `eager_s` of a record; none if a launch takes too long.
 
-    `launched_kernels` in the order of their first start, equal ones once: `name`, `count`, `time_s` of all of them,
-    `grid`, `block`, `registers` and `shared_bytes`. `kernel_s`, the seconds that they run, by the profiler; None if
-    nothing was recorded. `eager_s`, a launch if the host launches one after the other, as eager code does.
+    Kernels are in the order of their first start, equal ones once. `kernel_s` is None if nothing was recorded.
+    `eager_s` is the time of a launch if the host launches one after the other, as eager code does.
 
     Args:
         calls: one call for each copy of the inputs; those that were called longest ago come first.
         launch_s: of one launch, roughly.
         synchronize: waits for the device.
     """
-    if launch_s > LONGEST_LAUNCH_S:
+    if launch_s > MAX_LAUNCH_S:
         return {}
     fields: dict[str, Any] = {"launched_kernels": (), "kernel_s": None, "eager_s": _eager_s(calls, launch_s)}
     for _ in range(SESSIONS):
@@ -108,7 +103,7 @@ def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize
 
 
 def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
-    launches = min(MOST_EAGER_LAUNCHES, math.ceil(EAGER_SAMPLE_S / launch_s))
+    launches = min(MAX_EAGER_LAUNCHES, math.ceil(EAGER_SAMPLE_S / launch_s))
     sampler = EventSampler(calls, launches, enqueue_s=0.0)
     for _ in range(math.ceil(len(calls) / launches)):
         sampler.sample()  # results of one round have to be given memory, which a capture before has taken back
@@ -143,7 +138,7 @@ def _listed(kernels: Sequence[Kernel]) -> tuple[dict[str, Any], ...]:
     for kernel in kernels:
         alike.setdefault((kernel.name, *kernel[4:]), []).append(kernel)
     return tuple(
-        {"name": name[:LONGEST_NAME], "count": len(same), "time_s": _busy_s(same)}
+        {"name": name[:MAX_NAME], "count": len(same), "time_s": _busy_s(same)}
         | {"grid": grid and list(grid), "block": block and list(block)}
         | {"registers": registers, "shared_bytes": shared_bytes}
         for (name, grid, block, registers, shared_bytes), same in alike.items()
