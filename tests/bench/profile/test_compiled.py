@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import bench
-from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import target_of
@@ -89,10 +88,3 @@ def test_what_the_user_compiled_is_not_compiled_again_by_recording_it():
     breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
     assert len(graphs) == 1
     assert {operation.module for operation in breakdown.operations if operation.flops} == {"0", "1"}
-
-
-def test_a_torch_whose_compiler_cannot_be_watched_costs_one_line(monkeypatch):
-    monkeypatch.delattr("torch._inductor.compile_fx.compile_fx_inner")
-    step = step_of()
-    with pytest.raises(UsageError, match="cannot import name 'compile_fx_inner'"):
-        timed(step, account(step), detect("cpu"), left_s=0.0, is_compiled=True)

@@ -19,7 +19,6 @@ def kernel(name, begin_us, took_us, **facts):
     return event | {"args": known | facts}
 
 
-COPY = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD", "ts": 1.0, "dur": 2.0, "args": {"bytes": 8}}
 HOST = {"ph": "X", "cat": "cuda_runtime", "name": "cudaEventRecord", "ts": 0.0, "dur": 9.0}
 
 
@@ -84,12 +83,6 @@ def test_equal_kernels_of_a_launch_are_listed_once_with_their_count(sessions):
     assert ran.os.environ["KINETO_LOG_LEVEL"]  # else each recording writes lines to stderr, between those of the rows
 
 
-def test_a_copy_has_no_facts_of_a_kernel():
-    first, second = ran.kernels_of({"traceEvents": [HOST, kernel("gemm", 5.5, 2, correlation=7), COPY]})
-    assert first == ran.Kernel("Memcpy DtoD", 1000, 3000, None)
-    assert second == ran.Kernel("gemm", 5500, 7500, 7, (132, 1, 1), (384, 1, 1), 168, 213_000)
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -114,20 +107,6 @@ def test_a_profiler_that_fails_costs_nothing_but_the_kernels(sessions, monkeypat
 
     monkeypatch.setattr("torch.profiler.profile", refused)
     assert launched()[0]["kernel_s"] is None
-
-
-def test_eager_launches_are_timed_once_the_results_of_a_round_have_memory(monkeypatch):
-    class Allocating:
-        def __init__(self, calls, launches, enqueue_s):
-            self.left, self.launches = len(calls), launches
-
-        def sample(self):
-            new, self.left = min(self.left, self.launches), max(0, self.left - self.launches)
-            return self.launches * 1e-5 + new * 1e-3
-
-    monkeypatch.setattr(ran, "EventSampler", Allocating)
-    monkeypatch.setattr(ran, "recorded", lambda calls, synchronize: [])
-    assert ran.launched([print] * 200, 1e-5, print)["eager_s"] == pytest.approx(1e-5)
 
 
 def test_a_row_says_what_ran_beside_the_three_times_of_a_launch(sessions):
