@@ -72,29 +72,10 @@ def median(samples_s: Sequence[float]) -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile, `share` from 0 to 1, between the two nearest values, as numpy's default has it.
+    """Return a quantile, `share` from 0 to 1, between the two nearest values."""
+    import numpy as np
 
-    Raises:
-        ValueError: there are no values.
-    """
-    if not values:
-        raise ValueError("the quantile of no values does not exist")
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
-def geometric_mean_of(values: Sequence[float]) -> float:
-    """Return the geometric mean of values above 0; of one value exactly that value.
-
-    Raises:
-        ValueError: there are no values, or one is not above 0.
-    """
-    if not values:
-        raise ValueError("the mean of no values does not exist")
-    return values[0] if len(values) == 1 else math.exp(math.fsum(map(math.log, values)) / len(values))
+    return float(np.quantile(values, share))
 
 
 def median_ci95(samples_s: Sequence[float]) -> tuple[float, float]:
@@ -148,13 +129,14 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
 
     if not samples:
         raise ValueError("the interval of no samples does not exist")
-    values, count = np.asarray(samples, dtype=np.float64), len(samples)
-    # Of equal samples the first, or the last, is the lower: the mean of both ways.
-    ways = np.stack([_centered_ranks(values), _centered_ranks(values[::-1])[::-1]])
-    factor = max(LEAST_VARIANCE, _factor_by_neighbors(ways.mean(axis=0)))
-    block = block_length(count)
-    if block > 2:
-        factor = max(factor, _variance_of_sum(np.sign(ways).mean(axis=0), block) / count)
+    values, count, factor = np.asarray(samples, dtype=np.float64), len(samples), 1.0
+    if count >= LEAST_CORRELATED:
+        # Of equal samples the first, or the last, is the lower: the mean of both ways.
+        ways = _centered_ranks(values), _centered_ranks(values[::-1])[::-1]
+        factor = max(LEAST_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
+        block = block_length(count)
+        if block > 2:
+            factor = max(factor, _variance_of_sum((np.sign(ways[0]) + np.sign(ways[1])) / 2, block) / count)
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
     half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
@@ -168,8 +150,8 @@ def _centered_ranks(values: NDArray[float64]) -> NDArray[float64]:
     """Return the ranks of values, 0 in the middle; of equal ones the first is the lower."""
     import numpy as np
 
-    ranks = np.empty(len(values))
-    ranks[np.argsort(values, kind="stable")] = np.arange(len(values)) - (len(values) - 1) / 2
+    order = values.argsort(kind="stable")
+    ranks: NDArray[float64] = order.argsort() - (len(values) - 1) / 2
     return ranks
 
 
@@ -181,14 +163,14 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
     """
     import numpy as np
 
-    count, squares = len(ranks), float((ranks**2).sum())
-    if count < LEAST_CORRELATED or not squares:
+    count, squares = len(ranks), float(ranks @ ranks)
+    if not squares:
         return 1.0
-    found = float((ranks[1:] * ranks[:-1]).sum()) / squares
+    found = float(ranks[1:] @ ranks[:-1]) / squares
     unbiased = (found * count + 1) / (count - min(BIAS, count / 2))
     rho = 2 * math.sin(math.pi / 6 * min(max(unbiased, -LARGEST_CORRELATION), LARGEST_CORRELATION))
     lags = np.arange(1, min(count, LONGEST_MEMORY))
-    return 1 + 4 / math.pi * float((np.arcsin(rho**lags) * (1 - lags / count)).sum())
+    return 1 + 4 / math.pi * float(np.arcsin(rho**lags) @ (1 - lags / count))
 
 
 def _variance_of_sum(side: NDArray[float64], block: int) -> float:
