@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 
+from results import history
 from results.compare import command as compare_command
 from results.compare.selection import NAMED, Selection, add_records, add_runs
-from results.history import command as history_command
 from results.show.grid import Table
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
@@ -26,7 +26,6 @@ from results.show.terminal import (
     prepare_streams,
     print_out,
     say,
-    stdout,
 )
 from results.store.runfile import Run, StoreError, reason_of, write_output
 from results.store.runs import list_runs, runs_directory
@@ -103,9 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     compare_command.add_options(compare, RUN_HELP)
     compare.set_defaults(command=_compare)
 
-    history = commands.add_parser("history", parents=[shared], help="show one case over all runs")
-    history_command.add_options(history)
-    history.set_defaults(command=_history)
+    over_time = commands.add_parser("history", parents=[shared], help="show one case over all runs")
+    history.add_options(over_time)
+    over_time.set_defaults(command=_history)
     return parser
 
 
@@ -146,7 +145,7 @@ def _show(options: argparse.Namespace) -> int:
     run, problems = _load(options)
     if options.format != "table":
         print_out(table_of_run(run.environment, run.records, problems.append).render(options.format))
-        return _report(run, problems, options)
+        return _report(run, problems)
     is_profile = any("share" in record.extra for record in run.records)
     if is_profile:
         draw = partial(resolve_name(PROFILE), is_whole=options.verbose)
@@ -157,7 +156,7 @@ def _show(options: argparse.Namespace) -> int:
     for record in run.records if options.verbose and not is_profile else ():
         for line in describe(record):
             say(line)
-    return _report(run, problems, options)
+    return _report(run, problems)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -179,7 +178,7 @@ def _export(options: argparse.Namespace) -> int:
         say(f"saved: {options.output}: {len(run.records)} records of run {run.environment.run_id}")
     else:
         print_out(text)
-    return _report(run, problems, options)
+    return _report(run, problems)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -187,7 +186,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _history(options: argparse.Namespace) -> int:
-    return _finish(history_command.run(options, _directory(options), stdout()))
+    return _finish(history.run(options, _directory(options)))
 
 
 def _finish(output: compare_command.Output) -> int:
@@ -206,9 +205,9 @@ def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
     return Selection.of(options).load(options.run, _directory(options)), []
 
 
-def _report(run: Run, problems: Sequence[str], options: argparse.Namespace) -> int:
+def _report(run: Run, problems: Sequence[str]) -> int:
     if not run.records and not run.problems:
-        say(f"note: {run.path} has no record{'' if Selection.of(options).is_all else f' of {NAMED}'}")
+        say(f"note: {run.path} has no record")
     for note in run.notes:
         say(f"note: {note}")
     for problem in (*run.problems, *(f"{run.path}: {problem}" for problem in problems)):

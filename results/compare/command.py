@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from results.compare.selection import EVERYTHING, NAMED, Wanted, add_records, add_runs, load, wanted_of
+from results.compare.selection import add_records, add_runs, load, nothing_in, wanted_of
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import turns_of
 from results.show.picture import add_theme
 from results.show.terminal import TABLE_FORMATS
 from results.stats.comparison import DEFAULT_MARGIN
-from results.store.runfile import MEASURING, StoreError
+from results.store.runfile import StoreError
 
 if TYPE_CHECKING:
     from results.store.runfile import Run
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path]) -> Output:
     loaded = [wanted.of(run) for run in whole]
     for one in loaded:
         if not one.records:
-            raise StoreError(_empty(one, wanted))
+            raise StoreError(nothing_in(one, wanted))
     second = loaded[1] if len(loaded) == 2 else None
     request = _request(options, loaded[0] if second is None else None)
     earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
@@ -173,13 +173,3 @@ def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:
     saved = saved or CompareOptions(options.by)
     margin = saved.margin if options.margin is None else options.margin
     return CompareOptions(saved.by, options.baseline or saved.baseline, margin, options.force)
-
-
-def _empty(run: Run, wanted: Wanted) -> str:
-    selected = "" if wanted == EVERYTHING else f" of {NAMED}"
-    text = f"{run.path} has no record{selected}"
-    text += f": {MEASURING}" if any(note.endswith(MEASURING) for note in run.notes) else ""
-    if not run.problems:
-        return text
-    count = len(run.problems)
-    return f"{text}: {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}"

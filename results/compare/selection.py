@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from results.record import Record
-from results.store.runfile import Run, RunFileError, load_run
+from results.store.runfile import MEASURING, Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -44,6 +44,16 @@ def load(path: Path, wanted: Wanted = EVERYTHING) -> Run:
         RunFileError: as `load_run`.
     """
     return wanted.of(load_run(path))
+
+
+def nothing_in(run: Run, wanted: Wanted) -> str:
+    """Return that a run has no record of what is wanted, and what may be the cause."""
+    text = f"{run.path} has no record{'' if wanted == EVERYTHING else f' of {NAMED}'}"
+    if any(note.endswith(MEASURING) for note in run.notes):
+        return f"{text}: {MEASURING}"
+    count = len(run.problems)
+    lines = f": {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}" if count else ""
+    return text + lines
 
 
 def names(text: str) -> frozenset[str]:
@@ -125,7 +135,15 @@ class Selection:
         return find_run(name, directory, None if self.is_all else self.fits)
 
     def load(self, name: str, directory: Path | None = None) -> Run:
-        return load(self.find(name, directory), self.wanted)
+        """Read a run with the records that are wanted.
+
+        Raises:
+            StoreError: there is no such run, it cannot be read, or it has no record of what was asked for.
+        """
+        run = load(self.find(name, directory), self.wanted)
+        if not run.records and self.wanted != EVERYTHING:
+            raise StoreError(nothing_in(run, self.wanted))
+        return run
 
     def fits(self, run: RunSummary) -> bool:
         if self.gpu not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):

@@ -148,11 +148,8 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
 
 def _centered_ranks(values: NDArray[float64]) -> NDArray[float64]:
     """Return the ranks of values, 0 in the middle; of equal ones the first is the lower."""
-    import numpy as np
-
     order = values.argsort(kind="stable")
-    ranks: NDArray[float64] = order.argsort() - (len(values) - 1) / 2
-    return ranks
+    return order.argsort().astype(float) - (len(values) - 1) / 2
 
 
 def _factor_by_neighbors(ranks: NDArray[float64]) -> float:

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from results import history
 from results.__main__ import main
-from results.history import plot
 from results.store.runs import RunWriter
 
 
@@ -106,7 +106,7 @@ def test_the_table_and_the_plot_have_a_line_for_each_run(keep, capsys, tmp_path)
     assert last.rstrip().endswith("preempted")
     text = picture.read_text(encoding="utf-8")
     assert "fill: #171717" in text
-    assert "2026-11-02 0202020202-dirty" in text
+    assert "2026-11-02 10:00 0202020202-dirty" in text
     assert "disturbed" in text
 
 
@@ -230,8 +230,8 @@ def drawn(monkeypatch, capsys, tmp_path):
     """Returns a function that draws a history and returns its axes and figure."""
 
     def run(*arguments):
-        figures, original = [], plot.draw
-        monkeypatch.setattr(plot, "draw", lambda *drawn: figures.append(original(*drawn)) or figures[0])
+        figures, original = [], history.draw
+        monkeypatch.setattr(history, "draw", lambda *drawn: figures.append(original(*drawn)) or figures[0])
         assert main(["history", "-o", str(tmp_path / "history.png"), *arguments]) == 0
         capsys.readouterr()
         return figures[0].axes[0], figures[0]
@@ -252,7 +252,7 @@ def test_runs_of_one_day_are_told_apart_by_their_time(keep, drawn, make_environm
         run = {"run_id": f"at-{hour}", "started_at": f"2026-11-03T{hour:02d}:30:00+00:00", "git": {"sha": "03" * 20}}
         keep(3, environment=run)
     axes, _ = drawn()
-    assert [label.get_text()[:12] for label in axes.get_xticklabels()] == ["11-03 09:30 ", "11-03 14:30 "]
+    assert [label.get_text()[:16] for label in axes.get_xticklabels()] == ["2026-11-03 09:30", "2026-11-03 14:30"]
 
 
 def test_an_empty_folder_is_said_to_be_empty(capsys, runs):

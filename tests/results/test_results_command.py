@@ -344,6 +344,13 @@ def test_where_no_run_has_what_was_asked_for_latest_says_so(capsys):
     assert "has a record of what was asked for" in err
 
 
+@pytest.mark.parametrize("arguments", [["show"], ["export", "--format", "csv"]])
+def test_a_run_without_what_was_asked_for_is_one_line_and_exit_2(saved, capsys, arguments):
+    assert main([*arguments, str(saved), "--op", "nosuch"]) == 2
+    message = f"{saved} has no record of what --op, --dtype, --case, --provider name"
+    assert capsys.readouterr() == ("", f"python -m results {arguments[0]}: error: {message}\n")
+
+
 def test_a_moment_that_is_none_is_refused(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["list", "--since", "yesterday"])

@@ -1,0 +1,356 @@
+"""python -m results history: one case over all runs, by date and revision, each compared with the run before."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.compare.command import Output, add_margin, add_output
+from results.compare.comparison import Side
+from results.compare.earlier import SavedRuns, compare_apart
+from results.compare.flags import DISTURBED
+from results.compare.selection import Wanted, add_records, add_runs, wanted_of
+from results.compare.sides import CompareError, RowKey, definitions, revision_of
+from results.record import Record
+from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.table import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
+from results.show.terminal import printable
+from results.stats.comparison import LEAST_PAIRS, UNKNOWN, Comparison, with_holm
+from results.stats.samples import median_ci95
+from results.store.runfile import Run, RunFileError, StoreError, load_run
+from results.store.runs import RunSummary, list_runs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`, without
+comments): the time may have changed because the op did.
+
+examples:
+  python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2
+  python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o history.png
+"""
+
+METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
+"""What a history can show, and its name in a sentence."""
+
+LISTED = 6
+"""Names in a message before it is cut."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One case by one provider on one machine, by date."""
+
+    key: RowKey
+    provider: str
+    metric: str
+    device: str
+    points: list[dict[str, Any]]
+    """One for each run, with the keys that JSON has."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    add_records(parser)
+    add_runs(parser, "only runs")
+    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
+    add_margin(parser)
+    add_output(parser)
+
+
+def run(options: argparse.Namespace, directory: Path) -> Output:
+    """Return the history that the options name, and save its plot if that is requested.
+
+    Raises:
+        StoreError: nothing fits or too much does, a folder cannot be read, or the picture cannot be written.
+    """
+    from results.show.picture import check_picture, save_picture
+
+    if options.output is not None:
+        check_picture(options.output)
+    runs = [run for run in list_runs(directory, counts_records=False) if run.started_s >= (options.since or 0.0)]
+    if not runs:
+        since = "" if options.since is None else " since then"
+        raise StoreError(f"there is no run in {directory}{since}: python -m bench.matmul makes one")
+    loaded, notes = _read(runs, options.gpu)
+    series = history(loaded, wanted_of(options), options.metric, options.margin, notes)
+    if options.output is not None:
+        save_picture(draw(series, options.theme), options.output)
+    table = Table(
+        rows=lambda: [_flat_row(one, point) for one in series for point in one.points],
+        shown=lambda: [_cells(one, point) for one in series for point in one.points],
+        document=lambda: {"series": [_case_of(one) | {"points": one.points} for one in series]},
+        head=f"**{_heading(series)}**\n",
+        draw=lambda console: _print_table(series, console),
+    )
+    problems = tuple(problem for run in loaded for problem in run.problems)
+    return Output(table.render(options.format), tuple(notes), 0, options.output, problems)
+
+
+def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], list[str]]:
+    """Return the runs of a machine, the oldest first, and a note on each that cannot be read."""
+    loaded: list[Run] = []
+    notes: list[str] = []
+    for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
+        if summary.error is None and device not in (None, summary.device_slug):
+            continue
+        try:
+            loaded.append(load_run(summary.path))
+            notes += loaded[-1].notes
+        except RunFileError as error:
+            notes.append(f"left out: {error}")
+    return loaded, notes
+
+
+def history(runs: Sequence[Run], wanted: Wanted, metric: str, margin: float, notes: list[str]) -> list[Series]:
+    """Return the history of one case: a series for each provider.
+
+    Args:
+        runs: all of one machine, the oldest first.
+        wanted: which records; together they must be of one case.
+        metric: a key of `METRICS`.
+        margin: change of the time, as a fraction, that does not matter.
+        notes: gets a line for each run whose metric is not known.
+
+    Raises:
+        CompareError: nothing fits, or more than one case or machine does.
+    """
+    found: dict[tuple[RowKey, str], dict[int, Side]] = {}
+    for number, run in enumerate(map(wanted.of, runs)):
+        for record in run.records:
+            if record.status == "ok":
+                sides = found.setdefault((RowKey.of(record, with_provider=False), record.provider), {})
+                side = sides.setdefault(number, Side(str(run.path), [], run.environment))
+                side.records.append(record)  # type: ignore[attr-defined]
+    _check_one_case(list(dict.fromkeys(key for key, _ in found)), wanted)
+    every = [side for sides in found.values() for side in sides.values()]
+    devices = list(dict.fromkeys(side.environment.device["slug"] for side in every))
+    if len(devices) > 1:
+        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
+    saved, known, series = SavedRuns(runs), [], []
+    for (key, provider), sides in found.items():
+        known.append([side for side in sides.values() if _value(side, metric)])
+        if not known[-1]:
+            case = f"{key.op} {key.case} {key.dtype} {provider}"
+            raise CompareError(f"the {METRICS[metric]} of {case} is not known in any run")
+        unknown = [side.label for side in sides.values() if side not in known[-1]]
+        notes += [f"{path}: its {METRICS[metric]} is not known, or 0: left out" for path in unknown]
+    changes = iter(with_holm([_change(*pair, margin, saved) for sides in known for pair in pairwise(sides)]))
+    for (key, provider), of_metric in zip(found, known, strict=True):
+        points: list[dict[str, Any]] = []
+        last: str | None = None
+        for side in of_metric:
+            hashes = definitions(side.records)
+            is_redefined = bool(hashes) and hashes != [last] and (last is not None or len(hashes) > 1)
+            last = hashes[-1] if hashes else last
+            points.append(_point(side, metric, next(changes) if points else None, is_redefined))
+        series.append(Series(key, provider, metric, devices[0], points))
+    return series
+
+
+def _change(before: Side, after: Side, margin: float, saved: SavedRuns) -> Comparison:
+    """Return a run compared with the run before, by the same rule as `results compare`."""
+    records, environments = (before.records, after.records), (before.environment, after.environment)
+    return compare_apart(records, environments, margin, saved).compared
+
+
+def _check_one_case(keys: Sequence[RowKey], wanted: Wanted) -> None:
+    if not keys:
+        parts = (wanted.ops, wanted.dtypes, wanted.cases, wanted.providers)
+        shown = " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
+        raise CompareError(f"no run has a finished record of {shown}: python -m results list shows the runs")
+    for name in ("op", "dtype", "case", "fill", "cache", "options"):
+        values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
+        if len(values) > 1:
+            shown = ", ".join(values[:LISTED]) + (", ..." if len(values) > LISTED else "")
+            raise CompareError(
+                f"the history is of one case, and {len(values)} values of --{name} fit: {shown}; name one"
+            )
+    if len(keys) > 1:
+        raise CompareError(f"the history is of one case, and {len(keys)} shapes are called {keys[0].case}")
+
+
+def _value(side: Side, metric: str) -> float | None:
+    """Return the metric: seconds, FLOP/s, or a fraction of the peak."""
+    return side.time_s if metric == "time" else side.rate("flops_per_s" if metric == "flops" else metric)
+
+
+def _point(side: Side, metric: str, change: Comparison | None, is_redefined: bool) -> dict[str, Any]:
+    value, median_s, ends_s = _value(side, metric), side.time_s, _interval(side.records)
+    ends = ends_s
+    if metric != "time" and value and ends_s:
+        ends = value * median_s / ends_s[1], value * median_s / ends_s[0]
+    return {
+        "run_id": side.environment.run_id,
+        "started_at": side.environment.started_at,
+        "revision": revision_of(side.records[0], side.environment),
+        "source_sha256": side.records[0].source_sha256,
+        "op_sha256": side.records[0].op_sha256,
+        "path": side.label,
+        "median_s": median_s,
+        "ci95_s": ends_s,
+        "value": value,
+        "ci95": ends,
+        "ratio_to_last": change and change.ratio,
+        "ratio_ci95": change.ci95 if change and change.ci95 != UNKNOWN else None,
+        "verdict": change and change.verdict,
+        "reason": change and change.reason,
+        "flags": list(side.flags),
+        "is_redefined": is_redefined,
+    }
+
+
+def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
+    """Return the interval of the median, as saved or from the samples; None for several windows or none."""
+    if len(records) > 1:
+        return None
+    samples_s = records[0].samples_s
+    return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= LEAST_PAIRS else None)
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def _case_of(one: Series) -> dict[str, Any]:
+    known = {name: getattr(one.key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
+    return known | {"provider": one.provider, "device": one.device, "metric": one.metric}
+
+
+def _flat_row(one: Series, point: dict[str, Any]) -> dict[str, Any]:
+    case = _case_of(one)
+    row = {name: case[name] for name in ("op", "dtype", "case", "provider", "metric")}
+    for name, value in point.items():
+        if name in ("ci95_s", "ci95", "ratio_ci95"):
+            row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}
+        else:
+            row[name] = ",".join(value) if name == "flags" else value
+    return row
+
+
+def _cells(one: Series, point: dict[str, Any]) -> dict[str, str]:
+    value, ratio = point["value"], point["ratio_to_last"]
+    if one.metric == "time":
+        shown = format_time(value)
+    else:
+        shown = format_rate(value, "FLOP/s") if one.metric == "flops" else format_percent(100 * value)
+    return {
+        "date": _short_date(point["started_at"]),
+        "revision": point["revision"] or ABSENT,
+        "provider": one.provider,
+        METRICS[one.metric]: shown,
+        "95% CI": format_half_width(point["ci95"], value),
+        "time ratio to last": f"{ratio:.4f}" if ratio else ABSENT,
+        "verdict": point["verdict"] or ABSENT,
+        "flags": ", ".join(point["flags"]),
+        "change": "<- the op was redefined" if point["is_redefined"] else "",
+        "run": point["run_id"],
+    }
+
+
+def _print_table(series: Sequence[Series], console: Console) -> None:
+    rows = [_cells(one, point) for one in series for point in one.points]
+    words, leaving = ("date", "revision", "provider", "verdict", "run"), {"run": 1, "time ratio to last": 2}
+    columns = [
+        Column(
+            title,
+            [row[title] for row in rows],
+            "left" if title in words else "right",
+            leaves=leaving.get(title, 0),
+            goes_below=int(title == "provider"),
+            heads=title == "provider",
+            styles=["bold" if row["change"] else "" for row in rows],
+        )
+        for title in rows[0]
+        if title not in ("change", "flags")
+    ]
+    print_lines(console, f"{_heading(series)}\n")
+    print_grid(console, columns, ["; ".join(filter(None, (row["flags"], row["change"]))) for row in rows], "flags")
+
+
+def _short_date(text: str) -> str:
+    """Return a date as people write it, in UTC: `2026-11-20 21:03`."""
+    moment = datetime.fromisoformat(text)
+    return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
+
+
+def _heading(series: Sequence[Series]) -> str:
+    key = series[0].key
+    words = (key.op, key.case, key.dtype, key.fill, key.cache, f"on {series[0].device}")
+    return printable(" ".join(word for word in words if word))
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+
+WIDTH, AXES_HEIGHT = 11.0, 3.6
+FOOT = 1.7
+"""Room below the axes for the names of the runs, inches; a line of the legend takes another 0.2."""
+LEAST_REACH = 0.05
+"""Share of the middle that the axis reaches up and down at least: noise must not look like a change."""
+TICKS = 24
+"""Labels under the picture that have room beside each other."""
+
+
+def draw(series: Sequence[Series], theme: str = "light") -> Figure:
+    """Return the plot: a line for each provider, runs by date, hollow markers for disturbed runs."""
+    from results.show import picture
+
+    runs = {point["run_id"]: point for one in series for point in one.points}
+    order = sorted(runs, key=lambda run_id: (runs[run_id]["started_at"], run_id))
+    places, metric = {run_id: place for place, run_id in enumerate(order)}, series[0].metric
+    foot, (scale, unit) = FOOT + 0.2 * len(series), _scale(series)
+    with picture.own_style(theme):
+        figure = picture.new_figure(WIDTH, 1.0)
+        title, count = picture.plain(_heading(series), 200), f"{len(order)} run{'s' * (len(order) != 1)}"
+        top = picture.write_head(figure, title, count, foot + AXES_HEIGHT)
+        axes = figure.subplots()
+        figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
+        for number, one in enumerate(series):
+            _draw_line(axes, one, places, number, scale)
+        step = -(-len(order) // TICKS)
+        dates = [f"{_short_date(runs[run_id]['started_at'])} {runs[run_id]['revision'] or ''}" for run_id in order]
+        axes.set_xticks(range(0, len(order), step), [picture.plain(date) for date in dates[::step]])
+        picture.frame(axes, "y")
+        axes.tick_params(axis="x", labelsize=picture.CAPTION_PT - 1)
+        if len(order) > 4:
+            figure.autofmt_xdate(bottom=foot / figure.get_figheight(), rotation=45, ha="right")
+        low, high = axes.get_ylim()
+        middle = (low + high) / 2
+        reach = max(middle - low, middle * LEAST_REACH)
+        axes.set_ylim(middle - reach, middle + reach)
+        axes.set_ylabel(f"{METRICS[metric]}, {unit}, 95 % CI", fontsize=picture.AXIS_PT)
+        figure.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower left", ncols=3)
+    return figure
+
+
+def _scale(series: Sequence[Series]) -> tuple[float, str]:
+    metric, largest = series[0].metric, max(point["value"] for one in series for point in one.points)
+    if metric in ("mfu", "mbu"):
+        return 0.01, "%"
+    units = [(scale, f"{prefix}FLOP/s") for scale, prefix in PREFIXES] if metric == "flops" else TIME_UNITS
+    return next((unit for unit in units if largest >= unit[0]), units[-1])
+
+
+def _draw_line(axes: Axes, one: Series, places: dict[str, int], number: int, scale: float) -> None:
+    from results.show.picture import SERIES_MARKERS, end_of, series_color, tone
+
+    at = [places[point["run_id"]] for point in one.points]
+    values = [point["value"] / scale for point in one.points]
+    ends = [[end / scale for end in point["ci95"] or [point["value"]] * 2] for point in one.points]
+    below = [max(0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
+    above = [max(0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
+    style: dict[str, Any] = {"marker": SERIES_MARKERS[number % len(SERIES_MARKERS)], "color": series_color(number)}
+    style |= {"markersize": 5, "label": end_of(one.provider, 44)}
+    axes.errorbar(at, values, yerr=[below, above], capsize=3, linewidth=1.4, **style)
+    hollow = [place for place, point in enumerate(one.points) if not DISTURBED.isdisjoint(point["flags"])]
+    if hollow:
+        style |= {"markerfacecolor": tone("white"), "linestyle": "", "zorder": 3}
+        style["label"] += ", disturbed"
+        axes.plot([at[place] for place in hollow], [values[place] for place in hollow], **style)
