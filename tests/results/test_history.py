@@ -176,7 +176,7 @@ def test_a_broken_run_is_left_out_and_said(keep, runs, capsys):
 
 
 def test_steps_allow_for_the_spread_between_runs_of_the_same_code(keep, capsys):
-    scales = np.exp(np.random.default_rng(1).normal(0, 0.01, 20))
+    scales = np.exp(np.random.default_rng(1).normal(0, 0.01, 20)).tolist()
     for day, scale in enumerate(scales, start=1):
         keep(day, scale)
     keep(21, 1.2, source_sha256="b" * 64)
