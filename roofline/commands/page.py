@@ -9,7 +9,6 @@ from results.compare.selection import add_latest, latest_of
 from results.show.terminal import USAGE, fail, one_line, print_out, say
 from results.store.runfile import write_output
 from roofline.commands.plot import REFUSALS, add_sources, default_dtypes, dtypes_of, load_sources
-from roofline.picture.page import MissingExtraError, check_extra, page_html
 from roofline.picture.scene import PlotError
 
 SUFFIXES = (".html", ".htm")
@@ -43,6 +42,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page that the arguments ask for; return the exit code, 2 for what cannot be shown, read or written."""
+    from roofline.picture.page import MissingExtraError
+
     try:
         return _page(args)
     except (*REFUSALS, MissingExtraError) as error:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the page; return the exit code, 2 where a run has bad lines, though its good ones are shown."""
-    from roofline.picture.page import estimates_of, verdicts_of
+    from roofline.picture.page import check_extra, estimates_of, page_html, verdicts_of
 
     check_extra()
     if args.output.suffix.lower() not in SUFFIXES:
