@@ -44,7 +44,7 @@ def catalog_of(words: Sequence[str]) -> Catalog:
     """Return the ops and commands, those of the users' files among the `words` of a command line too."""
     from bench.harness.compare.command import reserved_names
 
-    return read_catalog(reserved_names(), op_words(words))
+    return read_catalog(reserved_names(), op_words(words), only_ops=words[:1] == ["compare"])
 
 
 def print_list(found: Catalog, output_format: str) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.bench.commands import keep_ceilings
 
 ROOT = Path(__file__).resolve().parents[1]
-MAX_FUNCTIONS = 256
-MAX_FILES = 32
+MAX_FUNCTIONS = 226
+MAX_FILES = 28
 
 COUNT = """
 import json, sys

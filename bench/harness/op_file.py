@@ -128,17 +128,20 @@ class Catalog:
     """A line for each file that is left out because it raises when it is imported, or is not finished."""
 
 
-def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = ()) -> Catalog:
+def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_ops: bool = False) -> Catalog:
     """Return each public file of `bench` that has `OPS` or `LISTED`.
 
     Args:
         reserved: names, with underscores, that no option of a family may have, as commands have them.
         own: words of `--op`, whose files are families too; what is wrong with one is told where its ops are chosen.
+        only_ops: whether files with `LISTED` are left out, and not imported.
     """
     families: dict[str, tuple[Op, ...]] = {}
     commands: dict[str, ModuleType] = {}
     problems = []
     for path in sorted(BENCH.glob("[a-z]*.py")):
+        if only_ops and "\nLISTED = " in path.read_text(encoding="utf-8"):
+            continue
         with suppress(Exception, SystemExit):  # `load_ops` says what is wrong
             if hasattr(module := module_of(path.stem), "LISTED"):
                 commands[path.stem] = module

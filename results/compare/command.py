@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from results.compare.selection import add_records, add_runs, load, nothing_in, w
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import turns_of
 from results.show.picture import add_theme
-from results.show.terminal import TABLE_FORMATS
+from results.show.terminal import TABLE_FORMATS, margin
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import StoreError
 
@@ -41,24 +40,6 @@ class Output:
     """The picture that was written."""
     problems: tuple[str, ...] = ()
     """Lines of the files that could not be used: with any, the exit code is that of a file that cannot be read."""
-
-
-def margin(text: str) -> float:
-    """Return a margin as a fraction: `1%` and `0.01` are alike.
-
-    Raises:
-        argparse.ArgumentTypeError: it is no number from 0 to below 100 %.
-    """
-    shown = text.strip()
-    try:
-        value = float(shown.removesuffix("%")) / (100 if shown.endswith("%") else 1)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not a share of the time from 0 to below 100 %, such as 1% or 0.01"
-        )
-    return value
 
 
 def add_margin(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import re
 import sys
@@ -179,6 +180,24 @@ class Parser(argparse.ArgumentParser):
             print_out(self.format_help())
         except OutputError as error:
             sys.exit(fail(self.prog, error))
+
+
+def margin(text: str) -> float:
+    """Return a margin as a fraction: `1%` and `0.01` are alike.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number from 0 to below 100 %.
+    """
+    shown = text.strip()
+    try:
+        value = float(shown.removesuffix("%")) / (100 if shown.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is not a share of the time from 0 to below 100 %, such as 1% or 0.01"
+        )
+    return value
 
 
 def table_console(file: TextIO) -> Console:

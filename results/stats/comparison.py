@@ -14,6 +14,10 @@ DEFAULT_MARGIN = 0.01
 LEAST_PAIRS = 6
 """With fewer pairs, even their whole range holds the true median in less than 95 % of cases: 1 - 2 / 2^n."""
 
+MAX_ROUNDS = 10_240
+"""Rounds of a comparison, after ten looks: the interval is a twentieth as wide as at the first, 20 rounds, and more
+hardly narrow it."""
+
 VERDICT_ERROR = 0.01
 """Probability that any row of a table is FASTER or SLOWER though none is. An interval of 95 % alone would call one of
 twenty rows so whose margin lies within their noise, as on a busy machine."""

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
 from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
-from bench.harness.compare.rounds import MAX_ROUNDS
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from bench.harness.providers.registry import is_user_kernel
-from results.compare.command import margin
-from results.show.terminal import INTERRUPTED, USAGE, OutputError, Parser, print_out, say
-from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS
+from results.show.terminal import INTERRUPTED, USAGE, OutputError, Parser, margin, print_out, say
+from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, MAX_ROUNDS
 
 if TYPE_CHECKING:
     from bench.harness.compare.rounds import ComparePolicy
@@ -111,6 +108,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     """Compare and return the exit code; `guarded` answers what this raises."""
     from bench.harness.compare.rounds import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
+    from bench.harness.providers.registry import is_user_kernel
     from bench.harness.run import Progress, Run, refuse_all
     from bench.harness.worker import start_server
 
@@ -179,6 +177,7 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
     from bench.harness.compare.interleave import interleave, interleave_in_worker
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
+    from bench.harness.providers.registry import is_user_kernel
     from results.show.table import describe
 
     device, progress, deadline = run.device, run.progress, run.deadline

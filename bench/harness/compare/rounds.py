@@ -15,7 +15,7 @@ from typing import Protocol
 
 from bench.harness.timing.protocol import no_garbage_collection
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
-from results.stats.comparison import FASTER, LEAST_PAIRS, SAME, SLOWER, VERDICT_ERROR, Comparison
+from results.stats.comparison import FASTER, LEAST_PAIRS, MAX_ROUNDS, SAME, SLOWER, VERDICT_ERROR, Comparison
 from results.stats.samples import drift, median, two_modes
 from results.stats.verdict import judge_rounds
 
@@ -28,9 +28,6 @@ LOOK_EVERY = 2
 EXCHANGE_EVERY = 5
 """Rounds after which the contenders exchange what may favor one of them: often, because each exchange is one random
 draw, but not so often that exchanging takes longer than the rounds."""
-
-MAX_ROUNDS = FIRST_LOOK * LOOK_EVERY**9
-"""10,240, after ten looks: the interval is a twentieth as wide as at the first, and more rounds hardly narrow it."""
 
 
 class TakesTurns(Protocol):

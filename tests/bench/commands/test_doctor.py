@@ -312,7 +312,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch, capsys):
 
 def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):
     few = {name: ops for name, ops in command.families().items() if name in ("elementwise", "matmul")}
-    monkeypatch.setattr(command, "read_catalog", lambda *_: command.Catalog(few, {}, ()))
+    monkeypatch.setattr(command, "read_catalog", lambda *_, **__: command.Catalog(few, {}, ()))
     monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
     assert command.main(["doctor", "--device", "cpu", "--budget", "0.3"]) in (0, 1)
     streams = capsys.readouterr()
