@@ -202,11 +202,3 @@ def test_by_git_needs_two_revisions(save, measured, capsys):
     assert "does not tell its revision" in refused(capsys, save("c", one, git={}), save("d", other), "--by", "git")
     document = compared(capsys, save("e", one, git={"sha": "e" * 40, "dirty": True}), save("f", other))[1]
     assert document["summary"]["baseline"]["label"] == "eeeeeeeeee-dirty"
-
-
-def test_where_nothing_is_common_what_was_measured_is_named(save, measured, make_skipped, capsys):
-    before = save("a", make_skipped(**case(32)), measured(**case(64)))
-    after = save("b", make_skipped(**case(32)), measured(**case(128)))
-    message = refused(capsys, before, after)
-    assert "the baseline has matmul 64x64 bf16 torch (not in the candidate)" in message
-    assert "the candidate has matmul 128x128 bf16 torch (not in the baseline)" in message

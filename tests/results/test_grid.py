@@ -63,27 +63,6 @@ def test_cells_that_rows_share_stand_once_above_them_where_there_is_no_room():
     assert shown(13, columns, ())[0] == "op    dtype  n"
 
 
-def test_columns_that_go_below_keep_their_order():
-    columns = [Column("case", ("64",)), Column("b", ("22222",), goes_below=2), Column("c", ("33333",), goes_below=1)]
-    assert shown(8, columns, ("note",)) == [
-        "case",
-        "────",
-        "64",
-        "    b",
-        "    22222;",
-        "    c",
-        "    33333;",
-        "    note",
-    ]
-
-
-def test_a_wide_terminal_has_the_note_in_its_row():
-    head, _, row, other = shown(160)
-    assert head.endswith("flagged  reason")
-    assert row.endswith(NOTES[0])
-    assert other.endswith("1.000 ms")
-
-
 def test_a_pipe_gets_one_line_a_row_with_everything():
     long = ("word " * 100, "")
     head, row, other = shown(WIDE, notes=long)

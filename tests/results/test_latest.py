@@ -7,7 +7,7 @@ import pytest
 
 from results.__main__ import main
 from results.store.runfile import load_run
-from results.store.runs import RunNotFoundError, RunWriter, find_run, list_runs
+from results.store.runs import RunNotFoundError, RunWriter, find_run
 
 
 @pytest.fixture
@@ -23,12 +23,6 @@ def keep(make_environment, make_record, monkeypatch):
         return writer.path
 
     return write
-
-
-def test_records_are_counted_for_the_list_alone(keep):
-    keep(1)
-    assert [run.records for run in list_runs()] == [1]
-    assert [run.records for run in list_runs(counts_records=False)] == [None]
 
 
 def test_a_renamed_run_is_the_newest_all_the_same(keep):

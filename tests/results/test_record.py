@@ -21,16 +21,6 @@ def test_a_record_comes_back_as_it_was(make_record):
     assert Record.from_dict(changed(record)) == record
 
 
-@pytest.mark.parametrize("options", [None, {"enable_fp_fusion": True, "num_warps": 4}])
-def test_compile_options_come_back_and_a_file_without_them_has_none(make_record, options):
-    record = make_record(compiled=options)
-    data = changed(record)
-    assert data["compiled"] == options
-    assert Record.from_dict(data) == record
-    del data["compiled"]
-    assert Record.from_dict(data).compiled is None
-
-
 def test_an_environment_comes_back_as_it_was(make_environment):
     environment = make_environment(extra={"of a later version": None})
     assert Environment.from_dict(changed(environment)) == environment

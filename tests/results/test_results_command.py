@@ -101,14 +101,6 @@ def test_the_directory_may_be_named_before_or_after_the_command(saved, runs, mon
     assert capsys.readouterr().out.count("4.295 us") == 2
 
 
-def test_show_of_an_old_file_works(capsys):
-    assert main(["show", str(OLD_FILE)]) == 0
-    out, err = capsys.readouterr()
-    assert "500.0 us" in out
-    assert "the device has no fp8" in out
-    assert err == ""
-
-
 def test_export_to_parquet(saved, tmp_path, capsys):
     assert main(["export", "latest", "--format", "parquet", "-o", str(tmp_path / "run.parquet")]) == 0
     assert len(pd.read_parquet(tmp_path / "run.parquet")) == 2

@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from results.stats.samples import block_length, half_width, interval_of_median, median, median_ci95
+from results.stats.samples import half_width, interval_of_median, median, median_ci95
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 101])
@@ -58,11 +58,6 @@ def test_the_interval_narrows_with_more_samples():
     assert half_width(median_ci95(samples), 1.0) < statistics.mean(of_thirty) / 4
 
 
-def test_a_series_has_ten_blocks_or_more():
-    assert [block_length(count) for count in (1, 9, 10, 19, 20, 30, 64, 1000)] == [1, 1, 1, 1, 2, 3, 6, 30]
-    assert all(block_length(count) * 10 <= count for count in range(10, 2000))
-
-
 def test_samples_that_drift_together_have_a_wider_interval_than_the_same_ones_shuffled():
     random.seed(2)
     drifting = [1.0]
@@ -78,7 +73,3 @@ def test_the_interval_holds_the_median_and_lies_within_the_samples():
         samples = [random.lognormvariate(0, 1) for _ in range(count)]
         low, high = median_ci95(samples)
         assert min(samples) <= low <= median(samples) <= high <= max(samples)
-
-
-def test_half_the_width_is_a_fraction_of_the_center():
-    assert half_width((9.0, 11.0), 10.0) == pytest.approx(0.1)

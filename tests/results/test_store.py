@@ -142,18 +142,6 @@ def test_the_directory_is_that_of_the_environment_variable_or_beside_the_package
         runs_directory()
 
 
-def test_output_may_be_a_new_file_in_a_new_folder(make_environment, tmp_path):
-    wanted = tmp_path / "a" / "b" / "run.jsonl"
-    with RunWriter.create(make_environment(), "matmul", wanted) as writer:
-        assert writer.path == wanted
-    assert load_run(wanted).records == ()
-
-
-def test_output_may_be_a_folder(make_environment, tmp_path):
-    with RunWriter.create(make_environment(), "matmul", tmp_path) as writer:
-        assert writer.path == tmp_path / "20261120T210312Z-matmul-0123456789.jsonl"
-
-
 def test_output_that_ends_with_a_slash_is_a_folder_to_be_made(make_environment, tmp_path):
     with RunWriter.create(make_environment(), "matmul", f"{tmp_path}/a/b/") as writer:
         assert writer.path == tmp_path / "a" / "b" / "20261120T210312Z-matmul-0123456789.jsonl"

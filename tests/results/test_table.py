@@ -214,20 +214,6 @@ def test_a_narrow_terminal_loses_columns_by_name_and_never_cuts_a_number(make_en
     assert "…" not in text
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_no_name_is_broken_over_two_lines_but_a_reason_may_be(make_environment, make_record, make_skipped, width):
-    provider, case = "path/to/a/file.py:function", "16384x16384x16384"
-    names = {"op": "residual-add", "case": case, "dtype": "fp8e4m3", "provider": provider}
-    reason = " ".join(f"word-{index}" for index in range(40))
-    flags = tuple(f"flag-{index}" for index in range(20))
-    text = rendered(
-        make_environment(), [make_record(**names, flags=flags), make_skipped(**names, reason=reason)], width
-    )
-    assert [text.count(name) for name in names.values()] == [2, 2, 2, 2]
-    for word in (*flags, *reason.split()):
-        assert word in text or width < 120
-
-
 def test_a_file_gets_whole_lines(make_environment, make_skipped, tmp_path):
     reason = "needs 412 GB, the device has 141 GB free; " * 5
     with (tmp_path / "out").open("w+", encoding="utf-8") as file:
