@@ -120,13 +120,16 @@ class Operation:
     """Those of products, convolutions and attention among them."""
     bytes_read: int = 0
     bytes_written: int = 0
-    is_modelled: bool = True
-    """False if no rule counts its work; the counts are then those of generic rules."""
     flags: tuple[str, ...] = ()
     time_ns: int = 0
     """In the recorded step."""
     kernels: set[str] = field(default_factory=set)
     """Names of the kernels that a GPU ran for it."""
+
+    @property
+    def is_modelled(self) -> bool:
+        """False if no rule counts its work; the counts are then those of generic rules."""
+        return UNMODELLED not in self.flags
 
     @property
     def dtype(self) -> str:
@@ -208,7 +211,7 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
     """
     name = name_of(func)
     if not hasattr(func, "_schema"):  # a higher-order operation
-        return Operation(name, is_modelled=False, flags=(UNMODELLED,)), ([], [])
+        return Operation(name, flags=(UNMODELLED,)), ([], [])
     call = Call(func, args, kwargs, result)
     given = list(call.values.values())
     shapes, dtypes = shapes_text(given) or shapes_text([result]), dtypes_of([*tensors_in(given)] or tensors_in(result))
@@ -223,7 +226,7 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
         flops, products, is_known = work.flops, work.flops * is_product, True
         read, written = work.bytes_read, work.bytes_written
     flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
-    return Operation(name, shapes, dtypes, "", "", flops, products, read, written, is_known, flags), traffic
+    return Operation(name, shapes, dtypes, "", "", flops, products, read, written, flags), traffic
 
 
 class Call:

@@ -271,14 +271,12 @@ def region_of(name: str, graph: Any) -> Operation:
     working = [operation for operation in operations if operation.flops or not operation.is_modelled]
     names = list(dict.fromkeys(operation.op.removeprefix("aten.") for operation in working or operations))
     more = [f"and {len(names) - MAX_NAMES} more"] if len(names) > MAX_NAMES else []
-    is_modelled = all(operation.is_modelled for operation in operations)
     return Operation(
         f"compiled.{name}",
         " ".join([*names[:MAX_NAMES], *more]),
         flops=sum(operation.flops for operation in operations),
         matmul_flops=sum(operation.matmul_flops for operation in operations),
-        is_modelled=is_modelled,
-        flags=() if is_modelled else (UNMODELLED,),
+        flags=() if all(operation.is_modelled for operation in operations) else (UNMODELLED,),
     )
 
 

@@ -30,7 +30,7 @@ ENVIRONMENT = Environment(
 def operation(op, module, phase, flops, products, read, time_ns, is_modelled=True, kernels=()):
     flags = () if is_modelled else ("unmodelled",)
     work = flops, products, read, read // 2
-    return Operation(op, "8x8,8x8", ("float32",), module, phase, *work, is_modelled, flags, time_ns, set(kernels))
+    return Operation(op, "8x8,8x8", ("float32",), module, phase, *work, flags, time_ns, set(kernels))
 
 
 @pytest.fixture
