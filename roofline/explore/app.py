@@ -27,11 +27,10 @@ from roofline.gpu_table import UnknownGpuError
 from roofline.machine import CeilingError
 
 DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
+# By name: title, question in words, and fields of each calculator. Streamlit would show a docstring here on the page.
 PAGES: dict[str, dict[str, Any]] = DATA["pages"]
-"""By name: title, question in words, and fields of each calculator."""
 
 REFUSALS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
-"""What is answered in words: as of the command."""
 
 
 class Asked(NamedTuple):

@@ -124,6 +124,7 @@ def test_the_first_calculator_opens_without_an_address():
 
     app = AppTest.from_file(str(explore.APP), default_timeout=60).run()
     assert (app.title[0].value, app.radio(key="page").value) == ("Training time", CALCULATORS[0])
+    assert app.markdown[0].value.startswith("How long does a training run take")
 
 
 def test_experts_are_shared_among_data_parallel_devices_where_a_model_has_some(capsys):
