@@ -100,7 +100,7 @@ def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
 
 
 def quick(every: Sequence[Choice]) -> list[Choice]:
-    """Return what is compiled by default, in about a minute, and what golden figures are kept of.
+    """Return what is compiled by default, in about a minute, and what figures are recorded of.
 
     Of the newest version of each family among `every`, for sm_90 the first and the last shape class, for the other
     architectures the first. bf16 stands for fp16 and fp32 where there is bf16.
