@@ -4,24 +4,17 @@ Both are warm, because a ceiling of arithmetic should not depend on memory. On a
 also gives the rate of its first 0.1 s (`burst`) and of its later half (`sustained`), each with the clock and the power
 of its own samples.
 
-FMA are chains that stay in registers, as many independent ones as hide the latency of one operation. On a GPU they come
-from a Triton kernel whose instructions are counted in its machine code (`kernels/fma`), on a CPU from C, if there is a
-compiler: an elementwise operation of a library reads and writes its operands, so its rate is a bandwidth of the caches.
+FMA are chains that stay in registers, as many independent ones as hide the latency of one operation. They come from a
+Triton kernel whose instructions are counted in its machine code (`kernels/fma`), so a CPU has no such peak: an
+elementwise operation of a library reads and writes its operands, so its rate is a bandwidth of the caches.
 """
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
-import tempfile
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from bench.harness.calibrate.setup import Candidate, Measured, NotMeasuredError, Rate, Setup
@@ -152,47 +145,17 @@ LANES_A_CLOCK = 128
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities: four warp schedulers an SM from 7.0 to 10.0."""
 
-CPU_TYPES = {"fp64": "double", "fp32": "float"}
-"""C's names of the dtypes of a CPU's vector arithmetic; torch computes narrower floats in fp32."""
-
-FMA_DTYPES = {"gpu": ("fp64", "fp32", "fp16", "bf16"), "cpu": tuple(CPU_TYPES)}
-COMPILERS = ("cc", "gcc", "clang")
-
-WIDTHS = ((16, 12), (32, 12), (64, 12), (64, 24))
-"""Bytes of a vector and chains a thread: 12 chains and two factors fit into 16 registers, 24 into the 32 of AVX-512.
-Two units of a latency of four cycles need 8. A width that the processor lacks is computed in parts, and is slower."""
-
-STEPS = 12 * 2**20  # multiply-adds of a vector in one launch of a thread: 2 ms at 3 GHz and two a cycle
-FACTOR, SUMMAND = 0.75, 0.25  # every chain goes to 1: no number overflows, and the result can be checked
-
-SOURCE = """
-typedef {real} vector __attribute__((vector_size({size_bytes})));
-
-double chains(long steps, double factor, double summand) {{
-    vector a = (vector){{0}} + ({real})factor, b = (vector){{0}} + ({real})summand;
-    {starts}
-    for (long step = 0; step < steps; step++) {{ {multiply_adds} }}
-    vector all = {sum};
-    double sum = 0;
-    for (unsigned lane = 0; lane < sizeof all / sizeof all[0]; lane++) sum += all[lane];
-    return sum;
-}}
-"""
-"""Each chain is a variable, because a compiler keeps no array in registers."""
+FMA_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 
 
 def fma(setup: Setup, dtype: str) -> list[Measured]:
-    """Return the rate of fused multiply-adds of a dtype; each counts as 2 FLOPs."""
-    with ThreadPoolExecutor(setup.device.threads or 1) as pool:
-        rate = setup.fastest_of(fma_candidates(dtype, setup.device, pool))
+    """Return the rate of fused multiply-adds of a dtype on a GPU; each counts as 2 FLOPs."""
+    rate = setup.fastest_of(fma_candidates(dtype, setup.device))
     flops = rate.candidate.work
     return [setup.measured("fma", dtype, rate, "fma", dtype, {"n": max(1, flops // 2)}, flops=flops)]
 
 
-def fma_candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list[Candidate]:
-    """Return the configurations to try for a dtype; on a CPU they run on the threads of `pool`."""
-    if not device.is_gpu:
-        return _chains_in_c(dtype, device.threads or 1, pool)
+def fma_candidates(dtype: str, device: Device) -> list[Candidate]:
     if device.type != "cuda" or not has_triton():
         raise NotMeasuredError("its kernel needs an NVIDIA GPU and Triton")
     import torch
@@ -212,43 +175,3 @@ def fma_candidates(dtype: str, device: Device, pool: ThreadPoolExecutor) -> list
         flops = fma.flops(elements, iterations)
         found.append(Candidate(f"triton v1, {config.words}", flops, partial(prepare, config, elements, iterations)))
     return found
-
-
-def _chains_in_c(dtype: str, threads: int, pool: ThreadPoolExecutor) -> list[Candidate]:
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        raise NotMeasuredError(f"chains in registers need a C compiler, and there is none of {', '.join(COMPILERS)}")
-
-    def prepare(size_bytes: int, chains: int, results: int) -> Call:
-        run = partial(_compiled(compiler, CPU_TYPES[dtype], size_bytes, chains), STEPS // chains, FACTOR, SUMMAND)
-        if abs(run() / results - 1) > 1e-3:
-            raise NotMeasuredError("the chains of multiply-adds do not compute what they should")
-        return lambda: list(pool.map(lambda _: run(), range(threads)))  # ctypes lets other threads run
-
-    found = []
-    for size_bytes, chains in WIDTHS:
-        results = chains * size_bytes // (8 if dtype == "fp64" else 4)
-        name, flops = f"C, {chains} chains of {8 * size_bytes} bits a thread", 2 * results * (STEPS // chains) * threads
-        found.append(Candidate(name, flops, partial(prepare, size_bytes, chains, results)))
-    return found
-
-
-def _compiled(compiler: str, real: str, size_bytes: int, chains: int) -> Callable[..., Any]:
-    numbers = range(chains)
-    text = SOURCE.format(
-        real=real,
-        size_bytes=size_bytes,
-        starts=" ".join(f"vector x{i} = (vector){{0}} + ({real}){i + 2};" for i in numbers),
-        multiply_adds=" ".join(f"x{i} = x{i} * a + b;" for i in numbers),
-        sum=" + ".join(f"x{i}" for i in numbers),
-    )
-    with tempfile.TemporaryDirectory(prefix="chains-") as folder:
-        library = Path(folder, "chains.so")
-        options = ("-O3", "-ffp-contract=fast", "-march=native", "-shared", "-fPIC", "-w", "-x", "c", "-")
-        command = [compiler, "-o", str(library), *options]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30)
-        if done.returncode:
-            raise NotMeasuredError(f"{compiler} cannot compile the chains: {done.stderr.strip()[:100]}")
-        function: Any = ctypes.CDLL(str(library)).chains
-    function.argtypes, function.restype = (ctypes.c_long, ctypes.c_double, ctypes.c_double), ctypes.c_double
-    return function  # type: ignore[no-any-return]

@@ -58,7 +58,7 @@ DTYPES = {
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--quick", action="store_true", help="a third of the time, and wider intervals")
-    words = "dtypes of matmul and FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
+    words = "dtypes of matmul, on a GPU also of FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
     add(parser, "--dtype", help=words)
     add(parser, "--device", "--threads")
     group = parser.add_argument_group("what to do with it")
@@ -137,11 +137,11 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
     from bench.harness.measure.rows import has_dtype
 
     device = setup.device
-    kind = "gpu" if device.is_gpu else "cpu"
-    wanted = args.dtype or DTYPES[kind, args.quick]
+    wanted = args.dtype or DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
     dtypes = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
     setup.missing += [f"{d}: {device.name} has no such arithmetic" for d in args.dtype or () if d not in dtypes]
-    return calibration.parts_of(True, bandwidth.MIXES, dtypes, [d for d in dtypes if d in peaks.FMA_DTYPES[kind]])
+    fmas = [d for d in dtypes if device.is_gpu and d in peaks.FMA_DTYPES]
+    return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas)
 
 
 # ---- what is printed ----------------------------------------------------------------------------------------------

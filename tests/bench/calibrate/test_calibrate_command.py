@@ -223,8 +223,8 @@ def test_quick_has_the_same_parts_and_less_time(capsys, runs, monkeypatch):
     run(capsys)
     assert "not measured: fp8e4m3: " in run(capsys, "--quick", "--dtype", "fp8e4m3,fp32")[1]
     assert [[name for name, _ in parts] for parts in seen] == [
-        ["launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul", "fp32 FMA"],
-        ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul", "fp32 FMA"],
+        ["launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul"],
+        ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"],
     ]
     settings = [load_run(file).environment.settings["confirming_s"] for file in runs.rglob("*.jsonl")]
     assert sorted(settings) == [QUICK.confirming_s, FULL.confirming_s]
@@ -264,5 +264,5 @@ def test_a_tiny_real_calibration(capsys, runs, tiny_calibration):
     loaded = load_run(file)
     assert len(loaded.records) == len(document["records"])
     assert not loaded.notes
-    assert all(r.samples_s and r.bytes_read is not None for r in loaded.records if r.op != "calibrate-fma")
+    assert all(r.samples_s and r.bytes_read is not None for r in loaded.records)
     assert {c["kind"] for c in found.values()} == {"measured"}

@@ -123,7 +123,7 @@ def test_every_candidate_moves_the_bytes_it_counts(mix):
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
     monkeypatch.setattr(peaks, "ISSUE_SLOTS", 2**14)
-    candidates = peaks.fma_candidates(dtype, GPU, None)
+    candidates = peaks.fma_candidates(dtype, GPU)
     assert len({candidate.work for candidate in candidates}) == 1
     candidates[0].prepare()()
 
