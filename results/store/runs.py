@@ -81,12 +81,12 @@ def encode_line(line: Environment | Record) -> bytes:
     Raises:
         RecordError: a value is not finite, not JSON, or not what its key promises.
     """
-    values = line.to_dict()
     try:
-        text = json.dumps(values, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(line.to_dict(), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise RecordError(f"a value cannot be written as JSON: {error}") from None
-    (Environment if isinstance(line, Environment) else Record).from_dict(values)
+    # As it will be read: a NumPy float, for one, is only then what its key promises.
+    (Environment if isinstance(line, Environment) else Record).from_dict(json.loads(text))
     return f"{text}\n".encode("ascii")
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from results.record import DTYPES, MAX_COUNT, SCHEMA, Environment, Record, RecordError
@@ -119,6 +120,10 @@ def test_nothing_infinite_is_written(make_record, key, value):
 def test_nothing_is_written_that_could_not_be_read(make_record, changes):
     with pytest.raises(RecordError, match="Expected"):
         encode_line(make_record(**changes))
+
+
+def test_a_numpy_float_is_written_as_the_number_it_is(make_record):
+    assert changed(make_record(median_s=np.float64(1e-3)))["median_s"] == 1e-3
 
 
 def test_what_is_not_json_is_not_written(make_record):
