@@ -62,7 +62,7 @@ class SimulatedDevice:
         return (math.floor(self.seconds / self.tick_s) - math.floor(before / self.tick_s)) * self.tick_s
 
     def load(self, times=1.0):
-        """Return a contender for `run_rounds`; all of one device share its clock, drift and noise."""
+        """Return a contender; all of one device share its clock, drift and noise."""
         return SimulatedLoad(self, times)
 
     def _launch_now_s(self):

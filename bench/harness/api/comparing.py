@@ -19,12 +19,11 @@ from bench.harness.api.function import (
     known_ceilings,
     raising,
 )
-from bench.harness.api.records import Notebook, Records
+from bench.harness.api.records import Records
 from bench.harness.api.sweeping import functions_of
 from bench.harness.cli.arguments import UsageError
 from bench.harness.compare.rounds import ComparePolicy
 from bench.harness.compare.turns import Contender, compare_contenders
-from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Verdicts(Notebook):
+class Verdicts:
     """A comparison: its rows by the name of the candidate, its records, and the command's table as its text."""
 
     def __init__(self, compared: Compared, records: Records) -> None:
@@ -70,7 +69,6 @@ class Verdicts(Notebook):
         return self.records.save(path)
 
     def __repr__(self) -> str:
-        """Return the table of the command."""
         return as_text(self.compared, "table", "slower")
 
 
@@ -136,14 +134,18 @@ def compare(
         result = fn(*fresh(first), **kwargs)
         return difference(truth, result, tolerance) if check else None
 
+    def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
+        return functools.partial(fn, *sets[copy], **kwargs)
+
     with current(under_test):
         sets, reached, _ = subject.copies(first, under_test)
-        contenders = [
-            FunctionContender(replace(blank, provider=provider), index, under_test, wrong, candidate, cache)
-            for index, (provider, candidate) in enumerate(named.items())
-        ]
-        for contender in contenders:
-            contender.rotate(sets, kwargs, reached)
+        contenders = []
+        for index, (provider, candidate) in enumerate(named.items()):
+            contender = FunctionContender(replace(blank, provider=provider), index, under_test)
+            contender.fn, contender.wrong, contender.asked_cache = candidate, wrong, cache
+            contender.new_call = functools.partial(new_call, candidate)
+            contender.calls, contender.cache = [new_call(candidate, copy) for copy in range(len(sets))], reached
+            contenders.append(contender)
         records = compare_contenders(contenders, under_test, policy, current(under_test))
     environment = environment_of(under_test, "compare")
     settings = {**environment.settings, "baseline": name, "margin": policy.margin}
@@ -155,7 +157,6 @@ def compare(
 
 
 def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:
-    """Return the functions with the baseline first."""
     if len(named) < 2:
         raise UsageError(f"'{next(iter(named))}' alone has nothing to be compared with; give two functions or more")
     if baseline is None:
@@ -168,50 +169,29 @@ def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[
 class FunctionContender(Contender):
     """A function whose result must be that of the baseline, the first of its comparison."""
 
-    def __init__(
-        self,
-        blank: Record,
-        index: int,
-        device: Device,
-        wrong: Callable[[Callable[..., Any]], str | None],
-        fn: Callable[..., Any],
-        asked_cache: str,
-    ) -> None:
-        """Begin without calls; `wrong` calls a function and returns how its result is wrong, or None."""
-        super().__init__(blank, index, device)
-        self._wrong, self._fn, self._asked_cache = wrong, fn, asked_cache
-
-    def rotate(self, sets: Sequence[tuple[Any, ...]], kwargs: Mapping[str, Any], cache: str) -> None:
-        """Make a call for each set of arguments."""
-        self.new_call = lambda copy: functools.partial(self._fn, *sets[copy], **kwargs)
-        self.calls, self.cache = [self.new_call(copy) for copy in range(len(sets))], cache
+    fn: Callable[..., Any]
+    wrong: Callable[[Callable[..., Any]], str | None]
+    """Calls the function once more and returns how its result is wrong, or None."""
+    asked_cache: str
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        """Verify the result, except of the baseline, which is right."""
-        self.record = self._verified("") if self.index else None
+        self.record = self._verified("") if self.index else None  # the baseline is right
 
     def finish(self, samples: Samples) -> Record:
-        ceilings, flags = known_ceilings(self.device), interpreted(self._fn)
-        record = recorded(self.blank, samples, self.device, ceilings, self._asked_cache, flags, has_advice=False)
+        ceilings, flags = known_ceilings(self.device), interpreted(self.fn)
+        record = recorded(self.blank, samples, self.device, ceilings, self.asked_cache, flags, has_advice=False)
         return self._verified("after timing: ") or replace(record, copies=len(self.calls))
 
     def failed(self, error: BaseException) -> Record:
         return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")
 
     def _verified(self, when: str) -> Record | None:
-        """Call the function once more and return the record of a wrong result, None for a right one."""
-        reason = self._wrong(self._fn)
+        reason = self.wrong(self.fn)
         return replace(self.blank, status="invalid", reason=when + reason) if reason else None
 
 
 def difference(truth: Any, result: Any, tolerance: float | None = None) -> str | None:
-    """Return how a result differs from the baseline's, or None; only tensors are compared.
-
-    Args:
-        truth: what the baseline returned, a tensor or nested tuples, lists and mappings of them.
-        result: what another function returned.
-        tolerance: as a fraction of the largest element of the truth; None: the square root of the dtype's epsilon.
-    """
+    """Return how a result differs from the baseline's, or None; of nested values only tensors are compared."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -231,18 +211,17 @@ def difference(truth: Any, result: Any, tolerance: float | None = None) -> str |
 def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
     import torch
 
-    is_exact = any(not (x.is_floating_point() or x.is_complex()) for x in (truth, result))
-    epsilon = 0.0 if is_exact else max(torch.finfo(x.dtype).eps for x in (truth, result))
-    allowed = math.sqrt(epsilon) if tolerance is None or is_exact else tolerance
-    wide = torch.result_type(truth, result) if is_exact else torch.complex128 if truth.is_complex() else torch.float64
+    if any(not (x.is_floating_point() or x.is_complex()) for x in (truth, result)):
+        count = int((truth != result).sum())
+        return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements" if count else None
+    epsilon = max(torch.finfo(x.dtype).eps for x in (truth, result))
+    allowed = math.sqrt(epsilon) if tolerance is None else tolerance
+    wide = torch.complex128 if truth.is_complex() else torch.float64
     truth, result = truth.to(wide), result.to(wide)
     sizes = truth.abs()[truth.isfinite()]
-    scale = float(sizes.max()) if sizes.numel() and not is_exact else 0.0
+    scale = float(sizes.max()) if sizes.numel() else 0.0
     is_unlike = ~torch.isclose(result, truth, rtol=0.0, atol=allowed * scale, equal_nan=True)
-    count = int(is_unlike.sum())
-    if not count:
+    if not is_unlike.any():
         return None
-    if is_exact:
-        return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements"
     worst = float((result - truth)[is_unlike].abs().nan_to_num(math.inf).max())
     return f"its result differs from the baseline's by up to {worst:.3g}, more than {allowed:.2g} of {scale:.3g}"

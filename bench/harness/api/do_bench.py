@@ -104,7 +104,6 @@ def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequen
 
 
 def summary(times_ms: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> float | list[float]:
-    """Return what Triton returns of some times: quantiles between the two nearest values, or one number, or all."""
     if quantiles is not None:
         values = [quantile(times_ms, float(share)) for share in quantiles]
         return values[0] if len(values) == 1 else values

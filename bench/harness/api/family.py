@@ -14,14 +14,7 @@ from bench.harness.op_file import command_of, family_of, module_of, options_of
 if TYPE_CHECKING:
     from bench.harness.api.records import Records
 
-NOT_HERE = {
-    "format": "Records.to_dataframe() and its repr show it",
-    "help": "the command's own --help lists the options",
-    "no_save": "nothing is kept but where save= asks for it",
-    "output": "save= takes the path of a run file",
-    "plot": "Records.plot(path) draws it",
-    "signature": "python -m bench prints it",
-}
+NOT_HERE = ("format", "help", "no_save", "output", "plot", "signature")
 """Options that say what a command does with its records; a call returns them."""
 
 DOC = """Measure what `{command}` measures, and return its records.
@@ -67,7 +60,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
 
     refused = next((name for name in options if name in NOT_HERE), None)
     if refused is not None:
-        raise UsageError(f"run() takes no {refused}=: {NOT_HERE[refused]}")
+        raise UsageError(f"run() takes no {refused}=: save= keeps the records, Records.plot draws them")
     output = {"no_save": save is False, "quiet": quiet, "output": None if isinstance(save, bool) else save}
     try:
         words = words_of(as_typed({**options, **output}))  # the environment line of a run holds them so

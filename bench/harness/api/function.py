@@ -83,11 +83,7 @@ def measure(
 
 @dataclass
 class Function:
-    """A function with its arguments and how to measure it, as of `measure`; its `blank` has nothing measured.
-
-    Raises:
-        UsageError: an argument cannot be; so do the methods, as `measure`.
-    """
+    """A function with its arguments and how to measure it, as of `measure`; its `blank` has nothing measured."""
 
     fn: Callable[..., Any]
     args: Sequence[Any]
@@ -148,9 +144,7 @@ class Function:
         with raising("inputs"):
             made = self.inputs()
         if made is None:
-            raise UsageError(
-                "inputs= returned nothing; it must return the arguments of one call, as a tuple or a single one"
-            )
+            raise UsageError("inputs= returned nothing; it must return the arguments of one call")
         return made if isinstance(made, tuple) else (made,)
 
     def call(self, args: Sequence[Any]) -> tuple[Any, Device, float]:
@@ -220,11 +214,6 @@ def check_device(name: object) -> None:
 
 
 def name_of(fn: Any) -> str:
-    """Return the name of a function.
-
-    Raises:
-        UsageError: it cannot be called.
-    """
     if not callable(fn):
         raise UsageError(f"{fn!r:.60} cannot be called; give a function or a module")
     return str(getattr(fn, "__name__", type(fn).__name__))
@@ -249,11 +238,7 @@ detected = functools.cache(detect)
 
 
 def device_of(name: str | None, values: Any) -> Device | None:
-    """Return the device of that name, by default that of the tensors in `values`; None if there are none.
-
-    Raises:
-        UsageError: there is no such device, or the tensors are on several GPUs.
-    """
+    """Return the device of that name, by default that of the tensors in `values`; None if there are none."""
     import torch
 
     if name is None:
@@ -301,7 +286,6 @@ def environment_of(device: Device, command: str) -> Environment:
 
 
 def arrays_in(value: Any) -> list[Any]:
-    """Return the tensors and arrays in nested tuples, lists and dictionaries."""
     from torch.utils._pytree import tree_leaves
 
     return [leaf for leaf in tree_leaves(value) if isinstance(getattr(leaf, "nbytes", None), int)]
@@ -325,9 +309,8 @@ def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _bytes(array: Any) -> int:
     """Return the bytes in memory that an array reaches: of an expanded one, less than its elements would take."""
-    return int(
-        min(array.nbytes, array.untyped_storage().nbytes()) if hasattr(array, "untyped_storage") else array.nbytes
-    )
+    is_tensor = hasattr(array, "untyped_storage")
+    return int(min(array.nbytes, array.untyped_storage().nbytes()) if is_tensor else array.nbytes)
 
 
 def _address(array: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -25,15 +24,8 @@ if TYPE_CHECKING:
     from bench.harness.run import Render
 
 
-class Notebook:
-    """Shows itself in a notebook as the text that it prints, all names escaped."""
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
-class JudgedRecord(Notebook, Record):
+class JudgedRecord(Record):
     """A record of a measurement with what it means on its machine.
 
     Times are seconds per call: `median_s`, `ci95_s` (its 95 % interval), `samples_s`. `flags` names what speaks against
@@ -63,7 +55,6 @@ class JudgedRecord(Notebook, Record):
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
-        """Return the measurement in a few lines."""
         words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
         lines = [("", " ".join(word for word in words if word))]
         if self.median_s is not None and self.ci95_s is not None:
@@ -99,7 +90,7 @@ class JudgedRecord(Notebook, Record):
         return f"{counts} ({source})" if counts and source else counts or source
 
 
-class Records(Notebook, tuple[JudgedRecord, ...]):
+class Records(tuple[JudgedRecord, ...]):
     """The records of one run, in the order measured; it prints as the command's table."""
 
     environment: Environment
@@ -145,5 +136,4 @@ class Records(Notebook, tuple[JudgedRecord, ...]):
         return writer.path
 
     def __repr__(self) -> str:
-        """Return the table."""
         return run_text(self.environment, self, "table", render=self._render)

@@ -51,6 +51,8 @@ def sweep(
         UsageError: an argument cannot be, or every row failed.
         NoDeviceError: there is no such device.
     """
+    import torch
+
     functions, sizes = functions_of(fn_by_name), [extents(shape) for shape in shapes]
     given = dtypes if isinstance(dtypes, list | tuple | set) else [dtypes]
     names = [dtype_named(str(dtype)) for dtype in given]
@@ -60,7 +62,8 @@ def sweep(
         raise UsageError("shapes= is empty; give at least one")
     for fn in functions.values():
         Function(fn, (), {}, inputs, {}, None, cache, device)
-    place, make = detected(device).torch_name, inputs or _normal
+    place = detected(device).torch_name
+    make = inputs or (lambda shape, dtype, device: torch.randn(shape, device=device).to(dtype))
 
     def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:
         axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
@@ -81,18 +84,7 @@ def sweep(
     return Records(environment, records).to_dataframe()
 
 
-def _normal(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
-    import torch
-
-    return torch.randn(shape, device=device).to(dtype)
-
-
 def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return functions by their names.
-
-    Raises:
-        UsageError: there is none, a name is no text, or a function cannot be called.
-    """
     if not isinstance(fn_by_name, Mapping) or not fn_by_name:
         raise UsageError('give functions by name, such as {"old": f, "new": g}')
     for name, fn in fn_by_name.items():
@@ -103,11 +95,6 @@ def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 
 
 def extents(shape: Shape) -> tuple[int, ...]:
-    """Return the extents of a shape.
-
-    Raises:
-        UsageError: it is not a shape.
-    """
     words = shape.split("x") if isinstance(shape, str) else [shape] if isinstance(shape, int) else shape
     try:
         found = tuple(int(word) for word in words)

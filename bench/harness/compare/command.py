@@ -13,7 +13,7 @@ from bench.harness.cli import main
 from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from results.show.terminal import INTERRUPTED, USAGE, OutputError, Parser, margin, print_out, say
+from results.show.terminal import INTERRUPTED, USAGE, Parser, margin, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, MAX_ROUNDS
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[Op, ...]]) -> None:
-    """Add all options, those that only some of the families have among them."""
     group = parser.add_argument_group("what to compare")
     add(group, "--op", help="operations, of any family (python -m bench list), or path/to/mine_op.py")
     add(group, "--dtype", "--size")
@@ -116,7 +115,11 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         known = [op.name for ops in families.values() for op in ops]
         raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
     ops = chosen_ops(args.op, families)
-    refuse_options_of_others(args, ops, families)
+    for name, by_family in merged_options(families).items():
+        is_given = any(getattr(args, option.dest) is not None for option in by_family.values())
+        other = next((op for family, op in ops if family not in by_family), None)
+        if is_given and other is not None:
+            raise UsageError(f"--{name} is no option of {other.name}; leave it out")
     providers = chosen_providers(args, [family for family, _ in ops])
     main.make_all_cases(args, ops, "cpu")  # what is wrong is found before torch is loaded
     main.check_places(args)
@@ -144,11 +147,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
-    """Return the providers, the baseline first; a provider that is named twice is there twice.
-
-    Raises:
-        UsageError: there are fewer than two, or one of them does not exist.
-    """
+    """Return the providers, the baseline first; a provider that is named twice is there twice."""
     names = list(args.provider or [])
     if args.baseline is not None:
         if args.baseline in names:
@@ -159,17 +158,6 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
         given = f"only {names[0]} is named" if names else "no provider is named"
         raise UsageError(f"{given}; a comparison needs two: --provider torch,torch-compile (or one of them twice)")
     return names
-
-
-def refuse_options_of_others(
-    args: argparse.Namespace, ops: Sequence[tuple[str, Op]], families: Mapping[str, tuple[Op, ...]]
-) -> None:
-    """Reject an option of some families if an op of another family is requested as well."""
-    for name, by_family in merged_options(families).items():
-        is_given = any(getattr(args, option.dest, None) is not None for option in by_family.values())
-        other = next((op for family, op in ops if family not in by_family), None)
-        if is_given and other is not None:
-            raise UsageError(f"--{name} is no option of {other.name}; leave it out")
 
 
 def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
@@ -191,7 +179,7 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
         if release(device) and not is_own:
             records = interleave(rows, *how, budget)
         else:
-            records = interleave_in_worker(rows, *how, deadline, run.args.timeout, progress.note)
+            records = interleave_in_worker(rows, *how, budget, run.args.timeout, progress.note)
         for record in records:
             run.keep(record)
             for line in describe(record) if run.args.verbose else ():
@@ -213,11 +201,8 @@ def show(run: Run) -> int:
     code = USAGE if run.problem else INTERRUPTED if run.is_interrupted else exit_code(compared, args.fail_on)
     if not compared.rows and not code:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
-    try:
-        if compared.rows or args.format == "json":
-            print_out(as_text(compared, args.format, args.fail_on, exit_code=code))
-    except OSError as error:
-        raise OutputError(f"cannot write the output: {error.strerror}") from None
+    if compared.rows or args.format == "json":
+        print_out(as_text(compared, args.format, args.fail_on, exit_code=code))
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
     if args.plot is not None and compared.rows:

@@ -31,6 +31,7 @@ def interleave(
     rows: Sequence[Row], device: Device, ceilings: Machine | None, policy: ComparePolicy, budget: Budget
 ) -> list[Record]:
     """Return a record for each row of one case, the baseline first, whatever becomes of it."""
+    device.use()
     copies = shared_copies(rows[0], device, len(rows))
     contenders = [
         ProviderContender(row, index, device, ceilings, budget, copies, together=len(rows) - index)
@@ -44,7 +45,7 @@ def interleave_in_worker(
     device: Device,
     ceilings: Machine | None,
     policy: ComparePolicy,
-    deadline: float | None,
+    budget: Budget,
     timeout_s: float,
     note: Callable[[str], None],
 ) -> list[Record]:
@@ -52,15 +53,14 @@ def interleave_in_worker(
 
     All providers of a case are measured in one process: in two they would also differ by where each process has its
     code and memory. If the process ends, the provider whose code was running has failed, and the others are measured
-    again without it, which `note` is called with. No call may take longer than `timeout_s`; `deadline` is that of the
-    run, a reading of `time.perf_counter`.
+    again without it, which `note` is called with. No call may take longer than `timeout_s`.
     """
     records: list[Record | None] = [None] * len(rows)
     left = list(range(len(rows)))
     while 0 in left and len(left) > 1:
-        what = [rows[index] for index in left], device, ceilings, policy, deadline
+        what = [rows[index] for index in left], device, ceilings, policy, budget
         try:
-            measured, _ = worker.call(_interleave, *what, timeout_s=timeout_s, deadline=policy.deadline)
+            measured, _ = worker.call(interleave, *what, timeout_s=timeout_s, deadline=policy.deadline)
         except worker.WorkerError as error:
             culprit = left.pop(error.index or 0)  # if none is to blame, the baseline has the reason
             blank = rows[culprit].blank()
@@ -72,13 +72,6 @@ def interleave_in_worker(
                 records[index] = record
             break
     return completed([row.blank() for row in rows], records)
-
-
-def _interleave(
-    rows: Sequence[Row], device: Device, ceilings: Machine | None, policy: ComparePolicy, deadline: float | None
-) -> list[Record]:
-    device.use()
-    return interleave(rows, device, ceilings, policy, Budget(device, rows[0].settings, deadline))
 
 
 class ProviderContender(Contender):
@@ -94,12 +87,10 @@ class ProviderContender(Contender):
         copies: Iterator[tuple[list[InputSet], str]],
         together: int,
     ) -> None:
-        """Begin with a row; `copies` is of `shared_copies`, `together` the number of providers still to be prepared."""
         super().__init__(row.blank(), index, device)
         self.row, self.ceilings, self.budget, self.copies, self.together = row, ceilings, budget, copies, together
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        """Verify the first result and see how long the calls take; set the record if the row ends here."""
         row, device, budget = self.row, self.device, self.budget
         if row.refused is not None:
             self.record = row.refused

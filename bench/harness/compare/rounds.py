@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from bench.harness.timing.protocol import no_garbage_collection
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
@@ -30,11 +29,8 @@ EXCHANGE_EVERY = 5
 draw, but not so often that exchanging takes longer than the rounds."""
 
 
-class TakesTurns(Protocol):
-    """A provider of a case that is ready to run."""
-
-    def slot(self) -> tuple[float, ...] | None:
-        """Run for one turn and return its samples, seconds per launch; None if it failed and takes no part from now."""
+Turn = Callable[[], tuple[float, ...] | None]
+"""Runs a contender for one turn: its samples, seconds per launch; None if it failed and takes no part from now."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,6 @@ class Rounds:
 
     @property
     def count(self) -> int:
-        """Rounds in which the baseline had its turn."""
         return len(self.slots[0])
 
     def running(self) -> list[int]:
@@ -82,18 +77,9 @@ class Rounds:
         return [] if 0 in self.failed else [index for index in range(len(self.slots)) if index not in self.failed]
 
     def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
-        """Return how contender `index` compares with the baseline."""
         count = len(self.slots[index])
         baseline, candidate = ([median(slot) for slot in self.slots[side][:count]] for side in (0, index))
         return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
-
-    def take_turn(self, index: int, contender: TakesTurns, clock_hz: Callable[[], float | None]) -> None:
-        samples_s = contender.slot()
-        if samples_s is None:
-            self.failed.add(index)
-        else:
-            self.slots[index].append(samples_s)
-            self.clocks_hz[index].append(clock_hz())
 
     def are_clear(self, policy: ComparePolicy) -> bool:
         """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
@@ -105,13 +91,12 @@ class Rounds:
         )
 
     def look_disturbed(self) -> bool:
-        """Return whether the samples of a contender have two speeds, or become slower or faster."""
         sides = [[sample for slot in self.slots[index] for sample in slot] for index in self.running()]
         return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
 
 
 def run_rounds(
-    contenders: Sequence[TakesTurns],
+    turns: Sequence[Turn],
     policy: ComparePolicy,
     now: Callable[[], float] = time.perf_counter,
     clock_hz: Callable[[], float | None] = lambda: None,
@@ -121,7 +106,7 @@ def run_rounds(
     """Let all contenders take turns until every verdict is clear, the time is over, or nothing is left to compare.
 
     Args:
-        contenders: the baseline first.
+        turns: of each contender, the baseline first.
         policy: margin, time and seed; its deadline is a reading of `now`.
         now: seconds of a clock that only runs forward.
         clock_hz: returns the SM clock of a turn, right after it.
@@ -129,7 +114,7 @@ def run_rounds(
         is_disturbed: whether something took time from the rounds so far. Then a verdict takes more of them, as it does
             if the samples show it: two speeds, or a drift.
     """
-    rounds = Rounds([[] for _ in contenders], [[] for _ in contenders])
+    rounds = Rounds([[] for _ in turns], [[] for _ in turns])
     order, start, next_look = random.Random(policy.seed), now(), FIRST_LOOK
     with no_garbage_collection():
         while not rounds.is_clear and rounds.count < (policy.rounds or MAX_ROUNDS):
@@ -139,7 +124,12 @@ def run_rounds(
             if rounds.count % EXCHANGE_EVERY == 0:
                 exchange()
             for index in order.sample(running, len(running)):
-                rounds.take_turn(index, contenders[index], clock_hz)
+                samples_s = turns[index]()
+                if samples_s is None:
+                    rounds.failed.add(index)
+                    continue
+                rounds.slots[index].append(samples_s)
+                rounds.clocks_hz[index].append(clock_hz())
             rounds.seconds = now() - start
             is_over = rounds.seconds >= policy.budget_s or (policy.deadline is not None and now() >= policy.deadline)
             if policy.rounds is None and rounds.count >= next_look:

@@ -59,7 +59,6 @@ class Contender(ABC):
     """Copy of the inputs that the next launch works on; the count of launches may run past the last copy."""
 
     def __init__(self, blank: Record, index: int, device: Device) -> None:
-        """Begin without calls; `blank` is the record with nothing measured, `index` that in the case."""
         self.blank, self.index, self.device = blank, index, device
         self.record: Record | None = None
 
@@ -72,8 +71,7 @@ class Contender(ABC):
         """Verify the result again and return the record."""
 
     @abstractmethod
-    def failed(self, error: BaseException) -> Record:
-        """Return the record of what one of its calls raised."""
+    def failed(self, error: BaseException) -> Record: ...
 
     def replay_check(self, first: int) -> ReplayCheck | None:
         """Return what verifies a graph of the calls that begins with the call on this copy; None: nothing does."""
@@ -102,7 +100,6 @@ class Contender(ABC):
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
 
     def slot(self) -> tuple[float, ...] | None:
-        """Return the samples of one turn, seconds per launch; None if it failed."""
         return self.attempt(self._turn)
 
     def _turn(self) -> tuple[float, ...]:
@@ -167,7 +164,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         return row_telemetry(before, snapshot(device))
 
     rounds = run_rounds(
-        ready,
+        [contender.slot for contender in ready],
         policy,
         clock_hz=clock_hz,
         exchange=lambda: exchange(ready, order),
@@ -175,13 +172,13 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
     )
     during, names = telemetry(), [contender.blank.provider for contender in ready]
 
-    def finish(index: int) -> None:
+    def finish(index: int) -> Record:
         record = ready[index].finish(samples_of(ready[index], rounds, index, settled, during))
-        pairs = pairing(rounds, policy, index, names) if record.samples_s else {}
-        ready[index].record = replace(record, interleaved=pairs)
+        return replace(record, interleaved=pairing(rounds, policy, index, names) if record.samples_s else {})
 
     for index in rounds.running():
-        ready[index].attempt(partial(finish, index))
+        contender = ready[index]
+        contender.record = contender.attempt(partial(finish, index)) or contender.record
 
 
 def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
@@ -209,7 +206,6 @@ def samples_per_turn(sample_s: float, device_type: str) -> int:
 
 
 def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.HostSampler]]:
-    """Return the running contenders that are timed by the host's timer, with their samplers."""
     timed = [(contender, contender.sampler) for contender in running(contenders)]
     return [(contender, sampler) for contender, sampler in timed if isinstance(sampler, samplers.HostSampler)]
 
@@ -252,7 +248,6 @@ def exchange(contenders: Sequence[Contender], order: random.Random) -> None:
 
 
 def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]) -> Samples:
-    """Return the samples of all turns of a contender, with the rest of its measurement."""
     calls, device, limits = contender.calls, contender.device, limits_of(contender.device)
     samples_s = tuple(sample for slot in rounds.slots[index] for sample in slot)
     middle, interval = median(samples_s), median_ci95(samples_s)

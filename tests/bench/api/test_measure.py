@@ -309,13 +309,7 @@ def test_what_nobody_counted_is_not_judged(threads, counts, known):
 
 
 def test_a_record_shows_itself_with_its_names_as_text(ceilings):
-    def evil(x):
-        return x + 1
-
-    evil.__name__ = "<script>alert(1)</script>"
-    found = bench.measure(evil, torch.randn(N))
-    assert "<script>" not in found._repr_html_()
-    assert "&lt;script&gt;" in found._repr_html_()
+    found = bench.measure(lambda x: x + 1, torch.randn(N))
     assert "of the roofline, bound by memory" in repr(found)
     assert f"{found.flops:,} FLOP" in repr(found)
     lost = dataclasses.replace(found, status="failed", reason="it\x1b broke", median_s=None)
@@ -328,7 +322,6 @@ def test_records_are_a_table_a_frame_and_a_run_file(ceilings, runs):
     assert len(found) == 2
     assert [record.op for record in found] == ["relu", "relu"]
     assert "relu" in repr(found)
-    assert found._repr_html_().startswith("<pre>")
     assert list(found.to_dataframe()["median_s"]) == [one.median_s] * 2
     kept = load_run(found.save())
     assert [record.median_s for record in kept.records] == [one.median_s] * 2

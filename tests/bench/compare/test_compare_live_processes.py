@@ -77,7 +77,7 @@ def test_those_that_break_it_are_left_out_one_by_one(monkeypatch, names, broken,
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
     policy = ComparePolicy(0.02, rows=12, deadline=100.0)
-    records = interleave_in_worker(rows, cpu_device(), None, policy, 100.0, 60.0, lambda text: None)
+    records = interleave_in_worker(rows, cpu_device(), None, policy, None, 60.0, lambda text: None)
     assert workers.asked == asked
     assert [(made.provider, made.status, made.reason) for made in records] == found
 

@@ -1,6 +1,7 @@
 """Rounds on simulated devices whose truth is known: are verdicts right, and do rounds end when they should?"""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -27,12 +28,16 @@ KINDS = {
 }
 
 
+def rounds_of(device, *times, policy, **others):
+    return run_rounds([device.load(factor).slot for factor in times], policy, device.now, **others)
+
+
 def verdicts_of(kind, change, trials, margin=0.01, budget_s=10.0):
     """Return the verdicts of comparisons whose candidate takes longer by `change`."""
     found = []
     for seed in range(trials):
         device, policy = SimulatedDevice(seed=seed, **KINDS[kind]), ComparePolicy(margin, budget_s=budget_s, seed=seed)
-        rounds = run_rounds([device.load(), device.load(1 + change)], policy, device.now)
+        rounds = rounds_of(device, 1.0, 1 + change, policy=policy)
         found.append(rounds.comparison(1, policy).verdict)
     return found
 
@@ -63,10 +68,6 @@ def test_drift_is_not_taken_for_a_change():
 # ---- when they end ------------------------------------------------------------------------------------------------
 
 
-def rounds_of(device, *times, policy):
-    return run_rounds([device.load(factor) for factor in times], policy, device.now)
-
-
 def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
     found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, policy=ComparePolicy(0.01))
     assert (found.count, found.is_clear) == (FIRST_LOOK, True)
@@ -75,7 +76,7 @@ def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
 
 def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict():
     device = SimulatedDevice(noise=0.01)
-    found = run_rounds([device.load(), device.load(1.5)], ComparePolicy(0.01), device.now, is_disturbed=lambda: True)
+    found = rounds_of(device, 1.0, 1.5, policy=ComparePolicy(0.01), is_disturbed=lambda: True)
     assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
 
 
@@ -89,8 +90,7 @@ def test_samples_that_look_disturbed_take_more_rounds_for_a_clear_verdict(distur
 
 def test_contenders_exchange_before_the_first_round_and_every_fifth_after_it():
     device, at = SimulatedDevice(noise=0.01), []
-    loads = [device.load(), device.load(1.5)]
-    run_rounds(loads, ComparePolicy(0.01, rounds=12), device.now, exchange=lambda: at.append(device.seconds))
+    rounds_of(device, 1.0, 1.5, policy=ComparePolicy(0.01, rounds=12), exchange=lambda: at.append(device.seconds))
     rounds_s = 2.5 * device.launch_s * device.launches_per_sample
     assert [round(seconds / rounds_s) for seconds in at] == [0, 5, 10]
 
@@ -156,23 +156,18 @@ def test_among_many_rows_a_verdict_must_be_surer():
 # ---- turns --------------------------------------------------------------------------------------------------------
 
 
-class Spy:
-    """A contender that takes one second a turn, writes its name down, and may fail."""
-
-    def __init__(self, name, log, fails_at=None):
-        self.name, self.log, self.fails_at, self.turns = name, log, fails_at, 0
-
-    def slot(self):
-        self.turns += 1
-        if self.turns == self.fails_at:
-            return None
-        self.log.append(self.name)
-        return (1.0 + 1e-6 * self.turns,)
-
-
 def spies(**fails_at):
+    """Return contenders that take one second a turn, write their names down, and may fail; and what they write."""
     log = []
-    return [Spy(name, log, fails_at.get(name)) for name in "abc"], log
+
+    def turn(name):
+        turns = 1 + log.count(name)
+        if turns == fails_at.get(name):
+            return None
+        log.append(name)
+        return (1.0 + 1e-6 * turns,)
+
+    return [partial(turn, name) for name in "abc"], log
 
 
 def test_each_round_has_all_in_an_order_that_the_seed_tells():
