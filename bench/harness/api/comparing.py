@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,11 +141,10 @@ def compare(
         sets, reached, _ = subject.copies(first, under_test)
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
-            contender = FunctionContender(replace(blank, provider=provider), index, under_test)
-            contender.fn, contender.wrong, contender.asked_cache = candidate, wrong, cache
-            contender.new_call = functools.partial(new_call, candidate)
-            contender.calls, contender.cache = [new_call(candidate, copy) for copy in range(len(sets))], reached
-            contenders.append(contender)
+            calls = [new_call(candidate, copy) for copy in range(len(sets))]
+            how = functools.partial(new_call, candidate), calls, reached
+            provided = replace(blank, provider=provider), index, under_test
+            contenders.append(FunctionContender(*provided, *how, fn=candidate, wrong=wrong, asked_cache=cache))
         records = compare_contenders(contenders, under_test, policy, current(under_test))
     environment = environment_of(under_test, "compare")
     settings = {**environment.settings, "baseline": name, "margin": policy.margin}
@@ -166,6 +165,7 @@ def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[
     return {baseline: named[baseline], **named}
 
 
+@dataclass(kw_only=True, eq=False)
 class FunctionContender(Contender):
     """A function whose result must be that of the baseline, the first of its comparison."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bench.harness import worker
 from bench.harness.compare.rounds import ComparePolicy
@@ -17,7 +15,7 @@ from bench.harness.measure.budget import CALLS_PER_CASE, Budget
 from bench.harness.measure.measure_row import finish, make_copies, prepare
 from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
-from bench.harness.timing import protocol
+from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import Samples
 from results.record import Record
 from roofline.machine import Machine
@@ -34,9 +32,12 @@ def interleave(
     device.use()
     copies = shared_copies(rows[0], device, len(rows))
     contenders = [
-        ProviderContender(row, index, device, ceilings, budget, copies, together=len(rows) - index)
+        ProviderContender(
+            row.blank(), index, device, row=row, ceilings=ceilings, budget=budget, copies=copies,
+            together=len(rows) - index,
+        )
         for index, row in enumerate(rows)
-    ]
+    ]  # fmt: skip
     return compare_contenders(contenders, device, policy, numerics(rows[0].case.dtype))
 
 
@@ -74,21 +75,17 @@ def interleave_in_worker(
     return completed([row.blank() for row in rows], records)
 
 
+@dataclass(kw_only=True, eq=False)
 class ProviderContender(Contender):
     """A row that is compared with the others of its case."""
 
-    def __init__(
-        self,
-        row: Row,
-        index: int,
-        device: Device,
-        ceilings: Machine | None,
-        budget: Budget,
-        copies: Iterator[tuple[list[InputSet], str]],
-        together: int,
-    ) -> None:
-        super().__init__(row.blank(), index, device)
-        self.row, self.ceilings, self.budget, self.copies, self.together = row, ceilings, budget, copies, together
+    row: Row
+    ceilings: Machine | None
+    budget: Budget
+    copies: Iterator[tuple[list[InputSet], str]]
+    """Of `shared_copies`."""
+    together: int
+    """Providers that are still to be prepared, this one too."""
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
         row, device, budget = self.row, self.device, self.budget
@@ -146,14 +143,7 @@ def shared_copies(row: Row, device: Device, providers: int) -> Iterator[tuple[li
 
 
 def slow_call_s(call: Callable[[], object], device: Device) -> float:
-    """Return the seconds of a call; 0 if it is short."""
-    seconds = math.inf
-    for _ in range(PROBES):  # the minimum: an interrupted call is not a slow one
-        protocol.announce()
-        start = time.perf_counter()
-        call()
-        device.synchronize()
-        seconds = min(seconds, time.perf_counter() - start)
-        if seconds < SLOW_CALL_S:
-            return 0.0
-    return seconds
+    """Return the seconds of a call; 0 if it is short. The minimum of a few: an interrupted call is not a slow one."""
+    protocol.announce()
+    seconds = min(samplers.timed_calls([call], PROBES, device.synchronize, is_awaited=True))
+    return seconds if seconds >= SLOW_CALL_S else 0.0

@@ -12,7 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -40,15 +40,22 @@ CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the number of samples in a turn is taken."""
 
 
+@dataclass(eq=False)
 class Contender(ABC):
     """A provider or a function that is timed in turns with the others of its case; `record` is set when it ends."""
 
+    blank: Record
+    """With nothing measured."""
+    index: int
+    """In the case; the baseline is the first."""
+    device: Device
     new_call: Callable[[int], samplers.Call] | None = None
     """Makes the call on a copy of the inputs again; None for calls so slow that the memory of objects is irrelevant."""
-    sampler: Sampler
     calls: Sequence[samplers.Call] = ()
     """A call for each copy of the inputs."""
-    cache = "cold"
+    cache: str = "cold"
+    record: Record | None = None
+    sampler: Sampler = field(init=False)
     call_s = 0.0
     """Rough seconds of a call."""
     least_s = 0.0
@@ -57,10 +64,6 @@ class Contender(ABC):
     """Samples in a turn."""
     first = 0
     """Copy of the inputs that the next launch works on; the count of launches may run past the last copy."""
-
-    def __init__(self, blank: Record, index: int, device: Device) -> None:
-        self.blank, self.index, self.device = blank, index, device
-        self.record: Record | None = None
 
     @abstractmethod
     def prepare(self, earlier: Sequence[Contender]) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from results.stats.samples import half_width, median, median_ci95
 
@@ -91,11 +91,7 @@ progress: MutableSequence[int] = [0, 0, 0]
 
 
 def announce(index: int | None = None) -> None:
-    """Restart the time limit, because a call of a user's code starts.
-
-    Args:
-        index: of the provider, where several take turns; None for the same as before.
-    """
+    """Restart the time limit: a call of a user's code starts; `index` of its provider, None for the same as before."""
     if index is not None:
         progress[0] = index
     progress[1] = 1
@@ -103,25 +99,21 @@ def announce(index: int | None = None) -> None:
 
 
 def rest() -> None:
-    """Restart the time limit, because the user's code has returned and the measuring code works."""
+    """Restart the time limit: the user's code has returned, and the measuring code works."""
     progress[1] = 0
     progress[2] += 1
 
 
 def limits_of(device: Device) -> Limits:
-    """Return when a measurement on a device is good enough."""
     return GPU_LIMITS if device.is_gpu else CPU_LIMITS
 
 
-@dataclass(frozen=True)
-class Settling:
-    """How a warm-up ended."""
+class Settling(NamedTuple):
+    """How a warm-up ended: not settled if the cap was reached first; `launches` is how often the work was run."""
 
     settled: bool
-    """False: the cap was reached first."""
     seconds: float
     launches: int
-    """How often the work was run."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +180,7 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
 
 
 def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], float] = time.perf_counter) -> Samples:
-    """Sample until the interval of the median is narrow enough, or the cap is reached.
-
-    `cache` is only passed on; `now` gives seconds of a clock that only runs forward, for the cap.
-    """
+    """Sample until the interval of the median is narrow enough, or the cap is reached; `cache` is only passed on."""
     samples: list[float] = []
     next_check, looks, start = limits.min_samples, 0, now()
     with no_garbage_collection():

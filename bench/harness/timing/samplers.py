@@ -91,7 +91,7 @@ class HostSampler:
     why_no_graph: str | None = None
 
     def __init__(self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None) -> None:
-        """Time `launches_per_sample` of the calls between two readings; `before` is called ahead, and is not timed."""
+        """Time so many of the calls between two readings of the clock, right after `before`, which is not timed."""
         self.launches_per_sample, self._before = launches_per_sample, before
         self.calls = itertools.cycle(calls)
         """Endless: the next sample goes on where the last one ended."""
@@ -99,7 +99,6 @@ class HostSampler:
         self._max_rss = psutil.Process().memory_info().rss + min(MAX_KEPT_BYTES, memory_bytes()[1] // 4)
 
     def sample(self) -> float:
-        """Return the duration of one sample, seconds."""
         launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
         if self._before is not None:
             self._before()
@@ -125,37 +124,33 @@ class _QueuedSampler:
     _stream: Any = None
     """The current stream if None."""
 
+    _entries = 1
+    """Entries of the launch queue that a sample takes."""
+    _before: Call | None = None
+    _ahead: tuple[Any, Any, bool] | None = None
+
     def __init__(self, launches: int, reading: Reading | None, spin_s: float, longest_spin_s: float) -> None:
         self.launches_per_sample, self._reading = launches, reading
-        self._spin_s = self._shortest_spin_s = spin_s
-        self._longest_spin_s = longest_spin_s
-        self._entries = 1
-        """Of the launch queue, which a sample takes."""
-        self._before: Call | None = None
-        self._ahead: tuple[Any, Any, bool] | None = None
+        self._spin_s, self._shortest_spin_s, self._longest_spin_s = spin_s, spin_s, longest_spin_s
 
     def _launch(self) -> None:
         """Queue the launches of a sample."""
         raise NotImplementedError
 
     def sample(self) -> float:
-        """Return the duration of one sample, seconds."""
-        sample_s, was_late = self._sample()
-        while was_late and self._spin_s < self._longest_spin_s:
-            self._spin_s = min(2 * self._spin_s, self._longest_spin_s)
-            sample_s, was_late = self._sample()
-        if not was_late:
-            self._spin_s = max(self._shortest_spin_s, SHORTER_SPIN * self._spin_s)
+        was_late = True
+        while was_late:
+            start, end, was_late = self._ahead or self._queued()
+            self._ahead = self._queued() if self.runs_ahead else None
+            end.synchronize()
+            if was_late and self._spin_s >= self._longest_spin_s:
+                break
+            longer_s, shorter_s = 2 * self._spin_s, SHORTER_SPIN * self._spin_s
+            self._spin_s = min(longer_s, self._longest_spin_s) if was_late else max(shorter_s, self._shortest_spin_s)
+        sample_s = float(start.elapsed_time(end)) / 1e3
         if self._reading is not None:
             self._reading(partial(self._keep_busy, sample_s))
         return sample_s
-
-    def _sample(self) -> tuple[float, bool]:
-        """Return the duration of a sample, and whether the GPU had begun before all of it was queued."""
-        start, end, was_late = self._ahead or self._queued()
-        self._ahead = self._queued() if self.runs_ahead else None
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3, was_late
 
     def _queued(self) -> tuple[Any, Any, bool]:
         """Queue a sample behind a spin; return the events around it, and whether the GPU had begun before the end."""
@@ -175,8 +170,7 @@ class _QueuedSampler:
         """Queue `BUSY_S` of work, or less if launches are so short that the queue does not hold enough of them."""
         import torch
 
-        wanted = math.ceil(BUSY_S / max(sample_s, SHORTEST_LAUNCH_S))
-        times = min(wanted, max(1, MAX_QUEUED // self._entries))
+        times = min(math.ceil(BUSY_S / max(sample_s, SHORTEST_LAUNCH_S)), max(1, MAX_QUEUED // self._entries))
         with torch.cuda.stream(self._stream):
             for _ in range(times):
                 self._launch()
@@ -262,10 +256,7 @@ class EventSampler(_QueuedSampler):
         reading: Reading | None = None,
         before: Call | None = None,
     ) -> None:
-        """Queue `launches_per_sample` calls a sample; enqueuing one takes the host `enqueue_s` seconds.
-
-        `before` is called ahead of each sample, behind the spin, and is not timed.
-        """
+        """Time calls that take the host `enqueue_s` each; `before` is called behind the spin, and is not timed."""
         spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
         super().__init__(launches_per_sample, reading, spin_s, min(MOST_LONGER * spin_s, LONGEST_SPIN_S))
         self._before, self._entries = before, launches_per_sample
@@ -278,7 +269,7 @@ class EventSampler(_QueuedSampler):
 
 
 def wanted_spin_s(enqueue_s: float, launches: int) -> float:
-    """Return how long a spin has to be that holds launches back until all are queued, seconds."""
+    """Return the seconds of a spin that holds launches back until all are queued."""
     return enqueue_s * launches * SPIN_SHARE
 
 
@@ -290,14 +281,10 @@ def make_sampler(
     refusal: Callable[[GraphSampler], str | None] | None = None,
     reading: Reading | None = None,
 ) -> Sampler:
-    """Return the best sampler that this device and these calls allow.
-
-    `is_capturable` says whether a CUDA graph may be tried; `refusal` returns the reason to reject a captured graph, or
-    None; `reading` is called after each sample on a GPU.
-    """
+    """Return the best sampler for these calls; `refusal` returns why a captured graph is rejected, or None."""
     if not device.is_gpu:
         # The least: one preempted call of five must not make the samples a thousand times too short.
-        launch_s = max(min(_timed_calls(calls, ESTIMATE_LAUNCHES, None)), 1e-9)
+        launch_s = max(min(timed_calls(calls, ESTIMATE_LAUNCHES, device.synchronize)), 1e-9)
         least_s = max(limits.min_sample_s, HOST_TICKS * tick_s(device))
         return HostSampler(calls, max(1, math.ceil(least_s / launch_s)))
     launch_s = host_launch_s(calls, device.synchronize)
@@ -306,18 +293,16 @@ def make_sampler(
     device_s = min(events.sample() for _ in range(ESTIMATE_LAUNCHES)) / events.launches_per_sample
     least_s = max(limits.min_sample_s, EVENT_TICKS * EVENT_TICK_S)
     wanted = math.ceil(least_s / max(device_s, SHORTEST_LAUNCH_S))
-    why_no_graph: str | None = None
+    events = EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading)
     try:
         if is_capturable:
             graph = _graph_sampler(calls, wanted, least_s, reading)
-            why_no_graph = refusal(graph) if refusal else None
-            if why_no_graph is None:
+            events.why_no_graph = refusal(graph) if refusal else None
+            if events.why_no_graph is None:
                 return graph
     except RuntimeError as error:
         device.synchronize()
-        why_no_graph = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:150]
-    events = EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading)
-    events.why_no_graph = why_no_graph
+        events.why_no_graph = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:150]
     return events
 
 
@@ -347,16 +332,16 @@ def host_launch_s(calls: Sequence[Call], synchronize: Call) -> float:
 
     A first call that takes very long may have compiled something, and does not count.
     """
-    durations = _timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
+    durations = timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
     if len(durations) == 1:
-        durations = _timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
+        durations = timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
     synchronize()
     return median(durations)
 
 
 def host_latency_s(calls: Sequence[Call], synchronize: Call) -> float:
     """Return the seconds from a call to its finished result, as a caller who waits for it sees them: the median."""
-    return median(_timed_calls(calls, LATENCY_CALLS, synchronize, is_awaited=True))
+    return median(timed_calls(calls, LATENCY_CALLS, synchronize, is_awaited=True))
 
 
 def empty_launch_s(device: Device) -> float:
@@ -368,16 +353,15 @@ def empty_launch_s(device: Device) -> float:
     return host_launch_s([lambda: one.add_(0)], device.synchronize)
 
 
-def _timed_calls(calls: Sequence[Call], count: int, synchronize: Call | None, is_awaited: bool = False) -> list[float]:
+def timed_calls(calls: Sequence[Call], count: int, synchronize: Call, is_awaited: bool = False) -> list[float]:
     """Return the durations of up to `count` calls, seconds, fewer once `PROBE_CAP_S` is spent."""
     durations: list[float] = []
     began = time.perf_counter()
     for call in itertools.islice(itertools.cycle(calls), count):
-        if synchronize is not None:
-            synchronize()
+        synchronize()
         start = time.perf_counter()
         call()
-        if synchronize is not None and is_awaited:
+        if is_awaited:
             synchronize()
         durations.append(time.perf_counter() - start)
         if time.perf_counter() - began > PROBE_CAP_S:
