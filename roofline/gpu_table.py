@@ -96,11 +96,7 @@ def load_rates() -> dict[str, dict[str, int]]:
 
 
 def find_gpu(slug: str) -> Machine:
-    """Return the GPU of a slug.
-
-    Raises:
-        UnknownGpuError: no GPU has it; the message names the closest ones.
-    """
+    """Return the GPU of a slug; UnknownGpuError names the closest ones."""
     gpus = load_gpus()
     if slug in gpus:
         return gpus[slug]
@@ -117,13 +113,8 @@ def find_gpu(slug: str) -> Machine:
 def gpus_named(driver_name: str, memory_bytes: int | None = None, sm_count: int | None = None) -> list[Machine]:
     """Return the GPUs whose driver name is exactly `driver_name`: one, or none, or several if it is ambiguous.
 
-    What the device reports must agree with the table: a slice of a GPU (MIG, vGPU) or another module of the same
-    name (all Jetson Orin call themselves `Orin`) must not get the peaks of the whole.
-
-    Args:
-        driver_name: as `nvidia-smi` or `torch.cuda.get_device_name` gives it.
-        memory_bytes: as the device reports it; compared within `REPORTED_OF_MARKETED`. None: not compared.
-        sm_count: as the device reports it; compared exactly. None: not compared.
+    What the device reports, if given, must agree with the table: a slice of a GPU (MIG, vGPU) or another module of the
+    same name (all Jetson Orin call themselves `Orin`) must not get the peaks of the whole.
     """
     low, high = REPORTED_OF_MARKETED
     found = []
@@ -181,14 +172,7 @@ def clock_limited_flops_per_s(gpu: Machine, dtype: str, clock_hz: float, is_vect
     None if the rate is not known, or if the product is capped below its rate (fp64 of H800 and H20). It may exceed the
     datasheet peak, which holds at a lower clock on Hopper and Blackwell.
 
-    Args:
-        gpu: of the table.
-        dtype: of the operands.
-        clock_hz: of the SMs.
-        is_vector: whether the peak is that of fused multiply-adds outside the tensor cores.
-
-    Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s of bf16, and
-        132 x 256 x 1.98 GHz = 66.9 TFLOP/s of fp32 without tensor cores.
+    Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s of bf16.
     """
     key = VECTOR_PEAK_OF_DTYPE.get(dtype) if is_vector else peak_key(gpu.stated_peaks_flops_per_s, dtype, gpu.vendor)
     if key is None or key in gpu.capped or gpu.rate_class is None or gpu.sm_count is None:

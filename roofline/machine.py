@@ -192,10 +192,7 @@ class Machine:
         return next((entry for entry in found if entry is not None), None)
 
     def bandwidth(self, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
-        """Return the memory bandwidth of the first kind that is known; of measured mixes the fastest.
-
-        A record is judged by `bandwidth_for`.
-        """
+        """Return the memory bandwidth of the first kind that is known; of measured mixes the fastest."""
         return self._first("bandwidth", None, kinds)
 
     def bandwidth_for(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
@@ -219,12 +216,10 @@ class Machine:
         return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
 
     def mixes(self) -> list[Ceiling]:
-        """Return the measured bandwidths of mixes, the fastest first, one for each mix."""
         found = (self._first("bandwidth", [name], ["measured"]) for name in MIX_RATIOS)
         return sorted((entry for entry in found if entry), key=lambda entry: -entry.value)
 
     def launch_floor(self) -> Ceiling | None:
-        """Return the shortest time of a launch, or None if it was not measured."""
         return self._first("launch", ["launch"], ["measured"])
 
     def _first(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
@@ -246,13 +241,7 @@ class Machine:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Read what `to_dict` wrote; an empty object gives a machine without ceilings.
-
-        Quantities of other versions are left out.
-
-        Raises:
-            CeilingError: a value is not valid.
-        """
+        """Read what `to_dict` wrote, without quantities of other versions; CeilingError if it is not valid."""
         found = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
         if isinstance(entries := found.get("entries"), list | tuple):
             found["entries"] = [entry for entry in entries if _is_known(entry)]

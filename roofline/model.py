@@ -117,11 +117,6 @@ def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
 def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
     """Return what binds: `compute`, `memory`, `launch`, or `mixed` if the two longest times are within 10 %.
 
-    Args:
-        compute_s: FLOPs over the peak, seconds.
-        memory_s: compulsory bytes over the bandwidth, seconds.
-        launch_s: the shortest time of any launch, seconds; None if it is not known.
-
     Source: the max() form of the roofline of Williams et al. (2009); the launch as a third limit is ours.
     """
     if not compute_s and not memory_s:
@@ -194,10 +189,7 @@ def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
 
 
 def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | None:
-    """Return the least times of a record by computing, by moving its bytes and by launching, seconds.
-
-    None if a count or a ceiling is not known; the third is 0 if the launch was not measured.
-    """
+    """Return the least seconds of a record by computing, moving bytes, launching (0: not measured); or None."""
     if record.flops is None or record.bytes_read is None:
         return None
     (peak, _), launch, written = peak_of(record, machine), machine.launch_floor(), record.bytes_written or 0
@@ -245,7 +237,6 @@ def judge(record: Record, machine: Machine) -> Judgment:
 
 
 def _transfer(record: Record) -> dict[str, Any]:
-    """Return what a copy or a loop reaches of the link, hides or waits; nothing for other records."""
     values: dict[str, Any] = {}
     time_s, shape = record.median_s, record.shape
     if record.status != "ok" or not time_s:
@@ -262,10 +253,7 @@ def _transfer(record: Record) -> dict[str, Any]:
 
 
 def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
-    """Return the likely cause of a utilization above 100 %, or None.
-
-    Nothing is clamped: more than all of a ceiling is a finding about the ceiling, the byte count or the cache.
-    """
+    """Nothing is clamped: more than all of a ceiling is a finding about the ceiling, the byte count or the cache."""
     over_bandwidth = (judged.get("mbu") or 0) > 1
     over_peak = (judged.get("mfu") or 0) > 1 or (not over_bandwidth and (judged.get("roofline_pct") or 0) > 100)
     over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
@@ -288,10 +276,7 @@ def judged(
 ) -> list[dict[str, Any]]:
     """Return the judged keys of each record, in order: those of `Judgment`, all None if no ceilings can be read.
 
-    Args:
-        environment: of the run, with the ceilings of its machine.
-        records: what was measured there.
-        report: is called with one line if the ceilings are not valid.
+    `report` is called with one line if the ceilings are not valid.
     """
     try:
         machine = Machine.from_dict(environment.hardware)

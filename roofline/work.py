@@ -55,11 +55,7 @@ def ordered_dtypes(dtypes: Iterable[str]) -> list[str]:
 
 
 def bytes_of(elements: int, dtype: str) -> int:
-    """Return the bytes that `elements` of `dtype` take in memory, rounded up to a whole byte.
-
-    Raises:
-        ValueError: the dtype is unknown.
-    """
+    """Return the bytes that `elements` of `dtype` take in memory, rounded up; ValueError if the dtype is unknown."""
     if dtype not in DTYPE_BITS:
         raise ValueError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
     return -(-elements * DTYPE_BITS[dtype] // 8)
@@ -67,13 +63,10 @@ def bytes_of(elements: int, dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs and compulsory bytes of one launch.
+    """FLOPs and compulsory bytes of one launch: integers from 0.
 
     Compulsory bytes are what every implementation must move: each input read once, each output written once. Broadcast
     operands count at their stored size.
-
-    Raises:
-        ValueError: a value is negative or not an integer.
     """
 
     flops: int
@@ -171,16 +164,8 @@ def elementwise_work(
 ) -> Work:
     """Return the work of an operation that maps `inputs` arrays of `elements` to `outputs` of the same size.
 
-    Operations on rows are of this kind too, if a row is read once and each element of it is written.
-
-    Args:
-        elements: of one array.
-        flops_per_element: declared by the operation, with its source.
-        inputs: number of arrays that are read.
-        dtype: of inputs and outputs.
-        broadcast_elements: of further, smaller operands, such as a bias; read once.
-        outputs: number of arrays that are written.
-        other_bytes: of operands of another dtype, such as a seed; read once.
+    Operations on rows are of this kind too, if a row is read once and each element of it is written. Smaller operands
+    (`broadcast_elements`) and those of another dtype (`other_bytes`) are read once.
     """
     return Work(
         flops=flops_per_element * elements,

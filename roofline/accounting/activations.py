@@ -73,20 +73,14 @@ EFFICIENT_ATTENTION_QUERIES = 32
 
 
 def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda", is_eager: bool = False) -> Kernels:
-    """Return what torch's kernels keep: on a CPU RMSNorm is taken apart, and LayerNorm keeps bf16 statistics in bf16.
+    """Return what torch's kernels keep on `cpu` or `cuda`; `is_eager`: plain operations as in `eager_kernels`.
 
-    On a GPU attention in fp32 is the memory-efficient one: it takes no groups of heads, and keeps a log-sum-exp for a
-    multiple of 32 queries. In 16 bits it is cuDNN's or flash attention, by device and version; both keep the same.
-    Under autocast the stream stays in fp32, and each product casts its input.
-
-    Args:
-        config: the model.
-        recipe: in what precision it is trained.
-        device_type: `cpu` or `cuda`.
-        is_eager: plain operations run in place of fused kernels, as in `eager_kernels`.
+    On a CPU RMSNorm is taken apart, and LayerNorm keeps bf16 statistics in bf16. On a GPU attention in fp32 is the
+    memory-efficient one: it takes no groups of heads, and keeps a log-sum-exp for a multiple of 32 queries. Under
+    autocast the stream stays in fp32, and each product casts its input.
 
     Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and `scaled_dot_product_attention`; torch 2.11 and
-        2.13, `torch/_meta_registrations.py`, for the tensors that attention returns. Not measured on a GPU yet.
+        2.13, `torch/_meta_registrations.py`. Not measured on a GPU yet.
     """
     is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
     is_efficient = not is_cpu and recipe.compute_dtype == "fp32"
@@ -133,19 +127,11 @@ def layer_activations(
     is_sequence_parallel: bool = False,
     has_experts: bool = False,
 ) -> dict[str, int]:
-    """Return the bytes that one layer keeps on one device, by component.
+    """Return the bytes that one layer keeps of `batch` sequences on one device, by component.
 
     Exact for blocks of GPT-2 and Llama kind. Layers with experts count the tokens of an even load, and their
-    permuted inputs and outputs; latent attention its expanded keys and values.
-
-    Args:
-        config: the model.
-        sequence: s, tokens of a sequence.
-        batch: b, sequences of a micro-batch.
-        kernels: what the implementation saves.
-        tensor_parallel: t, devices that divide heads and MLP width.
-        is_sequence_parallel: whether they divide the rest, along the sequence.
-        has_experts: whether the layer has experts in place of a dense MLP.
+    permuted inputs and outputs; latent attention its expanded keys and values. `tensor_parallel` devices divide heads
+    and MLP width, with `is_sequence_parallel` the rest, too.
 
     Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence parallelism all over t.
     """
@@ -169,7 +155,6 @@ def layer_activations(
 
 
 def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
-    """Return bytes per token of the inputs of norms, of what they hand to products, and of their statistics."""
     count, width = config.norms_per_layer, config.width
     statistics = 2 if config.norm == "layer" else 1
     saved = kernels.stream_bytes * count * width
@@ -183,17 +168,13 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
 
 
 def _product_inputs(config: ModelConfig, kernels: Kernels) -> int:
-    """Return how many tensors of the model's width a layer's products keep as their inputs: attention's, the MLP's."""
     if not kernels.is_input_cast_apart:
         return 2
     return 3 + (2 if config.is_gated else 1)
 
 
 def _attention_bytes(config: ModelConfig, kernels: Kernels, tensor_parallel: int) -> Fraction:
-    """Return bytes per token on one device of query, key, value and output, and of what normalizes or expands them.
-
-    Key and value heads are repeated if there are fewer of them than devices, as `state.shard` repeats their weights.
-    """
+    """Key and value heads are repeated if they are fewer than devices, as `state.shard` repeats their weights."""
     heads = Fraction(config.heads, tensor_parallel)
     stored_heads = Fraction(config.kv_heads, min(tensor_parallel, config.kv_heads))
     if config.latent:
@@ -211,7 +192,6 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels, tensor_parallel: int
 
 
 def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[str, int | Fraction]:
-    """Return bytes per token of softmax and its dropout, or of the log-sum-exp of flash attention."""
     if kernels.is_flash:
         queries = ceil(sequence / kernels.query_multiple) * kernels.query_multiple
         return {"log_sum_exp": FP32_BYTES * config.heads * Fraction(queries, sequence)}
@@ -223,13 +203,11 @@ def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[s
 
 
 def _mlp_bytes(config: ModelConfig, width: int, kernels: Kernels) -> int:
-    """Return bytes per token of both sides of the activation: 2f, gated 4f (gate, up, activated gate, product)."""
     tensors = 4 if config.is_gated else kernels.ungated_tensors
     return kernels.element_bytes * tensors * width
 
 
 def _expert_bytes(config: ModelConfig, experts: Experts, kernels: Kernels) -> int:
-    """Return bytes per token of the chosen experts, of their permuted inputs and outputs, and of the router."""
     routed = experts.per_token * (
         _mlp_bytes(config, experts.mlp_width, kernels) + 2 * kernels.element_bytes * config.width
     )
@@ -249,18 +227,8 @@ def model_activations(
     """Return the bytes that the layers of a model keep on one device at their peak, by component.
 
     `full` keeps the input of each layer, and the layer that the backward pass is in; groups of K layers keep one input
-    each, and one group alive; `selective` keeps all but the attention scores, of which one layer's are alive.
-
-    Args:
-        config: the model.
-        sequence: tokens of a sequence.
-        batch: sequences of a micro-batch.
-        kernels: what the implementation saves.
-        checkpoint: one of `CHECKPOINTS`.
-        tensor_parallel: devices that divide heads and MLP width.
-        is_sequence_parallel: whether they divide the rest, along the sequence.
-        micro_batches: micro-batches that a pipeline stage holds at once. Each stores its activations; the layers that
-            are recomputed exist once, because one backward pass runs at a time.
+    each, and one group alive; `selective` keeps all but the attention scores, of which one layer's are alive. Each of
+    the `micro_batches` that a pipeline stage holds stores its activations; what is recomputed exists once.
 
     Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with Sublinear Memory Cost
         (2016): groups of sqrt(L).

@@ -158,7 +158,6 @@ class ModelConfig:
         return replace(self, layers=layers, windowed_layers=windowed, experts=experts)
 
     def length_seen(self, sequence: int, is_windowed: bool) -> int:
-        """Return how many positions of a sequence a layer keeps keys and values of."""
         return min(self.window, sequence) if is_windowed and self.window else sequence
 
     def notes_on(self, sequence: int) -> list[str]:
@@ -221,7 +220,6 @@ class ConfigKeys:
         return bool(self._values[key])
 
     def words(self, key: str, allowed: Sequence[str]) -> list[str] | None:
-        """Return a list of words, or None where the key is not there."""
         if not self.has(key):
             return None
         value = self._values[key]
@@ -230,14 +228,12 @@ class ConfigKeys:
         return list(value)
 
     def places(self, key: str, layers: int) -> set[int]:
-        """Return a list of layer numbers as a set; empty where the key is not there."""
         value = self._values.get(key) or []
         if not isinstance(value, list) or not all(type(item) is int and 0 <= item < layers for item in value):
             self.refuse(key, f"a list of layers from 0 to {layers - 1}")
         return set(value)
 
     def assumed(self, key: str, value: _Value) -> _Value:
-        """Note that a key is not in the file, and return the value taken for it."""
         shown = str(value).lower() if isinstance(value, bool) else value
         self.assumptions.append(f"'{key}' is not in the configuration: {shown}, as its family takes it")
         return value
@@ -247,7 +243,6 @@ class ConfigKeys:
 
 
 def shown_value(value: object) -> str:
-    """Return a value of a file for a message: short, in one line, and quick even where the value is huge."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return f"a number of about {value.bit_length() * 3 // 10} digits"
     if isinstance(value, list | dict):

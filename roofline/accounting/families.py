@@ -63,7 +63,6 @@ def _check(config: ModelConfig, name: str) -> None:
 def _decoder(
     keys: ConfigKeys, is_tied: bool = False, kv_heads: int | None = None, names: Mapping[str, str] = NAMES
 ) -> dict[str, Any]:
-    """Return what all transformers have; without `kv_heads` every query head has its own key and value head."""
     width, heads = keys.whole(names["width"]), keys.whole(names["heads"])
     has_head_dim = keys.has(names["head_dim"])
     if not has_head_dim and width % heads:
@@ -96,7 +95,6 @@ def _attention_biases(keys: ConfigKeys, default: bool) -> dict[str, bool]:
 
 
 def _layer_norm(is_biased: bool) -> dict[str, Any]:
-    """Return the parts of GPT-2 and its like: LayerNorm, two MLP matrices, biases everywhere or nowhere."""
     biases = dict.fromkeys(("has_qkv_bias", "has_output_bias", "has_mlp_bias"), is_biased)
     return {"is_gated": False, "norm": "layer", "has_norm_bias": True, **biases}
 
@@ -107,7 +105,6 @@ def _refuse_if_on(keys: ConfigKeys, name: str) -> None:
 
 
 def _window(keys: ConfigKeys, layers: int, windowed_layers: int | None = None) -> dict[str, Any]:
-    """Return the sliding window; all layers have it, or those that `layer_types` names."""
     if not keys.has("sliding_window"):
         return {}
     kinds = keys.words("layer_types", ATTENTION_KINDS)
@@ -173,7 +170,6 @@ def _qwen2(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _qwen_window(keys: ConfigKeys, layers: int) -> dict[str, Any]:
-    """Return the window of Qwen, which its files name even if `use_sliding_window` says it is not used."""
     if not keys.has("use_sliding_window") or not keys.flag("use_sliding_window", False):
         return {}
     full = min(layers, keys.whole("max_window_layers", least=0))

@@ -38,7 +38,6 @@ def _without_vocabulary(config: ModelConfig, count: ParameterCount) -> int:
 
 
 def _without_lookups(config: ModelConfig, count: ParameterCount) -> int:
-    """Return the active parameters that are not only looked up; a tied embedding is the head's matrix."""
     embedding = 0 if config.is_tied else count.components["embedding"]
     return count.active - count.components.get("positions", 0) - embedding
 
@@ -156,20 +155,11 @@ def train_flops(
     is_frozen: bool = False,
     document: int | None = None,
 ) -> FlopCount:
-    """Return the FLOPs of one training step on `batch` sequences.
+    """Return the FLOPs of one training step on `batch` sequences by a convention.
 
-    Args:
-        config: the model.
-        sequence: tokens of a sequence.
-        batch: sequences of a step, micro-batches together.
-        convention: a key of `CONVENTIONS`.
-        checkpoint: what is recomputed in the backward pass, counted for the hardware alone: the attention core
-            (`selective`), or every layer (`full`, and groups of layers).
-        is_flash: whether attention recomputes its scores in the backward pass, as flash attention does: a fifth
-            matrix product, executed and not needed.
-        is_frozen: whether the weights are not trained (adapters): no weight gradients.
-        document: tokens of the documents that are packed into a sequence, each of which attends to itself alone; None:
-            a sequence is one.
+    What `checkpoint` recomputes counts for the hardware alone: the attention core (`selective`), or every layer; so do
+    the scores that flash attention recomputes in the backward pass. `is_frozen` weights have no gradients. Each
+    `document` of so many tokens within a sequence attends to itself alone.
 
     Source: the convention's own.
     """
@@ -245,7 +235,6 @@ def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
 
 
 def _all_layers_core(config: ModelConfig, sequence: int, convention: Convention) -> int:
-    """Return the forward FLOPs of attention's own products in all layers, one sequence on itself."""
     shape = (sequence, sequence, config.heads, config.query_key_dim, config.value_dim, convention.mask)
     windowed = config.windowed_layers if convention.sees_masks else 0
     full = (config.layers - windowed) * attention_core_flops(*shape)
@@ -253,18 +242,11 @@ def _all_layers_core(config: ModelConfig, sequence: int, convention: Convention)
 
 
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:
-    """Return twice the pairs of query and key that are counted, so that half a square stays a whole number.
+    """Return twice the pairs of query and key that are counted, so that half a square stays an integer.
 
     `full` counts every pair, q c. `causal-exact` counts what a query sees when the last query sees all keys (bottom
     right): q c - q (q - 1) / 2. `causal-half` takes half of the square q x q in place of its triangle: q c - q^2 / 2.
-    With a window, a query sees at most the `window` last of its keys, under every mask; under `full` and
-    `causal-half` a window that is shorter than the keys is counted exactly, because no half is in use for it.
-
-    Args:
-        queries: of one sequence.
-        keys: of one sequence, at least as many as queries.
-        mask: `full`, `causal-half` or `causal-exact`.
-        window: keys that a query sees, itself included; None for all.
+    A window that is shorter than the keys is counted exactly under every mask.
 
     Source: vllm-project/vllm pull request 34150 (bottom-right pairs); facebookresearch/xformers issue 1402, which has
         1536 and 1632 FLOPs for the half square and for exact pairs.

@@ -74,15 +74,10 @@ def _core_flops(config: ModelConfig, queries: int, keys: int, is_absorbed: bool 
 
 
 def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> int:
-    """Return the bytes of weights that a step on `tokens` tokens must read.
+    """Return the bytes of weights that a step on `tokens` tokens must read, of `weight_bytes` each.
 
     Everything that is multiplied by or added, once; of the embedding one row for each token; of experts those that
     some token chose, E (1 - (1 - topk / E)^B) of an even and independent choice.
-
-    Args:
-        config: the model.
-        tokens: of the step; sequences of a decode step.
-        weight_bytes: of one parameter.
 
     Source: the expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their experts.
     """
@@ -104,12 +99,6 @@ def decode_step_work(config: ModelConfig, sequence: int, batch: int, dtype: str)
     FLOPs = `decode_flops`. Bytes read = `weight_bytes_read` and the keys and values of the sequence - 1 earlier
     tokens; written = the new token's keys and values, and the logits. So cache read and written together are
     `kv_cache_bytes` of the whole sequence. The tables of rotary positions follow from the position and are no traffic.
-
-    Args:
-        config: the model.
-        sequence: positions that the token sees, itself included.
-        batch: sequences.
-        dtype: of weights, cache and activations, in whole bytes.
 
     Source: as of `decode_flops`, `weight_bytes_read` and `kv_cache_bytes`; that what is new is written is ours.
     """
@@ -176,13 +165,9 @@ def compute_bound_from(
     weight_bytes: float = 2,
     kv_bytes: int = 2,
 ) -> int | None:
-    """Return the smallest batch whose step computes as long as it reads, or None where no batch does.
+    """Return the smallest batch whose step computes as long as it reads, or None if no batch does.
 
-    FLOPs grow evenly with the batch. Bytes do too, but for the weights of experts, of which each further sequence
-    touches fewer new ones. So compute minus reading is convex in the batch, below 0 at its beginning, and has one
-    crossing at most.
-
-    Source: the roofline of `decode_flops` and `decode_bytes`, as each row of an estimate has it.
+    Compute minus reading is convex in the batch (experts add fewer bytes each time), so it has one crossing at most.
     """
 
     def computes_as_long(batch: int) -> bool:
@@ -223,8 +208,6 @@ def decode_seconds(config: ModelConfig, prompt: int, tokens: int, batch: int, se
 
 
 def _stretch_seconds(config: ModelConfig, first: int, end: int, batch: int, serving: Serving) -> float:
-    """Return the time of the steps that see `first` to `end` - 1 positions, along which all grows evenly."""
-
     def compute_s(seen: int) -> float:
         return decode_flops(config, seen, batch) / serving.peak_flops_per_s
 

@@ -63,7 +63,6 @@ def peak_of(machine: Machine, dtype: str) -> float:
 
 
 def why_not(machine: Machine, dtype: str) -> str:
-    """Return why there is no peak of a dtype."""
     return "no hardware path for" if lacks(machine, dtype) else "no known peak of"
 
 
@@ -131,13 +130,9 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
 
 
 def run_machine(run: Run, where: str) -> Machine:
-    """Return the machine of a saved run, with the MFU that the run reached.
+    """Return the machine of a saved run, with the MFU that the run reached; CeilingError if its ceilings are not valid.
 
-    The MFU is that of a training step, or if the run has none, of its fastest matmul, which no training step exceeds
-    for long.
-
-    Raises:
-        CeilingError: the ceilings of the run are not valid.
+    The MFU is that of a training step, else of its fastest matmul, which no training step exceeds for long.
     """
     machine = Machine.from_dict(run.environment.hardware)
     peaks = {dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))}

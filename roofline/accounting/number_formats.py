@@ -63,13 +63,11 @@ class FloatFormat:
 
 
 def _floor_log2(value: Fraction) -> int:
-    """Return the exponent e of 2^e <= value < 2^(e + 1)."""
     guess = value.numerator.bit_length() - value.denominator.bit_length()
     return guess if Fraction(2) ** guess <= value else guess - 1
 
 
 def _ieee(name: str, bits: int, exponent_bits: int, mantissa_bits: int, source: str) -> FloatFormat:
-    """Return a format whose highest exponent is kept for infinities, as IEEE 754 has it."""
     largest = (2 - Fraction(1, 2**mantissa_bits)) * Fraction(2) ** (2 ** (exponent_bits - 1) - 1)
     return FloatFormat(name, bits, exponent_bits, mantissa_bits, largest, "inf", source)
 
@@ -101,19 +99,13 @@ scale and a 4-bit zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an
 
 
 def scale_bytes(elements: int, dtype: str) -> int:
-    """Return the bytes of the block scales of so many elements, one byte a block; 0 for formats without.
-
-    Source: as of `SCALE_BLOCK`.
-    """
+    """Return the bytes of the block scales of elements, one byte a block; 0 for formats without."""
     block = SCALE_BLOCK.get(dtype)
     return -(-elements // block) if block else 0
 
 
 def shown_in(value: Fraction, dtype: str) -> float | str:
-    """Return what a value becomes in a format: a number, `inf`, `-inf`, or `448 or nan` where conversions differ.
-
-    Source: rounding as of `FloatFormat.nearest`; too large a value as the format's own source has it.
-    """
+    """Return what a value becomes in a format: a number, `inf`, `-inf`, or `448 or nan` where conversions differ."""
     found = FORMATS[dtype].nearest(value)
     if found is not None:
         return float(found)

@@ -28,7 +28,6 @@ SOURCE = "the modules of Hugging Face transformers; Narayanan et al. (2021) eq. 
 
 
 def source_of(config: ModelConfig) -> str:
-    """Return where the counts of a model's weights come from."""
     parts = [
         (config.experts, "experts: Jiang et al., Mixtral of Experts (2024)"),
         (config.latent, "latent attention: DeepSeek-AI, DeepSeek-V2 (2024)"),
@@ -219,7 +218,6 @@ def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
 
 
 def _norm_weights(config: ModelConfig) -> list[Weight]:
-    """Return the norms of the layers and the final one, and those of queries and keys."""
     copies = config.norms_per_layer * config.layers + config.has_final_norm
     found = [Weight("norm", "norms", (config.width,), copies)]
     if config.has_norm_bias:

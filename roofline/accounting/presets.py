@@ -27,11 +27,6 @@ def preset_names() -> list[str]:
 
 
 def load_preset(name: str) -> ModelConfig:
-    """Return the model of a preset.
-
-    Raises:
-        ConfigError: there is none of this name; the message names the closest.
-    """
     names = preset_names()
     if name not in names:
         hint = _nearest(name, names) or "estimate params --help lists those it knows;"
@@ -46,7 +41,6 @@ SMALL = ("tiny-", "small-", "notes-")
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    """Return a question that names the presets that may be meant: real models first, an owner's name left out."""
     asked = re.sub(r"^.*/|(meta|base|instruct|chat|hf|v\d+(\.\d+)?)(?=[-_ ]|$)|[-_ ](it|pt)$", "", name[:80].lower())
     real = [known for known in names if not known.startswith(SMALL)]
     begins = [known for known in real if plain(asked) and plain(known).startswith(plain(asked))]
@@ -57,12 +51,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def load_config(path: Path) -> ModelConfig:
-    """Return the model that a `config.json` describes.
-
-    Raises:
-        ConfigError: it cannot be read, is no JSON object, lacks keys, holds a value that is not allowed, or is of an
-            architecture that is not supported.
-    """
+    """Return the model that a `config.json` describes; ConfigError if it is not readable, valid or supported."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -71,7 +60,6 @@ def load_config(path: Path) -> ModelConfig:
 
 
 def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
-    """Return the model that the content of a `config.json` describes."""
     try:
         values = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as error:  # also of text that is no UTF-8
@@ -82,7 +70,6 @@ def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
 
 
 def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
-    """Return the model that the keys of a `config.json` describe."""
     family = values.get("model_type")
     if isinstance(inner := values.get("text_config"), dict) and family not in FAMILIES:
         return _text_part(values, inner, where)
@@ -99,7 +86,6 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) -> ModelConfig:
-    """Return the language model within a model that sees or hears too."""
     shared = {key: values[key] for key in ("tie_word_embeddings", "vocab_size") if key in values}
     config = read_config({**shared, **inner}, f"{where}: text_config")
     whole = shown_value(values.get("model_type"))
@@ -108,7 +94,6 @@ def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) 
 
 
 def _check_head(classes: object, where: str) -> None:
-    """Refuse a class with another head than a language model's."""
     if classes is None:
         return
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):

@@ -82,10 +82,6 @@ OUTSIDE_LAYERS = ("embedding", "positions", "lm_head")
 
 
 def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
-    """Return the bytes of an optimizer's state for all copies of a weight.
-
-    Source: as `OPTIMIZERS` names them.
-    """
     size = prod(weight.shape)
     if optimizer in MOMENTS:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
@@ -104,10 +100,6 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
 
 
 def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
-    """Return the bytes that stay for each parameter: weight, gradient, master copy, moments.
-
-    Source: the recipe's and the optimizer's; 16 for AdamW in fp32.
-    """
     return sum(state_bytes(dense_model(1), recipe, optimizer).values())
 
 
@@ -129,17 +121,13 @@ class Sharding:
     """Devices that share the routed experts of a layer: some of the data-parallel ones, where there are several."""
 
     def replicas_of_experts(self) -> int:
-        """Return the data-parallel devices that keep the same experts, among which ZeRO shares their state.
-
-        Source: Rajbhandari et al., DeepSpeed-MoE (2022): expert and data parallelism together.
-        """
+        """Return the data-parallel devices that keep the same experts, among which ZeRO shares their state."""
         if self.data_parallel > 1 and self.data_parallel % self.expert_parallel:
             shared = f"{self.data_parallel} data-parallel devices"
             raise ConfigError(f"expert parallelism of {self.expert_parallel} needs a multiple of it, found {shared}")
         return max(1, self.data_parallel // self.expert_parallel)
 
     def stage(self, config: ModelConfig) -> ModelConfig:
-        """Return the layers of one stage; where they are not shared evenly, of the largest."""
         if self.pipeline_parallel > config.layers:
             raise ConfigError(f"{self.pipeline_parallel} stages of a pipeline cannot share {config.layers} layers")
         return config.with_layers(-(-config.layers // self.pipeline_parallel))
@@ -168,10 +156,7 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
 
 
 def adapters(found: Iterable[Weight], rank: int) -> list[Weight]:
-    """Return the adapters of a rank on all products of the layers: two narrow matrices beside each.
-
-    Source: Hu et al., LoRA (2021); Llama 7B has 39,976,960 of rank 16 on all linear layers.
-    """
+    """Return two narrow matrices beside each product of the layers. Source: Hu et al., LoRA (2021)."""
     inside = [w for w in found if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router")]
     return [
         Weight(f"{w.name} adapter", w.component, (side, rank), w.copies, is_gemm=True)
@@ -211,7 +196,6 @@ def state_bytes(
 
 
 def cast_bytes(config: ModelConfig, recipe: Recipe, held: Iterable[Weight]) -> int:
-    """Return the bytes of the copies in the compute dtype of all weights that are multiplied by."""
     is_multiplied = (w for w in held if w.is_gemm or (config.is_tied and w.component == "embedding"))
     return recipe.cast_bytes * sum(weight.elements for weight in is_multiplied)
 
@@ -219,7 +203,6 @@ def cast_bytes(config: ModelConfig, recipe: Recipe, held: Iterable[Weight]) -> i
 def _parts(
     kept: Sequence[Weight], trained: Sequence[Weight], recipe: Recipe, optimizer: str, are_adapters: bool
 ) -> dict[str, int]:
-    """Return the bytes of weights and of what belongs to those that are trained, before ZeRO shares them."""
     updated = sum(weight.elements for weight in trained)
     held = sum(weight.elements for weight in kept) + (updated if are_adapters else 0)
     return {
@@ -231,7 +214,6 @@ def _parts(
 
 
 def _largest_layer(found: Iterable[Weight], layers: int) -> int:
-    """Return the weights of the largest unit that is gathered at once: an average layer, or an embedding."""
     found = list(found)
     inside = sum(weight.elements for weight in found if weight.component not in OUTSIDE_LAYERS)
     outside = [weight.elements for weight in found if weight.component in OUTSIDE_LAYERS]

@@ -97,7 +97,6 @@ class Moment:
 
     @property
     def logits_loss(self) -> int:
-        """All that the final norm, the head and the loss keep."""
         return sum(self.head.values())
 
     @property
@@ -127,7 +126,6 @@ class StepMemory:
         return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes by smaller components, those that there are: of the state, of the layers, of the head."""
         moment = self.moment
         found = {
             **self.state,
@@ -143,7 +141,6 @@ class StepMemory:
         return sum(self.components().values())
 
     def sizes(self) -> dict[str, int]:
-        """Return the components, their total, and what the layers keep at most."""
         return self.components() | {"total": self.total, "kept_by_layers": self.kept_by_layers}
 
 
@@ -168,9 +165,7 @@ def step_memory(plan: StepPlan) -> StepMemory:
 class _Stage:
     """The part of a step on a device of the first or the last stage of a pipeline; of one stage, all of it.
 
-    The first stage has as many micro-batches under way as there are stages, the last one a single one.
-
-    Source: Narayanan et al. (2021), section 2.2: one forward pass, one backward pass in turn.
+    Source: Narayanan et al. (2021), section 2.2: the first stage has as many micro-batches under way as stages.
     """
 
     def __init__(self, plan: StepPlan, is_last: bool) -> None:
@@ -195,7 +190,6 @@ class _Stage:
         self.stream = self.kernels.stream_bytes * self.rows
 
     def memory(self) -> StepMemory:
-        """Return what the stage holds at the moment when it holds most."""
         plan, config = self.plan, self.config
         counters = FP32_BYTES * sum(w.copies for w in self.trained) if plan.optimizer in STEP_COUNTERS else 0
         ids = ID_BYTES * plan.sequence * plan.batch * (self.has_head + self.has_embedding)
@@ -213,13 +207,11 @@ class _Stage:
         )
 
     def _kept(self, micro_batches: int) -> dict[str, int]:
-        """Return what the layers keep of some micro-batches, and what one backward pass recomputes."""
         plan, batch = self.plan, self.plan.batch // self.plan.micro_batches
         shared = (self.ways, plan.is_sequence_parallel, micro_batches)
         return model_activations(self.config, plan.sequence, batch, self.kernels, plan.checkpoint, *shared)
 
     def _stored(self, micro_batches: int) -> dict[str, int]:
-        """Return what the layers keep of some micro-batches while nothing is recomputed."""
         kept = self._kept(micro_batches)
         if self.group:
             return {"checkpoints": kept["checkpoints"]}
@@ -237,7 +229,6 @@ class _Stage:
         return kept | {"norm_inputs": kept["norm_inputs"] - self.stream}
 
     def _gradient(self, elements: int) -> int:
-        """Return the bytes of the gradient of a weight outside the adapters, which has none where they are trained."""
         return self.recipe.gradient_bytes * elements if self.plan.lora_rank is None else 0
 
     def _kept_by_head(self) -> dict[str, int]:
@@ -256,10 +247,7 @@ class _Stage:
         }
 
     def _at_loss(self) -> Moment:
-        """Return what is there while the gradient of log_softmax is computed: all that was kept, and 8 V a token.
-
-        Nothing is released yet. With checkpointing the layers keep only what their groups begin with.
-        """
+        """The gradient of log_softmax is computed; nothing is released yet. Groups of layers keep their inputs."""
         return Moment(
             "loss",
             temporary=2 * FP32_BYTES * self.logits + SCALARS * self.has_head,
@@ -269,10 +257,10 @@ class _Stage:
         )
 
     def _in_forward(self) -> Moment:
-        """Return what is there while the loss is computed, where that may be most: with autocast and checkpointing.
+        """The loss is computed; largest with autocast and checkpointing.
 
         Autocast caches its copies of all weights until the forward pass ends, also of those that no layer keeps; the
-        logits and their log-probabilities are there in fp32. The sum of the losses of several micro-batches is there.
+        logits and their log-probabilities are there in fp32.
         """
         at_loss = self._at_loss()
         scalars = SCALARS * self.has_head + (0 if self.plan.micro_batches == 1 else SCALARS // 2)
@@ -282,7 +270,7 @@ class _Stage:
         return replace(at_loss, name="forward", temporary=cached + FP32_BYTES * self.logits + scalars)
 
     def _at_head(self) -> Moment:
-        """Return what is there while the head's gradients are computed, where few tokens meet a large vocabulary.
+        """The head's gradients are computed: largest if few tokens meet a large vocabulary.
 
         The log-probabilities are released; the gradients of the logits, of the head's input and of its weights are
         there. Under autocast the weights' gradient is cast to fp32 next.
@@ -305,10 +293,10 @@ class _Stage:
         return max(product, cast, key=lambda moment: moment.total)
 
     def _at_embedding(self) -> Moment:
-        """Return what is there when a backward pass ends: the embedding's gradient, a row for each of the vocabulary.
+        """A backward pass ends with the gradient of the embedding, a row for each of the vocabulary.
 
-        Where the head has the same weights, its part has waited for the embedding's, and there are two and their sum;
-        a part that autocast has cast is added to in place. Other micro-batches may be under way.
+        If the head has the same weights, its part has waited for the embedding's, and there are two and their sum;
+        a part that autocast has cast is added to in place.
         """
         is_shared = self.config.is_tied and self.has_head and self.has_embedding
         tables = (2 if self.recipe.cast_bytes else 3) if is_shared else 1
@@ -317,11 +305,10 @@ class _Stage:
         return Moment("embedding", temporary, layers=self._stored(self.under_way - 1))
 
     def _in_layers(self) -> Moment:
-        """Return what is there when the backward pass enters the last layers: the head's tensors are released.
+        """The backward pass enters the last layers: the head's tensors are released.
 
         Alive are the gradient of the stream (with checkpointing also the one that its group was handed), that of the
-        MLP's width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part
-        of its gradient, until the backward pass reaches the embedding.
+        MLP's width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part.
         """
         config, recipe, kept = self.config, self.recipe, self._most_kept()
         mlp, experts = ("experts", config.experts) if "experts" in kept else ("mlp", None)
@@ -350,6 +337,5 @@ class _Stage:
         return max(entering, gated, key=lambda moment: moment.total)
 
     def _in_optimizer(self) -> Moment:
-        """Return what is there during the update: nothing is kept any more."""
         largest = max(optimizer_bytes(w, "momentum", self.recipe.moment_bytes) // w.copies for w in self.trained)
         return Moment("optimizer", temporary=UNFUSED.get(self.plan.optimizer, 0) * largest)

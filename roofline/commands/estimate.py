@@ -82,7 +82,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add an option for each parameter of an estimate; the estimate itself reads and checks what is typed."""
     from roofline import estimate
     from roofline.accounting.presets import preset_names
     from roofline.estimate.question import parameters

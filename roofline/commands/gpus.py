@@ -119,7 +119,6 @@ def ridge(gpu: Machine, dtype: str) -> float | None:
 
 
 def _flat_row(gpu: Machine) -> dict[str, Any]:
-    """Return `gpu_row` without nesting: one column per dtype, texts of a list joined by semicolons."""
     row = gpu_row(gpu)
     flat = {key: "; ".join(value) if isinstance(value, tuple) else value for key, value in row.items()}
     flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
@@ -161,7 +160,6 @@ def _cells(gpu: Machine) -> dict[str, str]:
 
 
 def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
-    """Return the facts of a GPU, each as its label, its text and how it is known."""
     rows = []
     for label, key, scale in FACTS:
         value = getattr(gpu, key)
@@ -213,13 +211,11 @@ def _print_page(console: Console, gpu: Machine) -> None:
 
 
 def _print_known(console: Console, columns: Sequence[Column], kinds: Sequence[str]) -> None:
-    """Print values, each with the word for how it is known, and the details on that behind or below it."""
     words, _, details = zip(*(kind.partition(": ") for kind in kinds), strict=True)
     print_grid(console, [*columns, Column("how known", words)], details, "from")
 
 
 def _print_peaks(console: Console, gpu: Machine) -> None:
-    """Print every stated peak, the dtypes that it is the ceiling of, and what the highest clock would allow."""
     clock = gpu.max_clock_hz
     dtypes_of: dict[str, list[str]] = {key: [] for key in gpu.stated_peaks_flops_per_s}
     for dtype in DTYPES:

@@ -164,7 +164,6 @@ def abbreviated(value: float) -> str:
 
 
 def devices(gpus: int) -> str:
-    """Return how many devices: 1 device, 1,024 devices."""
     return f"{gpus:,} device{'' if gpus == 1 else 's'}"
 
 
@@ -237,7 +236,6 @@ def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequen
 
 
 def _print_steps(console: Console, steps: Sequence[Step]) -> None:
-    """Print steps, each with its arithmetic; in a terminal, beside the parts of a whole bars of their shares."""
     labels, arithmetic, results = zip(
         *([one_line(text, LONGEST_CELL) for text in step[:3]] for step in steps), strict=True
     )
@@ -269,7 +267,6 @@ def folded(answer: Answer) -> list[Step]:
 
 
 def _is_boilerplate(note: str) -> bool:
-    """Return whether a note says the same of every answer, or what a configuration left out."""
     return note.startswith(("left out", "lower bounds", "'")) and "alone" not in note
 
 

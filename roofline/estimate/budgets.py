@@ -217,7 +217,6 @@ def _tokens_per_s(
     tokens: float | None,
     days: float | None,
 ) -> tuple[float, str]:
-    """Return the tokens of a second on all devices, by the one way that was given, and in words."""
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
             "give one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; or "
@@ -233,7 +232,6 @@ def _tokens_per_s(
 
 
 def _measured_mfu(options: Mapping[str, Any]) -> Answer:
-    """Return the utilization of the training steps of a saved run, as its records and ceilings have it."""
     run = run_of(options)
     source = f"run {run.environment.run_id}: its records and its peaks"
     machine = Machine.from_dict(run.environment.hardware)

@@ -211,7 +211,6 @@ def memory(
 
 
 def _state_alone(name: str, plan: StepPlan, whole: int, machines: Sequence[Machine]) -> Answer:
-    """Return the state of training of a number of parameters, whose activations are not known."""
     parts = state_bytes(plan.config, plan.recipe, plan.optimizer, plan.sharding)
     total, sharding = sum(parts.values()), plan.sharding
     fits = [_fit_row(machine, total, 0, whole) for machine in machines]
@@ -272,7 +271,6 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
 
 
 def _fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> dict[str, Any]:
-    """Return what a plan takes of a device, and how many devices it needs at least."""
     memory_bytes = memory_of(machine)
     free = memory_bytes - activation_bytes
     return {

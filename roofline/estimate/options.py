@@ -128,7 +128,6 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
 
 
 def run_of(options: Mapping[str, Any]) -> Run:
-    """Return the run that `measured` names."""
     ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
     chosen = Selection(Wanted(ops=ops, providers=providers), options.get("device"), options.get("since"))
     return chosen.load(options["measured"])
@@ -185,5 +184,4 @@ def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[li
 
 
 def sources_of(machines: Sequence[Machine]) -> str:
-    """Return where the figures of machines come from, each once."""
     return "; ".join(dict.fromkeys(machine.source for machine in machines))

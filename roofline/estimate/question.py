@@ -101,7 +101,6 @@ def product_shape(value: object) -> tuple[int, int, int]:
 
 
 def names(value: object) -> list[str]:
-    """Return the words of a list, or of a text with commas, each once."""
     listed = value if isinstance(value, list | tuple | set | frozenset) else [value]
     found = [word.strip() for one in listed for word in text_of(one).split(",") if word.strip()]
     if not found:
@@ -285,7 +284,6 @@ def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
 
 
 def _reader(hint: Any) -> Callable[[object], Any]:
-    """Return the reader in a type such as `Whole`, `Whole | None` or `bool`."""
     for one in (hint, *get_args(hint)):
         if hasattr(one, "__metadata__"):
             read: Callable[[object], Any] = one.__metadata__[0]

@@ -39,8 +39,6 @@ STEPS_BY_PARAMETERS = "prefill >= max(2 N B s / peak, N w / bandwidth); decode >
 
 
 class _Plan(NamedTuple):
-    """What generates, and how."""
-
     config: ModelConfig
     prompt: int
     batch: int
@@ -49,7 +47,6 @@ class _Plan(NamedTuple):
     kv_dtype: str
 
     def limits(self, use: Use) -> Limits:
-        """Return peak and bandwidth of all devices, and the bytes of a weight and of an element of the cache."""
         machine, dtype = use
         if DTYPE_BITS[self.kv_dtype] % 8:
             raise ConfigError(f"no cache in {self.kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
@@ -58,7 +55,6 @@ class _Plan(NamedTuple):
         return Limits(*rates, weight_bytes, DTYPE_BITS[self.kv_dtype] // 8)
 
     def held(self, use: Use, positions: int) -> dict[str, Any]:
-        """Return what weights and cache take of the memory of the devices, and how many would hold them."""
         limits, memory_bytes = self.limits(use), use[0].usable_memory_bytes
         stored = max(1, round(count_parameters(self.config).total * limits.weight_bytes))
         cache = kv_cache_bytes(self.config, positions, self.batch, limits.kv_bytes)
@@ -73,10 +69,6 @@ class _Plan(NamedTuple):
         }
 
     def row(self, use: Use) -> dict[str, Any]:
-        """Return the least times of prefill and of one decode step on the devices, and what binds them.
-
-        Source: Pope et al., Efficiently Scaling Transformer Inference (2022).
-        """
         (machine, dtype), limits, config = use, self.limits(use), self.config
         peak, bandwidth, sizes = *limits[:2], limits[2:]
         row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype}
@@ -97,7 +89,6 @@ class _Plan(NamedTuple):
         return row | self.held(use, self.prompt)
 
     def too_large(self, row: Mapping[str, Any]) -> list[str]:
-        """Return what to say of a row whose weights and cache are larger than the memory."""
         if row["fits"] is not False:
             return []
         held = f"{size(row['weight_bytes'])} of weights"
@@ -108,7 +99,6 @@ class _Plan(NamedTuple):
         return [f"does not fit: {held} on {there}; {needed}"]
 
     def notes(self, positions: int) -> list[str]:
-        """Return what every estimate of generation takes for granted, over so many positions."""
         lying = f"weights in {self.weight_dtype or 'the computing dtype'}"
         bounds = "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking"
         if self.config.parameters:

@@ -47,12 +47,10 @@ class Asked(NamedTuple):
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return the line to type for some words after `estimate`."""
     return shlex.join(["python", "-m", "roofline", "estimate", *words])
 
 
 def ask(form: Form, options: Options) -> Asked:
-    """Return the answer of a form's estimate to what is typed."""
     function: Callable[..., Answer] = getattr(estimate, form.question)
     answer, known = function(**form.values(options)), parameters(function)
     kept: Options = {name: value for name, value in options.items() if value and not _is_default(known, name, value)}
@@ -138,7 +136,6 @@ def _along(asked: Asked, form: Form, places: Mapping[str, str], panels: Mapping[
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
-    """Show rows as a table, each value in the unit that fits it."""
     titles = [title for _, title in columns]
     apart = [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
     cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]
@@ -146,7 +143,6 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]])
 
 
 def _show(answer: Answer) -> None:
-    """Show the rows, the steps, what the answer stands on, and the numbers as CSV."""
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         table(answer.rows, answer.columns)
     if answer.steps:

@@ -125,7 +125,6 @@ class Form:
             return self._text(name, default, f"{label}, typed", label_visibility="collapsed", width=TYPED)
 
     def count(self, name: str, default: str, label: str) -> int:
-        """Draw a whole number that is no parameter, and return it."""
         try:
             return whole(self.number(name, default, is_binary=True, label=label))
         except ConfigError as error:
@@ -193,7 +192,6 @@ class Form:
         return {**self.fields(first), **self.fields({"tied": False}), "style": style}
 
     def _machines(self, first: str | list[str]) -> Options:
-        """Draw the GPUs of the table and the saved runs, of which one or some are chosen."""
         if isinstance(first, list):
             chosen = self._choices("gpu", known_machines(), ",".join(first)).split(",")
         else:
@@ -226,7 +224,6 @@ class Form:
             del st.query_params[name]
 
     def _asked(self, name: str, words: Sequence[str], known: Sequence[str], default: str) -> list[str]:
-        """Return what an address asks for as far as it is known, and say what is not."""
         found = [word for word in dict.fromkeys(words) if word in known]
         if any(word not in known for word in words):
             st.warning(f"{name} in the address: what it names is not known; {default} in its place")
@@ -238,7 +235,6 @@ def _label(name: str) -> str:
 
 
 def known_machines() -> list[str]:
-    """Return the GPUs of the table, and the newest runs whose measured roofs can be taken in their place."""
     try:
         runs = [run.run_id for run in list_runs(counts_records=False) if run.error is None]
     except StoreError:

@@ -69,7 +69,6 @@ def lines(
 
 
 def _axis(name: str, values: Sequence[float]) -> dict[str, Any]:
-    """Return the scale of an axis and how its numbers are written: 10B parameters, 10G FLOP/s."""
     kind = "log" if min(values) > 0 and max(values) >= FAR * min(values) else "linear"
     return {"type": kind, "exponentformat": "B" if COUNTS & set(name.split()) else "SI", "minor": {"showgrid": False}}
 
@@ -103,7 +102,6 @@ MOST = 8
 
 
 def _budget(answer: Answer, _: Table) -> None:
-    """Draw the models that the budget allows, and the loss that they reach by the fit."""
     if answer.curve:
         lines(*answer.curve)
     flops = answer.values["flops"]
@@ -146,7 +144,6 @@ def _memory(answer: Answer, _: Table) -> None:
 
 
 def _layout(answer: Answer, _: Table) -> None:
-    """Show where the elements of the last two dimensions lie."""
     strides = answer.values["strides"]
     extents = [int(extent) for extent in answer.steps[0].arithmetic.split(" x ")]
     rows, columns = ([1, *extents])[-2:]
