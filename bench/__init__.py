@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from bench.harness.api.comparing import compare as compare
     from bench.harness.api.do_bench import do_bench as do_bench
     from bench.harness.api.function import measure as measure
+    from bench.harness.api.function import sweep as sweep
     from bench.harness.api.profiling import profile as profile
     from bench.harness.api.records import JudgedRecord as JudgedRecord
     from bench.harness.api.records import Records as Records
-    from bench.harness.api.sweeping import sweep as sweep
     from bench.harness.cli.arguments import UsageError as UsageError
     from bench.harness.device.device import NoDeviceError as NoDeviceError
     from bench.harness.profile.counts import declare_work as declare_work
@@ -89,7 +89,7 @@ LATE = {
     "do_bench": "bench.harness.api.do_bench",
     "measure": "bench.harness.api.function",
     "profile": "bench.harness.api.profiling",
-    "sweep": "bench.harness.api.sweeping",
+    "sweep": "bench.harness.api.function",
 }
 """The names of the package, imported when they are first asked for, and where they stand."""
 

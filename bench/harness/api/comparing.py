@@ -16,14 +16,13 @@ from bench.harness.api.function import (
     current,
     environment_of,
     fresh,
+    functions_of,
     known_ceilings,
     raising,
 )
 from bench.harness.api.records import Records
-from bench.harness.api.sweeping import functions_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.compare.rounds import ComparePolicy
-from bench.harness.compare.turns import Contender, compare_contenders
+from bench.harness.compare.turns import ComparePolicy, Contender, compare_contenders
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line

@@ -337,7 +337,7 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     """Return the records of one fp32 matmul compared as two providers."""
     from bench.harness.compare.interleave import interleave
-    from bench.harness.compare.rounds import ComparePolicy
+    from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.rows import Settings, plan
 

@@ -17,7 +17,7 @@ from results.show.terminal import INTERRUPTED, USAGE, Parser, margin, print_out,
 from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, MAX_ROUNDS
 
 if TYPE_CHECKING:
-    from bench.harness.compare.rounds import ComparePolicy
+    from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.rows import Row
     from bench.harness.run import Run
 
@@ -105,7 +105,7 @@ def reserved_names() -> set[str]:
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     """Compare and return the exit code; `guarded` answers what this raises."""
-    from bench.harness.compare.rounds import ComparePolicy
+    from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
     from bench.harness.providers.registry import is_user_kernel
     from bench.harness.run import Progress, Run, refuse_all

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.harness import worker
-from bench.harness.compare.rounds import ComparePolicy
-from bench.harness.compare.turns import Contender, compare_contenders, completed
+from bench.harness.compare.turns import ComparePolicy, Contender, compare_contenders, completed
 from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device

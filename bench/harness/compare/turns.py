@@ -1,7 +1,9 @@
-"""Contenders of one case, prepared providers or functions, are timed in turns.
+"""Contenders of one case, prepared providers or functions, are timed in turns until their verdicts are clear.
 
-The memory of the objects of a call, and the copies of the inputs it works on, make up to 5 % of the time of a short
-launch. So all contenders share the same copies, and exchange copies and objects again and again: see `exchange`.
+A disturbance of the machine, such as a drifting clock or another process, affects all of them alike, and a ratio within
+one round does not show it. The memory of the objects of a call, and the copies of the inputs it works on, make up to 5
+% of the time of a short launch. So all contenders share the same copies, and exchange copies and objects again and
+again: see `exchange`.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,16 +19,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from bench.harness.compare.rounds import ComparePolicy, Rounds, run_rounds
 from bench.harness.data.checks import ReplayCheck
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import warm_median_s
 from bench.harness.timing import protocol, samplers
-from bench.harness.timing.protocol import Sampler, Samples, limits_of, settle
+from bench.harness.timing.protocol import Sampler, Samples, limits_of, no_garbage_collection, settle
+from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.record import Record
-from results.stats.samples import half_width, median, median_ci95
+from results.stats.comparison import FASTER, LEAST_PAIRS, MAX_ROUNDS, SAME, SLOWER, VERDICT_ERROR, Comparison
+from results.stats.samples import drift, half_width, median, median_ci95, two_modes
+from results.stats.verdict import judge_rounds
 
 T = TypeVar("T")
 
@@ -38,6 +43,80 @@ LONGEST_SHARED_S = 0.02
 
 CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the number of samples in a turn is taken."""
+
+FIRST_LOOK = 20
+"""Rounds before the first look: two blocks of ten make an interval of some use."""
+
+LOOK_EVERY = 2
+"""Factor by which the number of rounds grows until the next look: a much narrower interval."""
+
+EXCHANGE_EVERY = 5
+"""Rounds after which the contenders exchange what may favor one of them: often, because each exchange is one random
+draw, but not so often that exchanging takes longer than the rounds."""
+
+Turn = Callable[[], tuple[float, ...] | None]
+"""Runs a contender for one turn: its samples, seconds per launch; None if it failed and takes no part from now."""
+
+
+@dataclass(frozen=True)
+class ComparePolicy:
+    """When the verdicts of a comparison are clear, and when its rounds end anyway."""
+
+    margin: float
+    """Largest change of the time, as a fraction, that does not matter."""
+    budget_s: float = 10.0
+    """Time of the rounds of a case after which no further one begins: some thousand rounds of two short kernels."""
+    rounds: int | None = None
+    """Number of rounds, with one look at the end; None: until the verdicts are clear."""
+    seed: int = 0
+    rows: int = 1
+    """Comparisons in the whole table: a verdict must hold among that many."""
+    deadline: float | None = None
+    """Reading of `time.perf_counter` after which no further round begins, however long the preparation took."""
+
+    def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
+        """Return the policy of case `index`, which shares the time until the run's deadline with those after it."""
+        policy = replace(self, seed=self.seed + index)
+        if deadline is None:
+            return policy
+        return replace(policy, budget_s=math.inf, deadline=now + max(0.0, deadline - now) / (cases - index))
+
+
+@dataclass
+class Rounds:
+    """The samples and the clock of each contender, the baseline first, round by round."""
+
+    slots: list[list[tuple[float, ...]]]
+    clocks_hz: list[list[float | None]]
+    failed: set[int] = field(default_factory=set)
+    seconds: float = 0.0
+    is_clear: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.slots[0])
+
+    def running(self) -> list[int]:
+        """Return the indices of the contenders that still take part; none without the baseline."""
+        return [] if 0 in self.failed else [index for index in range(len(self.slots)) if index not in self.failed]
+
+    def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
+        count = len(self.slots[index])
+        baseline, candidate = ([median(slot) for slot in self.slots[side][:count]] for side in (0, index))
+        return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
+
+    def are_clear(self, policy: ComparePolicy) -> bool:
+        """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
+        candidates = self.running()[1:] if self.count else []
+        compared = [self.comparison(index, policy) for index in candidates]
+        return bool(compared) and all(
+            row.verdict == SAME or (row.verdict in (FASTER, SLOWER) and row.p_value <= VERDICT_ERROR / policy.rows)
+            for row in compared
+        )
+
+    def look_disturbed(self) -> bool:
+        sides = [[sample for slot in self.slots[index] for sample in slot] for index in self.running()]
+        return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
 
 
 @dataclass(eq=False)
@@ -142,6 +221,48 @@ def completed(blanks: Sequence[Record], records: Sequence[Record | None]) -> lis
         record or replace(blank, reason=f"nothing to compare with: {reasons[0]}")
         for blank, record in zip(blanks, records, strict=True)
     ]
+
+
+def run_rounds(
+    turns: Sequence[Turn],
+    policy: ComparePolicy,
+    now: Callable[[], float] = time.perf_counter,
+    clock_hz: Callable[[], float | None] = lambda: None,
+    exchange: Callable[[], object] = lambda: None,
+    is_disturbed: Callable[[], bool] = lambda: False,
+) -> Rounds:
+    """Let all contenders take turns until every verdict is clear, the time is over, or nothing is left to compare.
+
+    `clock_hz` returns the SM clock of the turn that ends, `exchange` exchanges what may favor one of the contenders. If
+    something took time from the rounds so far, which `is_disturbed` or the samples show, a verdict takes more of them.
+    """
+    rounds = Rounds([[] for _ in turns], [[] for _ in turns])
+    order, start, next_look = random.Random(policy.seed), now(), FIRST_LOOK
+    with no_garbage_collection():
+        while not rounds.is_clear and rounds.count < (policy.rounds or MAX_ROUNDS):
+            running = rounds.running()
+            if len(running) < 2:
+                break
+            if rounds.count % EXCHANGE_EVERY == 0:
+                exchange()
+            for index in order.sample(running, len(running)):
+                samples_s = turns[index]()
+                if samples_s is None:
+                    rounds.failed.add(index)
+                    continue
+                rounds.slots[index].append(samples_s)
+                rounds.clocks_hz[index].append(clock_hz())
+            rounds.seconds = now() - start
+            is_over = rounds.seconds >= policy.budget_s or (policy.deadline is not None and now() >= policy.deadline)
+            if policy.rounds is None and rounds.count >= next_look:
+                next_look *= LOOK_EVERY
+                rounds.is_clear = rounds.are_clear(policy) and (
+                    rounds.count >= LEAST_DISTURBED_ROUNDS or not (is_disturbed() or rounds.look_disturbed())
+                )
+            if is_over and rounds.count >= LEAST_PAIRS:
+                break
+    rounds.is_clear = rounds.are_clear(policy)
+    return rounds
 
 
 def take_turns(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> None:

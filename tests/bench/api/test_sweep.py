@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import bench
-from bench.harness.api.sweeping import extents
+from bench.harness.api.function import extents
 
 
 def test_each_function_is_measured_at_each_shape_in_each_dtype():

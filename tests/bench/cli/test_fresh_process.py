@@ -7,7 +7,7 @@ import pytest
 from bench.elementwise import OPS
 from bench.harness import loop
 from bench.harness.compare import command, interleave
-from bench.harness.compare.rounds import ComparePolicy
+from bench.harness.compare.turns import ComparePolicy
 from bench.harness.loop import VISITS
 from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row, Settings

@@ -7,7 +7,7 @@ import pytest
 from bench.__main__ import main
 from bench.harness import worker
 from bench.harness.compare.interleave import interleave_in_worker
-from bench.harness.compare.rounds import ComparePolicy
+from bench.harness.compare.turns import ComparePolicy
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.rows import Row
 from bench.harness.op import Case

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.harness.compare.rounds import (
+from bench.harness.compare.turns import (
     FIRST_LOOK,
     MAX_ROUNDS,
     ComparePolicy,

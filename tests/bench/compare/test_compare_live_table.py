@@ -15,7 +15,7 @@ from bench import __main__ as command
 from bench.harness import run
 from bench.harness.compare import command as compare
 from bench.harness.compare import interleave, turns
-from bench.harness.compare.rounds import run_rounds
+from bench.harness.compare.turns import run_rounds
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.measure.budget import Budget

@@ -10,8 +10,7 @@ from bench.elementwise import OPS
 from bench.harness.compare import interleave as interleaving
 from bench.harness.compare import turns
 from bench.harness.compare.interleave import interleave, shared_copies
-from bench.harness.compare.rounds import ComparePolicy
-from bench.harness.compare.turns import Contender, exchange, share_launches, take_turns
+from bench.harness.compare.turns import ComparePolicy, Contender, exchange, share_launches, take_turns
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.rows import Row, Settings
