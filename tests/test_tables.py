@@ -1,8 +1,5 @@
-"""The tables of all commands but those of results, at the widths of terminals; one module lays all of them out."""
+"""The tables of all commands but those of results, at the widths of terminals."""
 
-import ast
-import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,15 +13,6 @@ from roofline.__main__ import main as roofline
 from roofline.commands import gpus, notes
 from roofline.gpu_table import load_gpus
 from roofline.machine import Ceiling
-
-ROOT = Path(__file__).resolve().parent.parent
-RENDERER = "results/show/grid.py"
-NO_TABLES = {
-    "bench/harness/cli/arguments.py": "examples below the options of --help",
-    "bench/harness/cli/signature.py": "the arguments that a function is called with, in a message",
-    "bench/harness/profile/report.py": "bars, one a line",
-}
-"""What else puts words below each other."""
 
 
 @pytest.fixture
@@ -95,24 +83,3 @@ def test_a_calibration(screens, tmp_path):
 @pytest.mark.parametrize("words", [["gpus"], ["notes"], ["gpus", "h100-sxm", "h200-sxm", "mi300x", "b200-sxm"]])
 def test_no_cell_of_the_real_tables_is_cut_at_80_columns(screens, words):
     screens.whole(80, lambda: roofline(words))
-
-
-def lays_out(path):
-    """Return what in a file puts cells below each other: rich's tables, and padding to a width that is computed."""
-    text = path.read_text(encoding="utf-8")
-    found = re.findall(r"rich\.table|\.[lr]just\(|rich\.columns", text)
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FormattedValue) and isinstance(node.format_spec, ast.JoinedStr):
-            spec = node.format_spec.values
-            literal = "".join(str(part.value) for part in spec if isinstance(part, ast.Constant))
-            if re.search("[<>^]", literal) and any(isinstance(part, ast.FormattedValue) for part in spec):
-                found.append(ast.unparse(node))
-    return found
-
-
-def test_one_module_lays_out_every_table():
-    folders = ("bench", "kernels", "roofline", "results")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    names = {path.relative_to(ROOT).as_posix() for path in files if lays_out(path)}
-    assert names <= set(NO_TABLES) | {RENDERER}
-    assert set(NO_TABLES) <= names

@@ -63,13 +63,3 @@ def test_a_picture_is_replaced_and_json_stays_alone_on_stdout(capsys, tmp_path):
     assert json.loads(out)["records"][0]["op"] == "relu"
     assert err.splitlines()[-1] == f"plot: {path}"
     assert path.read_bytes().startswith(BEGINNINGS[".png"])
-
-
-def test_a_run_with_nothing_measured_still_shows_the_roofs(capsys, tmp_path, drawn):
-    path = tmp_path / "roofline.svg"
-    words = ("--op", "matvec", "--shape", "64", "--provider", "torch", "--budget", "0.001", "--no-save", "--plot", path)
-    assert commands.here("matvec", *words) == 2
-    (scene,) = drawn
-    assert [roof.ceiling.name for roof in scene.roofs if roof.is_flat] == ["bf16"]
-    assert scene.left_out == {"skipped": 1}
-    assert path.stat().st_size > 5000

@@ -2,24 +2,20 @@
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.commands.suite import planned
 from bench.harness.device.device import Device
-from bench.harness.measure import budget
 from bench.harness.measure.budget import (
     CALLS_PER_CASE,
     CASE_ALLOWANCE_S,
     LONG_ENOUGH_S,
-    SMALL_WORK,
     Budget,
-    smaller_cases,
     total,
 )
-from bench.harness.measure.rows import Row, Settings, out_of_time
+from bench.harness.measure.rows import Row, Settings
 from bench.harness.op import Case
 from bench.matmul import OPS as MATMUL
 from bench.matvec import OPS as MATVEC
@@ -33,48 +29,6 @@ OPS = {op.name: op for op in (*ELEMENTWISE, *MATMUL, *MATVEC, *REDUCTION)}
 def case_of(name, *extents, dtype="bf16", **options):
     options = {"layout": "nn", "batch": 1} | options if name == "matmul" else {}
     return Case(name, dtype, dict(zip(OPS[name].axes, extents, strict=True)), options)
-
-
-CASES = [
-    case_of("matmul", 16384, 16384, 16384, layout="nt"),
-    case_of("matmul", 20, 8192, 8192, dtype="int8"),
-    case_of("matmul", 1, 1, 10**9),
-    case_of("matmul", 16, 16, 16, batch=10**6),
-    case_of("matmul", 17, 1, 3, batch=7),
-    case_of("matmul", 10**17, 10**17, 10**17),
-    case_of("matvec", 1, 10**8),
-    case_of("matvec", 14336, 4096),
-    case_of("relu", 10**18 - 1),
-    case_of("bias-gelu", 3, 10**8),
-    case_of("dot", 2**28, dtype="fp64"),
-    case_of("sum", 1),
-    case_of("sum", 16),
-]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.name}")
-def test_smaller_cases_grow_towards_the_case_and_end_below_it(case):
-    op = OPS[case.op]
-    sizes = [total(op, smaller) for smaller in smaller_cases(op, case)]
-    assert sizes == sorted(set(sizes))
-    assert len(sizes) < 100
-    assert all(size < total(op, case) for size in sizes)
-    if total(op, case) > SMALL_WORK:
-        assert sizes[0] < SMALL_WORK  # there is one that certainly runs at once
-        assert sizes[-1] <= 0.6 * total(op, case)  # and the largest costs less than the case
-    for smaller in smaller_cases(op, case):
-        assert (smaller.op, smaller.dtype, smaller.shape.keys()) == (case.op, case.dtype, case.shape.keys())
-        assert smaller.options.keys() == case.options.keys()
-        assert smaller.options.get("layout") == case.options.get("layout")
-        for axis, extent in smaller.shape.items():
-            assert 1 <= extent <= case.shape[axis]
-            assert extent % 16 == 0 or extent == case.shape[axis] < 16
-
-
-def test_halving_by_hand():
-    found = [case.name for case in smaller_cases(OPS["matmul"], case_of("matmul", 1024, 1000, 100))]
-    assert found == ["64x48x16", "128x112x16", "256x240x16", "512x496x48"]
-    assert smaller_cases(OPS["sum"], case_of("sum", 16)) == []
 
 
 def learn(estimator, op, case, seconds):
@@ -117,22 +71,6 @@ def test_a_slow_dtype_is_found_out_with_little_work(monkeypatch):
     assert spent < 10 * LONG_ENOUGH_S
 
 
-def test_a_fast_machine_is_asked_only_once(monkeypatch):
-    machine = Machine(monkeypatch, 1e12)
-    estimator = Budget(CPU, Settings())
-    for _ in range(3):
-        estimator.call_s(OPS["matmul"], case_of("matmul", 4096, 4096, 4096))
-    names = [case.name for case in machine.ran]
-    assert names
-    assert len(names) == len(set(names))
-
-
-def test_a_small_case_needs_no_estimate(monkeypatch):
-    machine = Machine(monkeypatch, 1e9)
-    assert Budget(CPU, Settings()).call_s(OPS["matmul"], case_of("matmul", 64, 64, 64)) is None
-    assert machine.ran == []
-
-
 def test_what_was_measured_replaces_the_pilots(monkeypatch):
     machine = Machine(monkeypatch, 1e9)
     estimator = Budget(CPU, Settings())
@@ -148,58 +86,12 @@ def test_what_was_measured_replaces_the_pilots(monkeypatch):
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(3.0)
 
 
-def test_ops_and_dtypes_are_told_apart(monkeypatch):
-    Machine(monkeypatch, 1e12)
-    estimator = Budget(CPU, Settings())
-    learn(estimator, OPS["matmul"], case_of("matmul", 1024, 1024, 1024, dtype="fp16"), 5.0)
-    fast = estimator.call_s(OPS["matmul"], case_of("matmul", 2048, 2048, 2048))
-    slow = estimator.call_s(OPS["matmul"], case_of("matmul", 2048, 2048, 2048, dtype="fp16"))
-    assert slow > 100 * fast
-
-
-def test_a_short_measurement_is_no_reason_to_skip_pilots_that_take_longer(monkeypatch):
-    machine = Machine(monkeypatch, 1e9)
-    estimator = Budget(CPU, Settings())
-    learn(estimator, OPS["relu"], case_of("relu", 100), 1e-2)  # nothing but launch: 100 times its share
-    case = case_of("relu", 10**9)
-    assert estimator.call_s(OPS["relu"], case) == pytest.approx(total(OPS["relu"], case) / 1e9)
-    assert machine.ran
-
-
 def test_pilots_that_the_op_refuses_are_left_out(monkeypatch):
     machine = Machine(monkeypatch, 1e9)
     case = case_of("matmul", 40, 8192, 8192, dtype="int8")
     assert Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None  # 16 rows are too few on a GPU
     assert machine.ran == []
     assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) > 0
-
-
-@pytest.mark.parametrize("case", [case_of("relu", 4096), case_of("matmul", 32, 32, 32, dtype="int8")])
-def test_a_pilot_really_runs(case):
-    seconds = Budget(CPU, Settings(fill="normal"))._time(OPS[case.op], case)
-    assert seconds > 0
-
-
-def timed(monkeypatch, durations_s):
-    """Return what the estimator makes of calls that last so long, the first of them not among its pilots."""
-    durations, seconds = iter(durations_s), 0.0
-
-    def call():
-        nonlocal seconds
-        seconds += next(durations)
-
-    monkeypatch.setattr(budget, "load", lambda *_: SimpleNamespace(call=lambda data: call))
-    monkeypatch.setattr(budget.time, "perf_counter", lambda: seconds)
-    return Budget(CPU, Settings())._time(OPS["relu"], case_of("relu", 64))
-
-
-def test_a_pilot_is_the_fastest_of_a_few_calls_after_the_first(monkeypatch):
-    # A library loads, then the machine is busy now and then.
-    assert timed(monkeypatch, [9.0, 0.03, 0.01, 0.02, 0.5]) == pytest.approx(0.01)
-
-
-def test_one_call_that_is_held_up_is_not_the_pilot(monkeypatch):
-    assert timed(monkeypatch, [1.0, 0.06, 0.001, 0.001, 0.001]) == pytest.approx(0.001)
 
 
 # ---- shares of a budget ---------------------------------------------------------------------------------------------
@@ -251,13 +143,6 @@ def test_where_rows_take_longer_than_expected_the_next_one_is_expected_to(clock)
     assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (False, True)  # three shares of 13 s for four rows
 
 
-def test_a_budget_that_would_do_goes_by_the_rows_that_are_done(clock):
-    made = budget_of(clock, 105.0, 10)
-    clock.now += 5
-    assert made.enough_s(2) == 26
-    assert out_of_time(5.0) == "the budget of 5 s is spent"
-
-
 # ---- what does not fit ----------------------------------------------------------------------------------------------
 
 ADD = Row(OPS["add"], Case("add", "fp32", {"n": 4096}), "torch")
@@ -298,10 +183,6 @@ def test_the_budget_that_would_do_is_larger_than_the_one_that_did_not(monkeypatc
 def test_a_launch_that_was_not_estimated_is_not_said_to_take_no_time(monkeypatch):
     reason = refusal_of(monkeypatch, budget_s=6.0, left_s=1e-9)
     assert re.match(r"estimated [0-9.e-]+ s for the case, more than the [0-9.e-]+ s that are left", reason)
-
-
-def test_once_the_budget_is_spent_nothing_is_started(monkeypatch):
-    assert refusal_of(monkeypatch, budget_s=2.5, left_s=0.0) == "the budget of 2.5 s is spent"
 
 
 def test_the_estimate_of_a_case_is_for_all_providers_that_are_measured_together(monkeypatch):

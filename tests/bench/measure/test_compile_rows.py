@@ -9,12 +9,11 @@ import torch
 import kernels.launch
 from bench.__main__ import families
 from bench.harness.cli.arguments import make_cases
-from bench.harness.commands import suite
 from bench.harness.device.device import Device
 from bench.harness.measure import compile as beforehand
 from bench.harness.measure.rows import Settings, plan
 from bench.harness.op_file import options_of
-from bench.harness.providers.registry import default_providers, kernel_versions
+from bench.harness.providers.registry import default_providers
 from kernels import precompile
 from kernels.launch import Gpu
 
@@ -65,15 +64,3 @@ def test_few_kernels_a_cpu_and_refused_rows_start_no_process(rows, monkeypatch):
     assert len(asked[0]) == 3
     refused = [replace(row, refused="a record") for row in rows]
     assert beforehand.compile_rows(refused, H100) == {}
-
-
-def test_a_default_case_of_every_op_can_be_made_without_memory(monkeypatch):
-    monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 2**30)
-    cases = suite.planned(["bf16", "fp8e4m3"], families(), "cuda")
-    each = {(op.name, case.dtype): (family, op, case) for family, op, case in cases}.values()
-    version = ["triton-v2"]
-    found = [plan([(op, case)], version, H100, Settings(), family=family)[0] for family, op, case in each]
-    wanted = {row.op.name for row in found if not row.refused and "triton-v2" in kernel_versions(row.family)}
-    assert (
-        {name.partition(" ")[0] for name in beforehand.launches_of(found)} == wanted >= {"gelu", "rmsnorm", "dropout"}
-    )

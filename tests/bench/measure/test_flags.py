@@ -12,13 +12,11 @@ from bench.harness.measure.flags import (
     PREEMPTIONS_PER_S,
     disturbance,
     judged,
-    launch_limited,
     recorded,
     slowed,
     too_low,
 )
 from bench.harness.timing.protocol import Samples
-from bench.harness.timing.samplers import LONGEST_SPIN_S
 from results.record import Record
 from roofline.gpu_table import find_gpu
 from roofline.machine import Ceiling, Machine
@@ -126,14 +124,6 @@ def test_each_finding_alone_gives_its_flag_alone(changes, name):
     assert "; " in record.flag_reasons[name]
 
 
-@pytest.mark.parametrize(("method", "is_told"), [("events", True), ("graph", False)])
-def test_a_queue_that_is_held_back_for_too_short_a_time_is_told(method, is_told):
-    slow = replace(samples_of(median_s=1.0, launches=2, host_launch_s=0.9 * LONGEST_SPIN_S), method=method)
-    flag = launch_limited(slow)
-    assert (flag is not None) is is_told
-    assert not is_told or "a sample is 2 of them, held back for 0.5 s at most" in flag.reason
-
-
 SLOWER = [1e-4 * (1 + i / 200) for i in range(60)]
 TWO = [1e-4 * (1 + 0.1 * (i % 3 == 0)) for i in range(60)]
 
@@ -199,12 +189,6 @@ def test_the_memory_counts_only_where_the_data_must_come_from_it():
     assert gate(too_fast_s, work=GIGABYTE, cache_bytes=10**9) is None
 
 
-def test_an_h100_at_its_highest_clock_is_no_finding_against_the_datasheet():
-    # 1070.5 TFLOP/s at 1980 MHz; the datasheet's 989.4 hold at 1830 MHz
-    datasheet = Ceiling("flops", "bf16", 989.4e12, "datasheet", "NVIDIA H100 datasheet")
-    assert gate(10**12 / 1070.5e12, work=TERAFLOP, peak=datasheet) is None
-
-
 @pytest.mark.parametrize(
     ("times", "work", "cause"),
     [
@@ -217,11 +201,6 @@ def test_an_h100_at_its_highest_clock_is_no_finding_against_the_datasheet():
 def test_the_gate_names_the_likely_cause(times, work, cause):
     least_s = 10**12 / 1e14 / 1.25 if work.flops else 10**10 / 1e12 / 1.02
     assert cause in gate(least_s / times, work=work)
-
-
-def test_the_gate_says_both_times():
-    reason = "faster than physics: 0.001 s, but its FLOPs take 0.008 s or more by the datasheet flops ceiling; likely "
-    assert gate(1e-3, work=TERAFLOP).startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -340,12 +319,6 @@ def test_above_the_measured_peak_below_the_published_one_is_flagged():
     assert row_of(10**12 / 800e12, work, entries).flags == ()
 
 
-def test_a_function_of_no_dtype_has_a_memory_roof_and_no_peak():
-    blank, ceilings = replace(blank_of(Work(10**15, 2**19, 2**18)), dtype=""), find_gpu("h100-sxm")
-    record = recorded(blank, samples_of(1e-7), device_of(), ceilings)
-    assert record.flags == ("l2-suspect",)
-
-
 @pytest.mark.parametrize(
     ("slug", "dtype", "highest"),
     [
@@ -395,10 +368,6 @@ def test_faster_than_the_memory_is_not_cold_however_much_it_moves(bytes_moved):
     assert reason.startswith("1050 GB/s cold, 105 % of what the memory does (1000 GB/s); ")
 
 
-def test_a_warm_row_is_not_suspected():
-    assert suspect(1e-9, cache="warm") is None
-
-
 @pytest.mark.parametrize(
     ("cache", "reason"), [("partly-cold", "the time is neither cold nor warm"), ("warm", "the same inputs again")]
 )
@@ -416,17 +385,6 @@ def test_not_cold_is_what_was_asked_for_and_not_given(cache, reason):
 def test_a_sample_lasts_fifty_ticks(time_s, launches, is_flagged):
     record = recorded(blank_of(), samples_of(time_s, launches=launches, tick_s=1e-6), device_of(False), None)
     assert ("tick-limited" in record.flags) is is_flagged
-
-
-def test_the_tick_is_told_in_percent_of_a_sample():
-    record = recorded(blank_of(), samples_of(1e-6, launches=8, tick_s=1.024e-6), device_of(False), None)
-    told = "a sample is 7.8 ticks of 1.02e-06 s long, so that a tick is 12.8 % of it"
-    assert record.flag_reasons["tick-limited"].startswith(told)
-
-
-@pytest.mark.parametrize(("host_s", "is_flagged"), [(9e-6, False), (1.1e-5, True), (None, False)])
-def test_launch_limited_is_when_the_host_takes_longer(host_s, is_flagged):
-    assert (launch_limited(samples_of(median_s=1e-5, host_launch_s=host_s)) is not None) is is_flagged
 
 
 # ---- what slowed it down ------------------------------------------------------------------------------------------
@@ -451,19 +409,6 @@ def test_throttling_is_told_from_a_power_limit(throttle, is_throttled, is_power_
     names = ("throttled",) * is_throttled + ("power-limited",) * is_power_limited
     assert tuple(flag.name for flag in slowed({"throttle": throttle}, True)) == names
     assert (disturbance({"throttle": throttle}, True) is not None) is is_throttled
-
-
-def test_the_share_of_time_lost_is_told_for_each_cause():
-    shares = {"sw_thermal": 0.123, "hw_thermal": None, "sw_power_cap": 0.9}
-    lost, limited = slowed({"throttle": shares, "clock_events": ["hw_thermal"]}, True)
-    assert lost.reason == "time lost: sw_thermal 12 %, hw_thermal seen, for how long is not known"
-    assert limited.reason.endswith("sw_power_cap 90 %")
-    assert "quota" in disturbance({"throttle": {"cgroup_quota": 0.2}}, False).advice
-
-
-@pytest.mark.parametrize("telemetry", [{}, {"throttle": None}, {"throttle": {}, "thread_switches_per_s": None}])
-def test_missing_telemetry_speaks_against_nothing(telemetry):
-    assert [*slowed(telemetry, True), *slowed(telemetry, False)] == []
 
 
 def test_lost_cores_and_stolen_time_are_preemption():

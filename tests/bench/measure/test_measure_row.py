@@ -3,7 +3,6 @@
 import itertools
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +13,7 @@ from bench.harness.measure import measure_row as runner
 from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Row, Settings, is_out_of_memory, one_line, plan
 from bench.harness.op import Case
-from bench.harness.providers import registry
-from bench.harness.providers.registry import Provider, ProviderUnavailableError
+from bench.harness.providers.registry import Provider
 from bench.harness.timing.protocol import Limits
 from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
@@ -98,11 +96,6 @@ def test_a_returned_result_is_verified_too(providers):
     providers["returns-wrong"] = Provider("returns-wrong", lambda x, y: x - y, takes_out=False)
     assert measure("returns").status == "ok"
     assert measure("returns-wrong").status == "invalid"
-
-
-def test_the_hash_of_the_kernel_is_kept(providers):
-    providers["ours"] = Provider("ours", providers["right"], takes_out=True, source_sha256="ab" * 32)
-    assert measure("ours").source_sha256 == "ab" * 32
 
 
 def test_the_fill_and_the_cache_are_those_asked_for(providers):
@@ -269,17 +262,6 @@ def test_torchs_own_error_of_the_cpu_allocator_is_out_of_memory():
     assert is_out_of_memory(caught.value)
 
 
-@pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("shape mismatch"), KeyError("out")])
-def test_other_errors_are_not_out_of_memory(error):
-    assert not is_out_of_memory(error)
-
-
-def test_a_provider_that_cannot_run_here_is_skipped_with_its_reason(providers):
-    providers["elsewhere"] = ProviderUnavailableError("triton-v1 needs a GPU; this is a CPU")
-    record = measure("elsewhere")
-    assert (record.status, record.reason) == ("skipped", "triton-v1 needs a GPU; this is a CPU")
-
-
 def test_a_kernel_that_refuses_a_case_is_skipped_with_its_words_but_only_if_it_may(providers):
     providers["refuses"] = Provider("refuses", raising(ValueError("no fp64")), True, refuses_with=(ValueError,))
     providers["fails"] = Provider("fails", raising(ValueError("no fp64")), True)
@@ -324,13 +306,6 @@ def test_a_refused_row_is_not_run(providers, never_timed):
 # ---- flags ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_carries_what_was_seen_meanwhile(providers):
-    record = measure("right")
-    assert record.status == "ok"
-    assert record.telemetry["window_s"] > 0
-    assert record.telemetry["sm_clock_hz"] is None
-
-
 def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers, monkeypatch):
     log = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
@@ -338,16 +313,6 @@ def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers,
     providers["broken"] = RuntimeError("no device")
     record = measure("broken", device=GPU)
     assert (record.status, log) == ("failed", ["emptied"])
-
-
-def test_a_blank_record_says_what_the_row_is_and_measures_nothing():
-    case, settings = matmul_case(2, 3, 4, "bf16", "nt", 5), Settings(fill="normal")
-    record = Row(MATMUL_OP, case, "torch", settings=settings).blank()
-    assert (record.op, record.dtype, record.provider, record.case) == ("matmul", "bf16", "torch", "2x3x4:b5:nt")
-    assert (record.shape, record.options) == ({"m": 2, "n": 3, "k": 4}, {"layout": "nt", "batch": 5})
-    assert (record.flops, record.bytes_read, record.bytes_written) == (240, 200, 60)
-    assert (record.fill, record.cache, record.method, record.copies) == ("normal", None, None, None)
-    assert record.samples_s == ()
 
 
 def test_a_time_that_cannot_be_is_invalid_and_says_why(providers):
@@ -380,34 +345,3 @@ def test_each_row_samples_for_its_share_of_the_time_that_is_left(providers, monk
     monkeypatch.setattr(runner, "take_samples", take_notice)
     measure_row(Row(ADD, CASE, "right"), CPU, None, LIMITS, time.perf_counter() + 1000.0, rows_left)
     assert left == [pytest.approx(1000 / rows_left, rel=0.05)]
-
-
-def test_the_time_of_the_host_is_that_of_the_whole_launcher_of_a_built_in_kernel(monkeypatch):
-    jit = pytest.importorskip("triton.runtime.jit")
-    monkeypatch.setattr(jit.JITFunction, "run", lambda kernel, *args, **options: None)
-    kernel, checks = jit.JITFunction(launch_of_two), []
-
-    def launcher(x, y, out):
-        checks.append(None)
-        kernel[(1,)](1, width=2)
-        torch.add(x, y, out=out)
-
-    monkeypatch.setattr(registry.importlib, "import_module", lambda path: SimpleNamespace(KERNELS={"add": launcher}))
-    built_in = registry._triton("triton-v1", ADD, registry.kernel_versions("elementwise")["triton-v1"], 90)
-    monkeypatch.setattr(runner, "load", lambda *_: built_in)
-    launches, host_launch_s = [], runner.samplers.host_launch_s
-
-    def watched(calls, synchronize):
-        before = len(checks)
-        found = host_launch_s(calls, synchronize)
-        launches.append(len(checks) - before)
-        return found
-
-    monkeypatch.setattr(runner.samplers, "host_launch_s", watched)
-    record = measure("triton-v1", Settings(cache="warm"))
-    assert record.status == "ok"
-    assert launches == [runner.samplers.ESTIMATE_LAUNCHES]
-
-
-def launch_of_two(x, width):
-    """Stand for a kernel."""

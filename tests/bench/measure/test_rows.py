@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from test_measure_row import ADD, CASE, CPU, GPU, MATMUL_OP, matmul_case
+from test_measure_row import CPU, GPU, MATMUL_OP, matmul_case
 
 from bench.harness.device.device import Device
-from bench.harness.measure.rows import CPU_DTYPES, Settings, has_dtype, in_gb, plan
+from bench.harness.measure.rows import CPU_DTYPES, Settings, has_dtype, plan
 from results.record import Record
 from results.store.runs import encode_line
 
@@ -39,11 +39,6 @@ def test_the_dtypes_of_a_gpu_follow_its_compute_capability(capability, has):
 
 def test_a_cpu_has_no_tf32_and_no_fp8():
     assert {dtype for dtype in DTYPES if has_dtype(CPU, dtype)} == set(CPU_DTYPES) == AMPERE - {"tf32"}
-
-
-@pytest.mark.parametrize("device", [replace(GPU, type="rocm", compute_capability="9.4")])
-def test_an_amd_gpu_is_asked_itself(device):
-    assert all(has_dtype(device, dtype) for dtype in DTYPES)
 
 
 @pytest.fixture
@@ -79,11 +74,6 @@ def test_memory_is_estimated_before_anything_is_allocated(free):
     assert rows[0].refused.reason == "needs 450 GB, the device has 141 GB free"
 
 
-def test_what_fits_is_not_refused(free):
-    cases = [(MATMUL_OP, matmul_case(64, 64, 64, dtype)) for dtype in CPU_DTYPES]
-    assert [row.refused for row in plan(cases, ["torch"], CPU, Settings())] == [None] * len(CPU_DTYPES)
-
-
 @pytest.mark.parametrize("extent", [10**5, 10**12, 10**18 - 1])
 def test_a_refusal_of_any_size_can_be_kept_and_read_back(free, extent):
     row = plan([(MATMUL_OP, matmul_case(extent, extent, extent, batch=10**9 - 1))], ["torch"], CPU, Settings())[0]
@@ -91,29 +81,3 @@ def test_a_refusal_of_any_size_can_be_kept_and_read_back(free, extent):
     assert len(row.refused.reason) < 80
     assert Record.from_dict(row.refused.to_dict()) == row.refused
     assert encode_line(row.refused)
-
-
-def test_rows_come_case_by_case_with_all_providers(free):
-    cases = [(ADD, CASE), (ADD, replace(CASE, dtype="bf16"))]
-    rows = plan(cases, ["a", "b"], CPU, Settings())
-    assert [(row.case.dtype, row.provider) for row in rows] == [
-        ("fp32", "a"),
-        ("fp32", "b"),
-        ("bf16", "a"),
-        ("bf16", "b"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [
-        (0, "0 GB"),
-        (24_500_000, "0.0245 GB"),
-        (1_500_000_000, "1.5 GB"),
-        (412_300_000_000, "412 GB"),
-        (1_234_000_000_000, "1,234 GB"),
-        (10**27, "1.00e+18 GB"),
-    ],
-)
-def test_sizes_in_messages(size_bytes, text):
-    assert in_gb(size_bytes) == text

@@ -6,7 +6,7 @@ import pytest
 
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row as meter
-from bench.harness.measure.measure_row import sampling_limits, take_samples
+from bench.harness.measure.measure_row import take_samples
 from bench.harness.timing.protocol import Limits
 
 LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-5)
@@ -58,17 +58,6 @@ def test_long_launches_are_sampled_for_longer_than_the_row_takes_beside(limits_s
     assert limits_seen[0].cap_s >= limits_seen[0].min_time_s
 
 
-def test_most_of_the_time_of_a_long_row_is_spent_on_samples():
-    # Of 100 s beside the samples: the rule must leave at least 60 % of all time to them.
-    limits = sampling_limits(LIMITS, cpu_device(), 2e-3, beside_s=100.0, left_s=None)
-    assert limits.min_time_s / (limits.min_time_s + 100.0) >= 0.6
-
-
-def test_short_launches_are_sampled_as_the_limits_say(limits_seen):
-    take_samples([lambda: None], "warm", cpu_device(), LIMITS, prepared_s=10.0)
-    assert limits_seen == [LIMITS]
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("disturbed", "repeats"),
@@ -99,13 +88,6 @@ def test_samples_of_two_speeds_are_taken_again_on_a_cpu(monkeypatch):
     assert found.telemetry["repeats"] == 2
 
 
-@pytest.mark.exhaustive
-def test_nothing_is_repeated_beyond_the_cap(monkeypatch):
-    monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"thread_switches_per_s": 1e4})
-    found = take_samples([lambda: time.sleep(0.03)], "warm", cpu_device(), LIMITS)
-    assert found.telemetry["repeats"] == 0
-
-
 def test_a_warm_row_has_no_second_time():
     _, calls = count_calls(1)
     assert take_samples(calls, "warm", cpu_device(), LIMITS).warm_median_s is None
@@ -132,12 +114,3 @@ def test_on_a_cpu_all_is_there():
 def test_the_time_that_is_left_bounds_the_sampling(limits_seen, left_s, cap_s):
     take_samples(count_calls()[1], "warm", cpu_device(), LIMITS, left_s=left_s)
     assert limits_seen[0].cap_s == pytest.approx(cap_s)
-
-
-def test_the_time_that_is_left_comes_before_the_share_of_the_clock():
-    limits = sampling_limits(LIMITS, cpu_device(), 2e-3, beside_s=100.0, left_s=1.5)
-    assert (limits.cap_s, limits.min_time_s) == (1.5, 1.5)
-
-
-def test_the_clock_of_a_cpu_has_a_tick():
-    assert 0 < take_samples(count_calls()[1], "warm", cpu_device(), LIMITS).tick_s < 1e-3
