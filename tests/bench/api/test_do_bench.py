@@ -28,16 +28,8 @@ def test_the_signature_is_tritons():
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        {"return_mode": "mean"},
-        {"return_mode": "median"},
-        {"return_mode": "min"},
-        {"return_mode": "max"},
-        {"return_mode": "all"},
-        {"quantiles": [0.5]},
-        {"quantiles": [0.5, 0.2, 0.8]},
-        {"quantiles": [0.0, 0.33, 1.0]},
-    ],
+    [{"return_mode": mode} for mode in ("mean", "median", "min", "max", "all")]
+    + [{"quantiles": shares} for shares in ([0.5], [0.5, 0.2, 0.8], [0.0, 0.33, 1.0])],
 )
 def test_what_is_returned_is_what_triton_returns(asked):
     testing = pytest.importorskip("triton.testing")

@@ -35,19 +35,8 @@ def test_a_call_measures_what_the_command_does(capsys, runs):
     assert torch.get_num_threads() == threads
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "")
-    words = (
-        "--dtype",
-        "fp32",
-        "--shape",
-        "16,16x8x32",
-        "--layout",
-        "nn,nt",
-        "--format",
-        "json",
-        "--no-save",
-        "--quiet",
-    )
-    assert here("matmul", *words) == 0
+    words = "--dtype fp32 --shape 16,16x8x32 --layout nn,nt --format json --no-save --quiet"
+    assert here("matmul", *words.split()) == 0
     document = json.loads(capsys.readouterr().out)
     told = ("op", "case", "dtype", "provider", "status", "flops", "bytes_read", "op_sha256", "fill", "options")
     assert [{key: record.to_dict()[key] for key in told} for record in found] == [

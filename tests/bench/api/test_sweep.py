@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import bench
-from bench.harness.api.function import extents
 
 
 def test_each_function_is_measured_at_each_shape_in_each_dtype():
@@ -60,8 +59,3 @@ def test_what_cannot_be_swept_is_one_line(words, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         bench.sweep(**({"fn_by_name": {"relu": torch.relu}, "shapes": [8]} | words))
     assert "\n" not in str(raised.value)
-
-
-def test_a_shape_is_written_in_three_ways():
-    assert extents(8) == (8,)
-    assert extents((8, 4)) == extents("8x4") == (8, 4)

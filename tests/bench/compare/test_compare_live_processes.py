@@ -13,7 +13,6 @@ from bench.harness.measure.rows import Row
 from bench.harness.op import Case
 from bench.matmul import OPS, OPTIONS
 from results.record import Record
-from results.store.runs import load_run
 from tests.bench import commands
 from tests.bench.process_checks import is_running, soon
 
@@ -163,16 +162,6 @@ def mine(tmp_path, runs):
 def compare(*words):
     words = ("--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--rounds", "25", *words)
     return commands.finish(commands.start("bench", "compare", "--format", "json", *map(str, words)))
-
-
-@pytest.mark.exhaustive
-def test_two_functions_of_one_file_are_versions_to_compare(mine, runs):
-    code, out, err = compare("--provider", f"{mine}:v1,{mine}:v2")
-    (row,) = json.loads(out)["rows"]
-    assert (row["baseline"], row["candidate"]) == (f"{mine}:v1", f"{mine}:v2")
-    assert (code, row["verdict"]) in ((1, "SLOWER"), (0, "UNSURE")), err  # UNSURE: the machine was too busy
-    records = load_run(commands.run_files(runs)[0]).records
-    assert len({one.source_sha256 for one in records} - {None}) == 1
 
 
 def outcomes(mine, *names, timeout="20"):

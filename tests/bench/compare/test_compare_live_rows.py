@@ -1,8 +1,5 @@
 """From the records of a comparison to its rows: a round counts once, and what is left over has its reason."""
 
-import pytest
-
-from bench.harness.compare.turns import samples_per_turn
 from results.compare.comparison import compare_live
 from results.record import Environment, Record
 from results.stats.comparison import SAME
@@ -39,10 +36,3 @@ def test_what_was_skipped_has_its_reason_and_what_lost_its_baseline_too():
         ("baseline", "invalid: wrong"),
         ("candidate", "the baseline torch is invalid: wrong"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("sample_s", "device_type", "wanted"), [(1e-3, "cuda", 25), (0.04, "cuda", 1), (1e-3, "cpu", 1), (0.0, "cpu", 1)]
-)
-def test_a_turn_lasts_25_ms_on_a_gpu_and_is_one_sample_on_a_cpu(sample_s, device_type, wanted):
-    assert samples_per_turn(sample_s, device_type) == wanted

@@ -46,12 +46,6 @@ class Plain(Contender):
         return Record(**vars(BLANK) | {"status": "failed", "reason": str(error)})
 
 
-def on_the_clock(launches, call_s):
-    contender = Plain([lambda: None])
-    contender.sampler, contender.call_s = samplers.HostSampler([lambda: None], launches), call_s
-    return contender
-
-
 def begin(contenders):
     for place, contender in enumerate(contenders):
         contender.begin(place * len(contender.calls) // len(contenders), None)
@@ -111,9 +105,10 @@ def test_a_provider_that_is_too_slow_for_the_time_left_is_skipped_before_the_rou
 
 
 def test_equal_providers_have_samples_of_as_many_launches_and_a_much_slower_one_keeps_its_own():
-    close = [
-        on_the_clock(40, 25e-6), on_the_clock(50, 21e-6), on_the_clock(1, 1.2e-3), on_the_clock(1, 10.0)
-    ]  # fmt: skip
+    close = []
+    for launches, call_s in ((40, 25e-6), (50, 21e-6), (1, 1.2e-3), (1, 10.0)):
+        close.append(Plain([lambda: None]))
+        close[-1].sampler, close[-1].call_s = samplers.HostSampler([lambda: None], launches), call_s
     share_launches(close)
     assert [contender.sampler.launches_per_sample for contender in close] == [50, 50, 16, 1]
 

@@ -124,13 +124,6 @@ def test_a_confirmed_regression_between_revisions_exits_with_1(repository, recor
 
 
 @pytest.mark.exhaustive
-def test_one_revision_is_not_compared_with_itself(repository, records):
-    done = repository.compare("first", "first", "--by", "git")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"both runs are of revision {sha(repository, 'first')[:10]}; leave --by away" in done.stderr
-
-
-@pytest.mark.exhaustive
 def test_records_hold_the_revision_and_the_text_of_the_users_file(repository, records):
     for tag, record in records.items():
         assert record["provider"] == "kernel.py:gelu"
@@ -207,8 +200,3 @@ def test_variables_of_a_hook_do_not_lead_to_another_repository(small, tmp_path_f
     monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other.folder))
     assert file_git_state(small.folder / "kernel.py")["sha"] != sha(other, "first")
-
-
-def test_a_machine_without_git_has_no_revision(small, monkeypatch):
-    monkeypatch.setenv("PATH", str(small.folder))
-    assert file_git_state(small.folder / "kernel.py") is None

@@ -2,13 +2,11 @@
 
 import gc
 import itertools
-import math
 import random
 
 import pytest
 
-from bench.harness.timing import protocol
-from bench.harness.timing.protocol import Limits, collect, no_garbage_collection
+from bench.harness.timing.protocol import Limits, collect
 from results.stats.samples import median, median_ci95
 from tests.bench.commands import Clock
 
@@ -95,22 +93,6 @@ def test_no_sample_is_dropped():
     assert samples.median_s == 0.01
 
 
-def test_the_interval_is_computed_at_growing_distances(monkeypatch):
-    checked = []
-
-    def interval(samples_s, seed=0):
-        checked.append(len(samples_s))
-        return 0.0, 1.0  # never narrow enough
-
-    monkeypatch.setattr(protocol, "median_ci95", interval)
-    samples = measured(steady(0.01), with_limits(cap_s=10.0))
-    assert len(samples.samples_s) == pytest.approx(1000, abs=1)
-    *inside, last = checked
-    assert inside[:6] == [20, 25, 32, 40, 50, 63]
-    assert all(later == math.ceil(earlier * 1.25) for earlier, later in itertools.pairwise(inside))
-    assert last == len(samples.samples_s)
-
-
 @pytest.mark.parametrize("was_enabled", [True, False])
 def test_garbage_collection_rests_while_samples_are_taken_and_is_as_before_after(was_enabled):
     seen = []
@@ -128,9 +110,3 @@ def test_garbage_collection_rests_while_samples_are_taken_and_is_as_before_after
     finally:
         gc.enable()
     assert seen == [False] * 20
-
-
-def test_garbage_collection_comes_back_after_an_exception():
-    with pytest.raises(KeyboardInterrupt), no_garbage_collection():
-        raise KeyboardInterrupt
-    assert gc.isenabled()
