@@ -117,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _answered(args: argparse.Namespace) -> str:
     from results.show.grid import Table
+    from results.show.picture import check_picture, save_picture
     from roofline import estimate
     from roofline.estimate.answer import print_answer
     from roofline.estimate.question import parameters
@@ -124,7 +125,10 @@ def _answered(args: argparse.Namespace) -> str:
     function = getattr(estimate, args.question)
     answer: Answer = function(**{key: getattr(args, key) for key in parameters(function)})
     if args.plot is not None:
-        _draw(answer, args.plot, args.theme)
+        from roofline.picture.charts import draw_answer
+
+        check_picture(args.plot)
+        save_picture(draw_answer(answer, args.theme), args.plot)
     table = Table(rows=lambda: answer.rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
     return table.render("table" if args.format == "text" else args.format)
 
@@ -157,26 +161,6 @@ def _swept(words: Sequence[str]) -> str:
         draw=lambda console: print_rows(console, sweep.rows, sweep.columns),
     )
     return table.render("table" if asked.format == "text" else asked.format)
-
-
-def _draw(answer: Answer, path: Path, theme: str) -> None:
-    from results.show.picture import check_picture, save_picture
-    from roofline.accounting.config import ConfigError
-    from roofline.picture.charts import draw_lines, draw_parts
-
-    check_picture(path)
-    words = ", ".join(answer.said())
-    if answer.curve:
-        x, y, lines, marks, dots = answer.curve
-        points = {**lines, **{name: [dot] for name, dot in dots.items()}}
-        save_picture(draw_lines(f"{answer.title}: {words}", x, y, points, marks, theme), path)
-        return
-    parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
-    if not parts:
-        raise ConfigError(
-            "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
-        )
-    save_picture(draw_parts(answer.title, words, parts, theme), path)
 
 
 def draw_sweep(sweep: Sweep, title: str, theme: str = "light") -> Figure:

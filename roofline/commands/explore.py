@@ -16,7 +16,8 @@ PORTS = range(8501, 8601)
 """Of which the first that is free is taken, unless one is asked for."""
 
 DESCRIPTION = """Calculators in a browser: the questions of `roofline estimate`, with sliders and pictures.
-Served to this machine alone: nothing is sent anywhere, and nothing is written but what you take away. Ctrl-C ends it.
+Served to this machine alone: nothing is sent anywhere, and nothing is written but what you take away,
+and the font cache of Matplotlib. Ctrl-C ends it.
 It needs Streamlit: pip install -e '.[explore]'"""
 
 

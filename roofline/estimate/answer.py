@@ -25,20 +25,13 @@ class Step(NamedTuple):
     """Of a part of a whole: how much it is, in the unit of the whole."""
 
 
-Points = Mapping[str, Sequence[tuple[float, float]]]
-"""By the name of a line: its points."""
-
-
 class Curve(NamedTuple):
-    """A picture of an answer that has no parts: lines, and places along them."""
+    """A picture of an answer that has no parts."""
 
     x: str
     y: str
-    lines: Points
-    marks: Mapping[str, float]
-    """By name: where along x something turns."""
-    dots: Mapping[str, tuple[float, float]]
-    """By name: the answer itself, and what else there is to compare it with."""
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    """By name, their points; a single point is the answer itself, or what it is compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -485,8 +485,8 @@ def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, f
         f"{number(flops)} FLOPs: D = C / (6 N)": [(params, affordable_tokens(flops, params)) for params in sizes],
         f"{tokens_per_param:g} tokens per parameter": [(params, tokens_per_param * params) for params in sizes],
     }
-    dots = {"compute-optimal": (best, tokens_per_param * best)} | ({"this run": run} if run else {})
-    return Curve("parameters N", "tokens D", lines, {}, dots)
+    lines["compute-optimal"] = [(best, tokens_per_param * best)]
+    return Curve("parameters N", "tokens D", lines | ({"this run": [run]} if run else {}))
 
 
 def loss_along(flops: float) -> list[tuple[float, float]]:

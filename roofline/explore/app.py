@@ -17,7 +17,7 @@ from results.show.terminal import OutputError
 from results.store.runs import StoreError
 from roofline import estimate
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, cell, folded, in_words
+from roofline.estimate.answer import Answer, cell, folded
 from roofline.estimate.question import parameters, whole
 from roofline.estimate.sweep import Over, memory_marks, swept
 from roofline.explore import pictures
@@ -25,6 +25,7 @@ from roofline.explore.form import Form, Options
 from roofline.explore.pictures import plain
 from roofline.gpu_table import UnknownGpuError
 from roofline.machine import CeilingError
+from roofline.picture.charts import draw_answer, draw_lines
 
 DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
 # By name: title, question in words, and fields of each calculator. Streamlit would show a docstring here on the page.
@@ -108,10 +109,8 @@ def _say(asked: Asked, first: str) -> None:
 def _picture(page: str, answer: Answer) -> None:
     if page in pictures.OF_PAGES:
         pictures.OF_PAGES[page](answer, table)
-    elif answer.curve:
-        pictures.lines(*answer.curve)
-    elif parts := [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]:
-        pictures.parts(in_words(answer.main[0], answer.values[answer.main[0]]), parts)
+    elif answer.curve or any(step.amount for step in answer.steps):
+        pictures.show(draw_answer, answer)
 
 
 def _along(asked: Asked, form: Form, places: Mapping[str, str], panels: Mapping[str, Mapping[str, str]]) -> None:
@@ -132,7 +131,7 @@ def _along(asked: Asked, form: Form, places: Mapping[str, str], panels: Mapping[
             name: [(row[option], row[key]) for row in rows if row.get(key) is not None] for key, name in keys.items()
         }
         if found := {name: points for name, points in lines.items() if points}:
-            pictures.lines(option, unit, found, marks)
+            pictures.show(draw_lines, asked.answer.title, option, unit, found, marks)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:

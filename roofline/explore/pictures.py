@@ -1,90 +1,30 @@
-"""Pictures of a page: bars and lines in the colors of the page, and the pages that have a picture of their own."""
+"""Pictures of a page: those of `estimate --plot`, and the pages that have a picture of their own."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from results.show.picture import SERIES_COLORS
 from roofline.estimate.answer import Answer, folded, memory
 from roofline.estimate.budgets import loss_along
 from roofline.model import ridge_intensity
-from roofline.picture.charts import FAR, MOST_MARKED
-from roofline.picture.interactive import escaped
+from roofline.picture.charts import draw_answer, draw_lines, draw_parts
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from matplotlib.figure import Figure
 
-PANEL, LEGEND_ROW = 320, 22
-"""Heights of a panel with lines and of a line of its legend, pixels."""
-
-COUNTS = {"parameters", "tokens"}
-"""What counts in billions (10B), where others count in giga (10G)."""
+DRAWING = Lock()
+"""Matplotlib's styles are global, and two windows of a browser are two threads."""
 
 
-def parts(whole: str, amounts: Sequence[tuple[str, float, str]], limit: tuple[str, float] | None = None) -> None:
-    """Draw the parts of a whole as one stacked bar, the largest first."""
-    order = sorted(amounts, key=lambda part: -part[1])
-    total = sum(amount for _, amount, _ in order) or 1
-    figure = _new_figure()
-    for name, amount, words in order:
-        text = escaped(f"{name}: {words}, {100 * amount / total:.1f} %")
-        figure.add_bar(x=[float(amount)], y=[""], orientation="h", name=escaped(name), hovertext=text, hoverinfo="text")
-    if limit:
-        figure.add_vline(float(limit[1]), line={"width": 3, "dash": "dash", "color": "#d62728"})
-    figure.update_xaxes(title=escaped(whole), **_axis(whole, [total]))
-    figure.update_layout(barmode="stack")
-    _show(figure, 130 + LEGEND_ROW * len(order))
-    if limit:
-        st.caption(plain(f"dashed: {limit[0]}"))
-
-
-def lines(
-    x: str,
-    y: str,
-    points: Mapping[str, Sequence[tuple[float, float]]],
-    marks: Mapping[str, float] | None = None,
-    dots: Mapping[str, tuple[float, float]] | None = None,
-) -> None:
-    """Draw values along an option, on logarithmic axes if they are far apart."""
-    figure = _new_figure()
-    mode = "lines+markers" if max(map(len, points.values())) <= MOST_MARKED else "lines"
-    for name, line in points.items():
-        xs, ys = [float(one) for one, _ in line], [float(two) for _, two in line]
-        figure.add_scatter(x=xs, y=ys, mode=mode, name=escaped(name))
-    for name, (one, two) in (dots or {}).items():
-        figure.add_scatter(x=[float(one)], y=[float(two)], mode="markers", name=escaped(name),
-                           marker={"size": 14, "symbol": "diamond"})  # fmt: skip
-    for place in (marks or {}).values():
-        figure.add_vline(float(place), line={"dash": "dash", "color": "#888888", "width": 1})
-    everything = [*(point for line in points.values() for point in line), *(dots or {}).values()]
-    figure.update_xaxes(title=escaped(x), **_axis(x, [one for one, _ in everything]))
-    figure.update_yaxes(title=escaped(y), **_axis(y, [two for _, two in everything]))
-    _show(figure, PANEL + LEGEND_ROW * (len(points) + len(dots or {})))
-    for name in marks or {}:
-        st.caption(plain(f"dashed: {name}"))
-
-
-def _axis(name: str, values: Sequence[float]) -> dict[str, Any]:
-    kind = "log" if min(values) > 0 and max(values) >= FAR * min(values) else "linear"
-    return {"type": kind, "exponentformat": "B" if COUNTS & set(name.split()) else "SI", "minor": {"showgrid": False}}
-
-
-def _new_figure() -> Figure:
-    from plotly.graph_objects import Figure
-
-    return Figure()
-
-
-def _show(figure: Figure, height: int) -> None:
-    legend = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"}
-    below = 50 + LEGEND_ROW * ((len(figure.data) + 1) // 2)
-    figure.update_layout(height=height, margin={"l": 10, "r": 10, "t": 10, "b": below}, legend=legend,
-                         colorway=SERIES_COLORS, showlegend=len(figure.data) > 1)  # fmt: skip
-    st.plotly_chart(figure, width="stretch", config={"displaylogo": False})
+def show(draw: Callable[..., Figure], *words: Any) -> None:
+    """Show what a function of `picture.charts` draws, in the theme of the page."""
+    with DRAWING:
+        st.pyplot(draw(*words, st.context.theme.type or "light"), width="stretch")
 
 
 def plain(text: str) -> str:
@@ -102,12 +42,11 @@ MOST = 8
 
 
 def _budget(answer: Answer, _: Table) -> None:
-    if answer.curve:
-        lines(*answer.curve)
+    show(draw_answer, answer)
     flops = answer.values["flops"]
     losses = {f"{name} of the budget": loss_along(flops * share) for name, share in BUDGETS.items()}
-    best = {"the answer": (answer.values["params"], answer.values["fitted_loss"])}
-    lines("parameters", "fitted loss, nats per token", losses, dots=best)
+    losses["the answer"] = [(answer.values["params"], answer.values["fitted_loss"])]
+    show(draw_lines, answer.title, "parameters", "fitted loss, nats per token", losses, {})
 
 
 def _formats(answer: Answer, table: Table) -> None:
@@ -117,7 +56,8 @@ def _formats(answer: Answer, table: Table) -> None:
     value = abs(answer.values.get("asked", 0))
     if value:
         table(answer.rows, [("dtype", "format"), ("value", f"what {value:g} becomes"), ("epsilon", "epsilon")])
-    lines("magnitude", "epsilon", ranges, {f"the value {value:g}": value} if value else {})
+    marks = {f"the value {value:g}": value} if value else {}
+    show(draw_lines, answer.title, "magnitude", "epsilon", ranges, marks)
 
 
 def _roof(answer: Answer, _: Table) -> None:
@@ -131,16 +71,16 @@ def _roof(answer: Answer, _: Table) -> None:
         ]
         for name, row in rows.items()
     }
-    dots = {f"the product, {name}": (row["intensity"], row["flops"] / row["seconds"]) for name, row in rows.items()}
+    roofs |= {f"the product, {name}": [(row["intensity"], row["flops"] / row["seconds"])] for name, row in rows.items()}
     marks = {f"ridge of {name}, {ridge:.1f} FLOP/B": ridge for name, ridge in ridges.items()}
-    lines("arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks, dots)
+    show(draw_lines, answer.title, "arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks)
 
 
 def _memory(answer: Answer, _: Table) -> None:
     row = answer.rows[0]
-    limit = (f"{row['gpu']}: {memory(row['memory_bytes'])}", row["memory_bytes"])
+    used = f"{100 * row['used']:.1f} % of {row['gpu']}: {memory(row['memory_bytes'])}"
     amounts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
-    parts(f"{100 * row['used']:.1f} % of {limit[0]}", amounts, limit)
+    show(draw_parts, answer.title, used, amounts)
 
 
 def _layout(answer: Answer, _: Table) -> None:

@@ -19,7 +19,8 @@ from results.show.picture import (
     tone,
     write_head,
 )
-from roofline.estimate.answer import duration
+from roofline.accounting.config import ConfigError
+from roofline.estimate.answer import Answer, duration
 from roofline.picture.style import significant, tick
 
 if TYPE_CHECKING:
@@ -36,6 +37,20 @@ MOST_TICKS = 12
 """Values of an option that each have a tick."""
 FAR = 16
 """Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
+
+
+def draw_answer(answer: Answer, theme: str = "light") -> Figure:
+    """Return the picture of an answer: its curve, or the parts of the whole that its steps have."""
+    words = ", ".join(answer.said())
+    if answer.curve:
+        x, y, lines = answer.curve
+        return draw_lines(f"{answer.title}: {words}", x, y, lines, {}, theme)
+    parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
+    if not parts:
+        raise ConfigError(
+            "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
+        )
+    return draw_parts(answer.title, words, parts, theme)
 
 
 def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]], theme: str = "light") -> Figure:

@@ -74,10 +74,9 @@ def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
     from roofline.estimate.budgets import loss_along, size_against_data
 
     curve = size_against_data(6 * 70e9 * 15e12, 20, (70e9, 15e12))
-    budget, ratio = curve.lines.values()
-    best, tokens = curve.dots["compute-optimal"]
+    budget, ratio, [(best, tokens)], [run] = curve.lines.values()
     assert tokens == pytest.approx(20 * best) == pytest.approx(70e9 * 15e12 / best)
-    assert all(params * data == pytest.approx(70e9 * 15e12) for params, data in (*budget, curve.dots["this run"]))
+    assert all(params * data == pytest.approx(70e9 * 15e12) for params, data in (*budget, run))
     assert all(data == pytest.approx(20 * params) for params, data in ratio)
     losses = [loss for _, loss in loss_along(1e23)]
     assert 0 < losses.index(min(losses)) < len(losses) - 1
