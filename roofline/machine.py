@@ -51,7 +51,6 @@ class Ceiling:
     name: str
     """The dtype of a `flops` ceiling; the mix (`copy`, `triad`) or `memory` of a bandwidth; `launch`."""
     value: Annotated[float, Meta(gt=0, le=sys.float_info.max)]
-    """In the unit that `QUANTITIES` gives."""
     kind: Annotated[str, one_of(KINDS)]
     source: str
     """Where the value comes from: a publication, or the case and date of the measurement."""
@@ -59,19 +58,13 @@ class Ceiling:
     """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the shortest time,
     as on a CPU, is at its upper end or above it."""
     p5_p95: tuple[Magnitude, Magnitude] | None = None
-    """Quantiles of the samples of the case behind the value, in its unit."""
     config: str | None = None
-    """The configuration that reached it, as text."""
     work_per_launch: Annotated[int, Meta(ge=0)] | None = None
-    """Bytes or FLOPs counted for one launch."""
     sm_clock_hz: Magnitude | None = None
     memory_clock_hz: Magnitude | None = None
     power_w: Magnitude | None = None
-    """Clocks and power while the samples ran."""
     at_power_limit: bool | None = None
-    """Whether the power limit held the clock down during the samples."""
     measured_at: str | None = None
-    """UTC, ISO 8601."""
     disturbed: str | None = None
     """What held the device back during the samples, so that a rate may be too low."""
 
@@ -81,7 +74,6 @@ class Ceiling:
 
     @property
     def title(self) -> str:
-        """Its name in a sentence: `bf16 peak`, `copy bandwidth`."""
         known = {"flops": "peak", "launch": "floor"}
         return f"{self.name} {known.get(self.quantity, self.quantity)}"
 
@@ -117,26 +109,21 @@ class Machine:
     source: str = ""
     """Where the figures come from, as an estimate states it."""
     run: str | None = None
-    """The name of the saved run whose machine it is."""
     mfu: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     """By dtype: the MFU that the run reached, and the words that say by what."""
     driver_names: tuple[str, ...] = ()
-    """The exact names by which a driver calls this GPU."""
     vendor: str | None = None
     architecture: str | None = None
     chip: str | None = None
     compute_capability: str | None = None
     """Such as "9.0", or "gfx942" on AMD."""
     rate_class: str | None = None
-    """The entry of rates.toml with its FLOPs per clock per SM."""
     sm_count: int | None = None
-    """Streaming multiprocessors; compute units on AMD."""
     tensor_clock_hz: float | None = None
     """The clock at which the tensor peaks hold."""
     boost_clock_hz: float | None = None
     """The clock at which the vector and the fp64 peaks hold."""
     max_clock_hz: float | None = None
-    """The highest SM clock that the driver allows."""
     memory_type: str | None = None
     memory_bytes: int | None = None
     """As marketed, with GB read as GiB: an H100 80GB reports 85.0e9 bytes, more than 80 GB."""
@@ -147,7 +134,6 @@ class Machine:
     """The bandwidth by the device's own memory clock, if that is not the one of the datasheet."""
     l2_bytes: int | None = None
     llc_bytes: int | None = None
-    """The cache behind L2: AMD's Infinity Cache."""
     tdp_w: float | None = None
     link_bytes_per_s: float | None = None
     """NVLink, or Infinity Fabric on AMD, both directions together; 0 if there is none."""
@@ -156,7 +142,6 @@ class Machine:
     stated_peaks_flops_per_s: Mapping[str, float] = field(default_factory=dict)
     """By the keys of the file, which distinguish tensor, vector and accumulation."""
     unsupported: tuple[str, ...] = ()
-    """Keys of peaks without a hardware path."""
     capped: tuple[str, ...] = ()
     """Keys of peaks that the product holds below SMs x rate x clock."""
     confidence: str | None = None

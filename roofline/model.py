@@ -25,7 +25,6 @@ FAR_BELOW = 0.3
 """A row that reaches less than this fraction of every ceiling, including the launch, is held back by something else."""
 
 OTHER_CAUSES = "latency, instructions or the library"
-"""What holds a row back that is far below every ceiling; the ceilings do not tell which of them."""
 
 SLOWER_THEN = "the machine was slower when the ceiling was measured (python -m bench calibrate measures it again)"
 
@@ -133,10 +132,8 @@ class Judgment:
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
     intensity: float | None = None
-    """FLOP per compulsory byte."""
     bound: str | None = None
     mfu: float | None = None
-    """Fraction of the dense peak."""
     mbu: float | None = None
     """Fraction of the memory bandwidth: the published one, else the measured one of `mix`."""
     roofline_pct: float | None = None
@@ -146,15 +143,11 @@ class Judgment:
     held_back_by: str | None = None
     """`OTHER_CAUSES` if less than `FAR_BELOW` of every ceiling is reached; else None."""
     peak_kind: str | None = None
-    """Kind of the peak of `mfu`: `datasheet`, `measured`, ..."""
     bandwidth_kind: str | None = None
-    """Kind of the bandwidth of `mbu`."""
     mix: str | None = None
     """The measured mix of reads and writes that is nearest to the record's: `read`, `write`, `copy`, `triad`."""
     mix_pct: float | None = None
-    """Bytes/s in percent of the bandwidth measured for `mix`."""
     measured_pct: float | None = None
-    """Percent of the roofline of what was measured on the machine, see `measured_pct`."""
     hfu: float | None = None
     """Of a training step: as `mfu`, by the FLOPs that were executed, recomputation included."""
     tokens_per_s: float | None = None
@@ -166,11 +159,9 @@ class Judgment:
     wait_share: float | None = None
     """Of a loop that loads its batches: fraction of the steps' time that they wait for their batch."""
     excess: str | None = None
-    """The likely cause if something is above 100 %."""
 
 
 JUDGED_KEYS = tuple(key.name for key in fields(Judgment))
-"""The keys that a record gets when it is read; none of them is stored."""
 
 JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | None")
 """The judged keys whose values are texts; all others are numbers."""

@@ -16,7 +16,6 @@ from roofline.accounting.state import Recipe
 
 FP32_BYTES = 4
 ID_BYTES = 8
-"""Of a token id: int64."""
 
 CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
 """What is recomputed: nothing, the attention scores, every layer, groups of K layers, groups of sqrt(L) layers."""
@@ -39,7 +38,6 @@ class Kernels:
     is_flash: bool = True
     """Whether attention keeps a log-sum-exp per query in place of its scores."""
     query_multiple: int = 1
-    """Queries of a sequence are rounded up to a multiple of it in the log-sum-exp."""
     is_key_expanded: bool = False
     """Whether keys and values are repeated for each query head first, where a kernel takes no groups of heads."""
     has_dropout: bool = False
@@ -50,7 +48,6 @@ class Kernels:
     normalized_bytes: int = 4
     """Of an element that RMSNorm taken apart has normalized."""
     is_softmax_fp32: bool = False
-    """Whether softmax gives fp32, of which the product with the values keeps a copy in its own dtype."""
     ungated_tensors: int = 2
     """Tensors of the MLP's width that are kept where it has no gate; 5 where its GELU is taken apart."""
     statistic_bytes: int = 4

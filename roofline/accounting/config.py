@@ -40,12 +40,9 @@ class Experts:
 
     count: int
     per_token: int
-    """Routed experts that each token passes through (top-k)."""
     mlp_width: int
     layers: int
-    """Layers that have experts; the others have a dense MLP."""
     shared_mlp_width: int = 0
-    """Width of all shared experts together; 0 where there are none."""
     has_router_bias: bool = False
     has_shared_gate: bool = False
     """Whether the shared expert is scaled by a gate of its own (Qwen2-MoE)."""
@@ -59,15 +56,11 @@ class StateSpace:
     """
 
     inner_width: int
-    """i, of what is scanned."""
     state_size: int
-    """n, states of each channel."""
     kernel: int
-    """Tokens that the convolution sees."""
     step_rank: int = 0
     """Of the projection that a step's length comes from (Mamba); 0 where each head has its own (Mamba 2)."""
     heads: int = 0
-    """Of Mamba 2."""
     groups: int = 0
     """Of Mamba 2: heads of a group share their inputs and outputs of the state."""
     has_bias: bool = False
@@ -89,7 +82,6 @@ class ModelConfig:
 
     name: str
     family: str
-    """The `model_type` of its configuration file."""
     layers: int
     """L."""
     width: int
@@ -105,9 +97,7 @@ class ModelConfig:
     vocabulary: int
     """V."""
     context: int | None = None
-    """The longest sequence that the configuration names."""
     is_tied: bool = False
-    """Whether the head uses the input embedding's weights."""
     is_gated: bool = True
     """Whether the MLP has a gate: three matrices (SwiGLU, GEGLU) in place of two."""
     has_qkv_bias: bool = False
@@ -120,14 +110,11 @@ class ModelConfig:
     has_sinks: bool = False
     """Whether each head has a learned logit that no value belongs to (GPT-OSS)."""
     norm: str = "rms"
-    """`rms` or `layer`."""
     has_norm_bias: bool = False
     norms_per_layer: int = 2
     has_final_norm: bool = True
     position_embeddings: int = 0
-    """Learned positions; 0 with rotary ones."""
     window: int | None = None
-    """Keys that a windowed layer sees, itself included."""
     windowed_layers: int = 0
     latent: LatentAttention | None = None
     experts: Experts | None = None
@@ -137,7 +124,6 @@ class ModelConfig:
     """Of a dense model that is known by their number alone, see `dense_model`; 0 otherwise."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
-    """What the file left out, and what its family takes then."""
 
     @property
     def query_key_dim(self) -> int:
@@ -188,7 +174,6 @@ class ConfigKeys:
         self._values = values
         self._where = where
         self.assumptions: list[str] = []
-        """One line for each key that the file left out."""
 
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None

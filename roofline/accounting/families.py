@@ -23,7 +23,6 @@ NAMES = {
     "mlp_width": "intermediate_size",
     "context": "max_position_embeddings",
 }
-"""Keys of most families, by field."""
 
 GPT2_NAMES = {
     "layers": "n_layer",
@@ -35,7 +34,6 @@ GPT2_NAMES = {
 }
 
 FOURFOLD = ("n_inner", "ffn_hidden_size")
-"""Keys of the MLP's width without which it is 4 h."""
 
 ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
@@ -401,4 +399,3 @@ FAMILIES: dict[str, Callable[[ConfigKeys], dict[str, Any]]] = {
     "mamba": _mamba,
     "mamba2": _mamba2,
 }
-"""By `model_type`."""

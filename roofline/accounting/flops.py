@@ -20,7 +20,6 @@ class Convention:
 
     name: str
     formula: str
-    """Of one token, forward and backward."""
     source: str
     mask: str = ""
     """Pairs of attention's own products, as in `doubled_pairs`; "" if they are not counted."""
@@ -111,11 +110,9 @@ class FlopCount:
     weight_gradients: dict[str, int] = field(default_factory=dict)
     """Backward, towards the weights (wgrad)."""
     recomputed: dict[str, int] = field(default_factory=dict)
-    """Executed once more in the backward pass; part of the hardware's FLOPs alone."""
 
     @property
     def components(self) -> dict[str, int]:
-        """Model FLOPs by component, forward and backward."""
         parts = (self.forward, self.input_gradients, self.weight_gradients)
         return {name: sum(part.get(name, 0) for part in parts) for name in self.forward}
 
@@ -193,7 +190,6 @@ def train_flops(
 
 
 CORES = ("attention_core", "attention_softmax", "state_scan")
-"""What has no weights: both gradients go to inputs."""
 
 
 def _forward(config: ModelConfig, sequence: int, convention: Convention, document: int | None) -> dict[str, int]:

@@ -17,7 +17,6 @@ ASSUMED_MFU = 0.5
 """CS336 lecture 2 calls it good; published runs reach 0.38 to 0.57."""
 
 TRAINING = "train-step"
-"""The op of a record whose MFU is that of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +28,9 @@ class Attainable:
     flops: int
     bytes: int
     intensity: float | None
-    """FLOP per byte; None if no byte is moved."""
     ridge: float
     """The intensity from which on the peak binds instead of the bandwidth, FLOP per byte."""
     seconds: float
-    """The least time: max(FLOPs / peak, bytes / bandwidth)."""
     bound: str
     """`compute`, `memory`, or `mixed` if both take as long within 10 %."""
     compute_s: float
@@ -41,7 +38,6 @@ class Attainable:
     peak_flops_per_s: float
     bandwidth_bytes_per_s: float
     source: str
-    """Where the figures of the device come from."""
 
     @property
     def flops_per_s(self) -> float:

@@ -15,7 +15,6 @@ class FloatFormat:
 
     name: str
     bits: int
-    """Of one element in memory; tf32 lies there as fp32."""
     exponent_bits: int
     mantissa_bits: int
     """Stored ones, without the leading 1."""
@@ -38,7 +37,6 @@ class FloatFormat:
 
     @property
     def epsilon(self) -> Fraction:
-        """Step from 1 to the next value."""
         return Fraction(1, 1 << self.mantissa_bits)
 
     @property

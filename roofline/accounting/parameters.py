@@ -42,12 +42,10 @@ class Weight:
 
     name: str
     component: str
-    """One of `COMPONENTS`."""
     shape: tuple[int, ...]
     """(inputs, outputs) of a matrix product; else the extent of what is added or looked up."""
     copies: int = 1
     is_gemm: bool = False
-    """Whether each token is multiplied by it."""
     active_copies: int | None = None
     """Of experts: those that one token goes through, in all layers; None: all copies."""
     split: str = ""

@@ -22,11 +22,9 @@ class Recipe:
     master_bytes: int
     """Of a second, fp32 copy of the weights that the optimizer updates; 0 where there is none."""
     moment_bytes: int
-    """Of one moment of the optimizer."""
     cast_bytes: int
     """Of copies in the compute dtype of what is multiplied by, alive during forward and backward."""
     activation_bytes: int
-    """Of one activation."""
     compute_dtype: str
     source: str
 
@@ -66,7 +64,6 @@ OPTIMIZERS = {
     "adam-8bit": "two moments of 1 byte and an fp32 scale for each 256; Dettmers et al. (2022), bitsandbytes",
     "muon": "one moment for the matrices of the layers, AdamW for everything else; Jordan et al. (2024)",
 }
-"""What each keeps for a parameter, and its source."""
 
 MOMENTS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adamw": 2, "lion": 1}
 
@@ -76,7 +73,6 @@ LEAST_8BIT = 4096
 """Smaller tensors keep fp32 moments. Source: bitsandbytes, `min_8bit_size`."""
 
 ROWS_DIVIDED = ("embedding", "output", "down")
-"""Weights of which tensor parallelism divides the inputs; of the others it divides the outputs."""
 
 OUTSIDE_LAYERS = ("embedding", "positions", "lm_head")
 

@@ -36,7 +36,6 @@ UNFUSED = {"adagrad": 1, "rmsprop": 1}
 """Copies of the largest weight that an optimizer makes meanwhile, where no fused kernel does all of it."""
 
 SCALARS = 2 * 4
-"""Bytes of the loss and of its gradient."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,14 @@ class StepPlan:
     optimizer: str
     sequence: int
     batch: int
-    """Sequences of a step."""
     micro_batches: int = 1
     """Parts of a step whose gradients are summed up, one after the other."""
     checkpoint: str = "none"
     kernels: Kernels | None = None
     sharding: Sharding = field(default_factory=Sharding)
     is_sequence_parallel: bool = False
-    """Whether tensor parallelism divides norms and inputs, too."""
     loss_chunks: int = 1
-    """Parts of a micro-batch that the loss is computed in, forward and backward, one after the other."""
     lora_rank: int | None = None
-    """Of the adapters that are trained in place of the weights."""
 
     @property
     def tokens(self) -> int:
@@ -81,7 +76,6 @@ class Moment:
     """What a step holds above its state at one moment, bytes."""
 
     name: str
-    """One of `MOMENTS`."""
     temporary: int
     """Gradients of activations, and what the optimizer needs meanwhile."""
     layers: dict[str, int] = field(default_factory=dict)
@@ -89,7 +83,6 @@ class Moment:
     cast_copies: int = 0
     """Weights in the compute dtype under autocast, as far as they are kept."""
     head: dict[str, int] = field(default_factory=dict)
-    """Kept by the final norm, the head and the loss."""
 
     @property
     def activations(self) -> int:
@@ -111,7 +104,6 @@ class StepMemory:
     state: dict[str, int]
     """What stays from step to step, as in `state.state_bytes`."""
     step_counters: int
-    """Of the optimizer, for each tensor."""
     inputs: int
     """Token ids and targets of the whole step, and the table of rotations where positions are rotary."""
     moment: Moment
@@ -184,7 +176,6 @@ class _Stage:
         """Elements of the embedding, or of the head, on this device."""
         self.head = self.table if self.has_head else 0
         self.logits = ceil(plan.tokens / plan.loss_chunks) * self.head // self.config.width
-        """Elements of the logits that exist at once."""
         self.rows = ceil(plan.tokens * self.config.width / (self.ways if plan.is_sequence_parallel else 1))
         """Elements of the residual stream on this device."""
         self.stream = self.kernels.stream_bytes * self.rows

@@ -47,7 +47,6 @@ PLOTS = {
     **dict.fromkeys(("params", "flops", "memory"), "draw the parts"),
     **dict.fromkeys(("train", "chinchilla"), "draw parameters against tokens for the same compute"),
 }
-"""By estimate that has something to draw: what its picture is."""
 
 
 class _Question(Parser):

@@ -13,7 +13,6 @@ from results.show.terminal import fail, say
 APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
 PORTS = range(8501, 8601)
-"""Of which the first that is free is taken, unless one is asked for."""
 
 DESCRIPTION = """Calculators in a browser: the questions of `roofline estimate`, with sliders and pictures.
 Served to this machine alone: nothing is sent anywhere, and nothing is written but what you take away,

@@ -26,7 +26,6 @@ SHOWN_DTYPES = {
 """Columns of a table by label; both fp8 formats have the same peak."""
 
 LEAVING = ("int8", "fp64", "nvfp4", "tf32", "fp32", "W", "L2 MiB", "fp16", "fp8", "GiB")
-"""Columns that a narrow terminal leaves out, in this order."""
 
 DENSE = "Peaks are dense (no structured sparsity) with sums kept in fp32, in TFLOP/s; int8 in TOP/s."
 
@@ -55,7 +54,6 @@ FACTS: tuple[tuple[str, str, float], ...] = (
 """Rows below the peaks: label, field, divisor to the unit of the label (0: text). Indented: empty if not known."""
 
 NOT_FACTS = ("entries", "note", "source", "run", "mfu")
-"""Fields of `Machine` that are not facts of a GPU of the table."""
 
 MARKS = "-: no hardware path; ?: not known."
 EXAMPLES = """examples:

@@ -42,7 +42,6 @@ QUESTIONS = {
     "generate": ("serving", "time and price of a whole reply"),
     "infer": ("serving", "time of prefill and decode"),
 }
-"""By name of a function: the module that holds it, and what it estimates."""
 
 
 def __getattr__(name: str) -> Any:

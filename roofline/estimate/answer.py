@@ -40,18 +40,14 @@ class Answer:
 
     title: str
     values: dict[str, Any]
-    """The keys for programs, in SI units."""
     steps: Sequence[Step]
     formula: str
     source: str
     assumptions: Sequence[str]
-    """What was taken for granted, and what is left out."""
     rows: Sequence[dict[str, Any]] = field(default_factory=tuple)
     """One for each machine and dtype, where there is more to say than `values`."""
     columns: Sequence[tuple[str, str]] = field(default_factory=tuple)
-    """Key and title of what a table of `rows` shows."""
     worked: str = ""
-    """Which row the steps are of."""
     main: Sequence[str] = ()
     """Keys of what was asked for first of all; people see them before everything else, a sweep alone."""
     curve: Curve | None = None
@@ -133,7 +129,6 @@ DURATIONS = {
     "prefill_seconds": "of prefill",
     "first_token_s": "to the first token",
 }
-"""By key of a time: what it is the time of."""
 
 WORDS = {
     "total": "{} parameters",
@@ -145,7 +140,6 @@ WORDS = {
     "price": "price {}",
     "price_per_million_tokens": "price {} for 10^6 tokens",
 }
-"""By key: how a number of it is said."""
 
 
 def abbreviated(value: float) -> str:
@@ -182,7 +176,6 @@ def duration(seconds: float) -> str:
 
 
 WIDTH = 100
-"""Of paragraphs, where the terminal is not narrower."""
 LONGEST_CELL = 200
 LONGEST_BAR = 24
 BAR = "█"

@@ -160,8 +160,6 @@ def memory(
     saved = torch_kernels(config, kept, "cpu" if kernels == "cpu" else "cuda", kernels == "eager")
     sharding = Sharding(int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel)
     whole = sum(state_bytes(config, kept, optimizer, lora_rank=lora).values())
-    if params is not None:
-        return _state_alone(config.name, StepPlan(config, kept, optimizer, 1, 1, sharding=sharding), whole, machines)
     plan = StepPlan(
         config=config,
         recipe=kept,
@@ -176,55 +174,35 @@ def memory(
         loss_chunks=loss_chunks,
         lora_rank=lora,
     )
-    found = step_memory(plan)
-    state, rest = sum(found.state.values()), found.total - sum(found.state.values())
-    lacking = [m for m in machines if m.entries and m.peak(kept.compute_dtype, MEASURED_FIRST) is None]
-    fits = [_fit_row(machine, found.total, rest, whole) for machine in machines]
+    found = None if params is not None else step_memory(plan)
+    parts = found.parts() if found else state_bytes(config, kept, optimizer, sharding)
+    total = sum(parts.values())
+    state = sum(found.state.values()) if found else total
+    values = {"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": state}
+    steps = _parts(parts, total)
+    formula = "N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights"
+    sources = [kept.source, OPTIMIZERS[optimizer], "Rajbhandari et al., ZeRO (2020)"]
+    notes = [f"ZeRO {zero} over {data_parallel}", "activations are left out: they depend on the model"]
+    if found:
+        values |= {"activation_bytes": total - state, "sequences_per_step": plan.batch * data_parallel}
+        values["moment"] = found.moment.name
+        held = f"micro-batch {batch} x {sequence}, inputs and temporaries"
+        steps.append(Step("all state", "weights, gradients, optimizer", size(state)))
+        steps.append(Step("all activations", held, size(total - state)))
+        formula = f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss 4 V kept, 8 V beside"
+        sources = [*sources[:2], activations.SOURCE, config.source]
+        notes = _memory_notes(plan, found.moment.name, kernels)
+        lacking = [m for m in machines if m.entries and m.peak(kept.compute_dtype, MEASURED_FIRST) is None]
+        notes += [f"{m.slug} has {why_not(m, kept.compute_dtype)} {kept.compute_dtype}" for m in lacking]
+    fits = [_fit_row(machine, total, total - state, whole) for machine in machines]
     return Answer(
-        main=("total_bytes", "state_bytes", "activation_bytes"),
-        title=f"Memory of training {config.name} on one device: {recipe}, {optimizer}",
-        values={
-            "zero": sharding.zero,
-            "total_bytes": found.total,
-            "components": found.parts(),
-            "state_bytes": state,
-            "activation_bytes": rest,
-            "sequences_per_step": plan.batch * data_parallel,
-            "moment": found.moment.name,
-        },
-        steps=[
-            *_parts(found.parts(), found.total),
-            Step("all state", "weights, gradients, optimizer", size(state)),
-            Step("all activations", f"micro-batch {batch} x {sequence}, inputs and temporaries", size(rest)),
-            Step("total", f"{found.total:,} bytes", size(found.total)),
-        ],
-        formula=f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss 4 V kept, 8 V beside",
-        source=f"{kept.source}; {OPTIMIZERS[optimizer]}; {activations.SOURCE}; {config.source}",
-        assumptions=[
-            *_memory_notes(plan, found.moment.name, kernels),
-            *(f"{m.slug} has {why_not(m, kept.compute_dtype)} {kept.compute_dtype}" for m in lacking),
-        ],
-        rows=fits,
-        columns=FIT_COLUMNS if fits else (),
-        warnings=_memory_warnings(fits, found.total),
-    )
-
-
-def _state_alone(name: str, plan: StepPlan, whole: int, machines: Sequence[Machine]) -> Answer:
-    parts = state_bytes(plan.config, plan.recipe, plan.optimizer, plan.sharding)
-    total, sharding = sum(parts.values()), plan.sharding
-    fits = [_fit_row(machine, total, 0, whole) for machine in machines]
-    return Answer(
-        main=("total_bytes",),
-        title=f"State of training {name} on one device: {plan.recipe.name}, {plan.optimizer}",
-        values={"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": total},
-        steps=[*_parts(parts, total), Step("total", f"{total:,} bytes", size(total))],
-        formula="N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights",
-        source=f"{plan.recipe.source}; {OPTIMIZERS[plan.optimizer]}; Rajbhandari et al., ZeRO (2020)",
-        assumptions=[
-            f"ZeRO {sharding.zero} over {sharding.data_parallel}",
-            "activations are left out: they depend on the model",
-        ],
+        main=("total_bytes", "state_bytes", "activation_bytes") if found else ("total_bytes",),
+        title=f"{'Memory' if found else 'State'} of training {config.name} on one device: {recipe}, {optimizer}",
+        values=values,
+        steps=[*steps, Step("total", f"{total:,} bytes", size(total))],
+        formula=formula,
+        source="; ".join(sources),
+        assumptions=notes,
         rows=fits,
         columns=FIT_COLUMNS if fits else (),
         warnings=_memory_warnings(fits, total),

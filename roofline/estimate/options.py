@@ -38,7 +38,6 @@ STYLES = {
         "context": "n_positions",
     },
 }
-"""By style: the key of `config.json` that each dimension is."""
 
 NEEDED = ("layers", "width", "heads", "vocab")
 """Dimensions that a model cannot do without; in style llama also `ffn`."""
@@ -165,7 +164,6 @@ def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str
 
 
 Use = tuple[Machine, str]
-"""A machine and the dtype that it computes in."""
 
 
 def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:

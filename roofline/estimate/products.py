@@ -16,7 +16,6 @@ from roofline.model import intensity
 from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work
 
 OUT_DTYPES = {"fp8e4m3": "bf16", "fp8e5m2": "bf16", "nvfp4": "bf16", "int8": "int32", "tf32": "fp32"}
-"""In what a product of the dtype is written; the others are written as they are read."""
 
 
 @question

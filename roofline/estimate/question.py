@@ -21,7 +21,6 @@ from roofline.work import dtype_named
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 NUMBER = re.compile(r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)")
 LARGEST = 10**30
-"""As in run files: no count is larger."""
 
 
 def text_of(value: object) -> str:
@@ -204,14 +203,12 @@ HELP = {
     "width": "hidden size",
     "zero": "stage of ZeRO",
 }
-"""What each parameter is, in one line, for the command line, the forms and the docstrings."""
 
 
 METAVARS: dict[Callable[[Any], Any], str] = {
     **dict.fromkeys((exact, positive, share, whole), "N"),
     **{extents: "SHAPE", product_shape: "MxNxK", text_of: "TEXT"},
 }
-"""By reader: what stands for its value in the help."""
 
 
 class Parameter(NamedTuple):

@@ -40,7 +40,6 @@ class Asked(NamedTuple):
     answer: Answer
     question: str
     options: Options
-    """Those that are not at their default."""
 
     @property
     def command(self) -> str:

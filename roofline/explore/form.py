@@ -31,32 +31,24 @@ Options = dict[str, str | bool]
 """By name, with dashes: what is typed, or whether a switch is on. An empty text is left out."""
 
 MOST_RUNS = 10
-"""Saved runs to choose from, the newest first."""
 
 PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
-"""How a model is named."""
 
 LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
-"""Where dimensions begin: those of Llama 3.2 1B."""
 
 CHECKPOINTS = ("none", "selective", "full", "sqrt")
 
 LONGEST = 500
-"""Of what is typed, characters."""
 
 TYPED = 116
-"""Width of a number to type, pixels."""
 
 NOT_GIVEN = 0
-"""Where the slider of a number stands that may be left out, and is."""
 
 BY_DEFAULT = "by default"
 
 MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
-"""Stops of a slider in each power of ten."""
 
 RUN = "measured: run "
-"""How a saved run is named among machines."""
 
 
 class Form:
@@ -65,9 +57,7 @@ class Form:
     def __init__(self, page: str, question: str, ranges: Mapping[str, tuple[float, float]]) -> None:
         self.page = page
         self.question = question
-        """The estimate that the fields ask."""
         self.config: ModelConfig | None = None
-        """Of a file that was sent."""
         self._ranges = ranges
         self._known = parameters(getattr(estimate, question))
 

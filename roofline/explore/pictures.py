@@ -33,12 +33,10 @@ def plain(text: str) -> str:
 
 
 Table = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[str, str]]], None]
-"""Shows rows as a table: the rows, and the key and title of each column."""
 
 BUDGETS = {"a tenth": 0.1, "all": 1.0, "ten times": 10.0}
 
 MOST = 8
-"""Rows and columns of a tensor's layout that are shown."""
 
 
 def _budget(answer: Answer, _: Table) -> None:
@@ -105,4 +103,3 @@ OF_PAGES: dict[str, Callable[[Answer, Table], None]] = {
     "memory": _memory,
     "tensor": _layout,
 }
-"""What draws the picture of a page; the others draw the curve or the parts of their answer."""
