@@ -58,10 +58,7 @@ def is_type_checking(node):
 
 
 def imported(path, at_import_only=False):
-    """Return the full names that a file imports, also inside functions.
-
-    With `at_import_only`, only what runs when the file itself is imported.
-    """
+    """Return the full names that a file imports, also inside functions."""
     names = set()
 
     def visit(node):

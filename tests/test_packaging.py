@@ -114,15 +114,6 @@ def test_the_entry_point_of_pytest_names_the_module_that_is_installed(request, k
     assert module == (ROOT / "bench" / "harness" / "fixture" / PLUGIN).read_bytes()
 
 
-def test_an_editable_build_puts_the_repository_on_the_path(editable):
-    with zipfile.ZipFile(editable) as archive:
-        names = archive.namelist()
-        (pth,) = [name for name in names if name.endswith(".pth")]
-        lines = archive.read(pth).decode().split("\n")
-    assert [line for line in lines if line] == [str(ROOT)]
-    assert {name for name in names if not name.startswith(f"{DIST_INFO}/")} == {pth, PLUGIN}
-
-
 def test_installed_in_editable_mode_the_packages_are_found_from_anywhere(editable, tmp_path, elsewhere):
     site = tmp_path / "site"
     with zipfile.ZipFile(editable) as archive:

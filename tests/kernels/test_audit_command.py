@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import samples_audit
-import triton.language as tl
 
 from kernels import launch, versions
 from kernels.__main__ import main
-from kernels.audit import catalog, command, limits, rows, user_kernel
+from kernels.audit import catalog, command, limits, rows
 from kernels.launch import INTERPRETED
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
@@ -79,26 +77,6 @@ def test_sass_prints_the_hot_path_alone(capsys):
     _, loop, _ = said(capsys, "audit", f"{SAMPLES}:summed", *signature, "--arch", "sm_90", "--sass")
     assert "one pass of the hot loop" in loop
     assert "SHFL" not in loop  # the sum over threads comes after the loop
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("None", None),
-        ("True", True),
-        ("1e-6", 1e-6),
-        ("gelu", "gelu"),
-        ("'bf16'", "bf16"),
-        ("NO_KERNEL", 3),
-        ("int8", tl.int8),
-        ("fp8e5m2", tl.float8e5),
-        ("fp8e4m3", tl.float8e4nv),
-        ("tl.fp16", tl.float16),
-    ],
-)
-def test_constants_are_what_they_look_like(text, value):
-    found = user_kernel.constant(text, samples_audit)
-    assert (found, type(found)) == (value, type(value))
 
 
 MISTAKES = {

@@ -5,7 +5,6 @@ import functools
 import pytest
 from compiled import IS_RECORDED_TRITON, RECORDED, compile_ahead
 
-from kernels import versions
 from kernels.audit import catalog, rows
 from kernels.audit.rows import key_of
 from kernels.audit.sass import rank
@@ -25,8 +24,6 @@ FAMILIES = sorted({version.family for version in catalog.shipped()})
 STACK_BYTES = 0 if IS_RECORDED_TRITON else 16
 """What a thread of the newest versions may put on the stack; Triton 3.6 does so in four variants, 8 bytes each, and 16
 in one. The kernels are arranged for the Triton of the recorded figures."""
-LOADS_ALONE = ("reduction", "matvec", "cross_entropy", "fma")
-"""Families whose hot path stores nothing: a result for a row, or for all."""
 OF_ODD_SIZES = ("elementwise", "matvec", "reduction", "softmax", "cross_entropy")
 """Families whose newest versions access 16 bytes at a time whatever the sizes are."""
 WIDE = (128, 256, "tma")
@@ -34,11 +31,7 @@ WIDE = (128, 256, "tma")
 
 @functools.cache
 def shipped_rows():
-    """Return the audit of a part of what figures are recorded of, compiled once for all tests.
-
-    Of the newest versions the quick set in bf16 for sm_90, and of each dtype the first shape for all; of each older
-    one, whose text does not change any more, the first shape in bf16 for sm_90. `kernels audit --all` has all.
-    """
+    """Return the audit of a part of what figures are recorded of, compiled once for all tests."""
     every, firsts = catalog.choices(), {}
     quick = catalog.quick(every)
     in_bf16 = [choice for choice in every if choice.arch == 90 and choice.variant.dtype == "bf16"]
@@ -105,19 +98,6 @@ def test_lean_and_known_to_the_model(name):
             assert row["bound"], key_of(row)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "launch_floor"])
-def test_wide_accesses(name):
-    found = [row for row in newest(name) if is_wide_path(row)]
-    assert found
-    for row in found:
-        assert row["load_bits"] in (*WIDE, None), key_of(row)
-        assert row["store_bits"] in (*WIDE, None), key_of(row)
-        assert row["load_bits"] or row["store_bits"] or name == "fma", key_of(row)
-        without_stores = (*LOADS_ALONE, *versions.CALIBRATION, "matmul")
-        if name not in without_stores and row["part"] != "partial":  # which writes sums alone
-            assert row["store_bits"], key_of(row)
-
-
 @pytest.mark.parametrize("name", OF_ODD_SIZES)
 def test_accesses_stay_wide_for_odd_sizes(name):
     found = [row for row in newest(name, odd_size_rows()) if is_wide_path(row)]
@@ -126,12 +106,6 @@ def test_accesses_stay_wide_for_odd_sizes(name):
         assert_lean(row)
         assert row["load_bits"] in WIDE, key_of(row)
         assert row["store_bits"] in (*WIDE, None), key_of(row)
-
-
-def test_erf_gelu_is_at_the_issue_roof_of_an_h100_until_it_is_made_lean():
-    [row] = [row for row in shipped_rows() if key_of(row) == "elementwise/gelu | v2 | bf16 | sm_90"]
-    assert row["bound"] in ("mixed", "issue")
-    assert row["instructions_per_element"] == pytest.approx(36.9, rel=0.03)
 
 
 # ---- beside the recorded figures -----------------------------------------------------------------------------------

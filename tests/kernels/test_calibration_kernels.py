@@ -1,8 +1,4 @@
-"""Calibration kernels as machine code: instructions counted, accesses 16 bytes wide, launches that fit.
-
-What a ceiling kernel is said to do in a launch is checked against what the GPU would execute, for GPUs that need
-not be here. Their results are checked in `interpreted/check_calibration.py`.
-"""
+"""Calibration kernels as machine code: instructions counted, accesses 16 bytes wide, launches that fit."""
 
 from dataclasses import replace
 
@@ -133,30 +129,6 @@ def test_launches_pass_what_the_kernels_take(launches):
         assert divisible(compiled) >= {name for name in compiled.src.fn.arg_names if name.endswith("_ptr")}
     strided = [compiled.src.signature for _, compiled in launches[:4]]
     assert all(signature.get("steps") == "i32" for signature in strided)
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("words", [2**14, 2**20 + 3, 10**7])
-@pytest.mark.parametrize("config", tiles.configs(SM_COUNT), ids=lambda config: config.words)
-def test_a_grid_covers_nearly_all_words_in_equal_shares(config, words):
-    if words < config.block:
-        with pytest.raises(ValueError, match=rf"{words} words; a tile of "):
-            tiles.grid(config, words)
-        return
-    programs, steps = tiles.grid(config, words)
-    covered = tiles.covered(config, words)
-    assert covered == programs * steps * config.block <= words
-    assert words - covered < programs * config.block
-    assert config.programs is None or programs <= config.programs
-
-
-def test_the_chains_of_a_launch_fill_the_gpu_evenly():
-    for config in fma.CONFIGS:
-        programs, rest = divmod(config.elements(SM_COUNT), config.block)
-        assert rest == 0
-        assert programs % SM_COUNT == 0
-        assert programs * config.warps * 32 == SM_COUNT * config.threads_per_sm
-        assert config.threads_per_sm <= 2048  # CUDA C++ Programming Guide: resident threads of an sm_80 or sm_90 SM
 
 
 @pytest.mark.gpu

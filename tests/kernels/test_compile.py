@@ -1,7 +1,4 @@
-"""Kernels compiled ahead of time: 64-bit offsets, and what single versions promise. No GPU is needed.
-
-`test_audit_shipped.py` has what must hold of the newest version of every family: no spill, wide accesses, no fp64.
-"""
+"""Kernels compiled ahead of time: 64-bit offsets, and what single versions promise. No GPU is needed."""
 
 import re
 
@@ -17,7 +14,7 @@ from kernels.launch import INTERPRETED
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
 ROW_FAMILIES = [family for family in FAMILIES if family != "matmul"]
-ELEMENTWISE, NORM, SOFTMAX = map(versions_of, ("elementwise", "norm", "softmax"))
+ELEMENTWISE = versions_of("elementwise")
 
 
 def one_of_each(module):
@@ -122,38 +119,11 @@ def test_each_elementwise_version_needs_fewer_instructions(op):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", ON_A_GPU)
-@pytest.mark.parametrize("version", ELEMENTWISE)
-def test_relu_is_one_maximum_that_keeps_nan(version, dtype):
-    """Of -0 and +0 a maximum takes +0. Source: CUDA Math API, `__hmax2_nan`."""
-    ptx = elementwise(version, "relu", dtype)[0].asm["ptx"]
-    assert "max.NaN." in ptx
-    assert not re.search(r"\b(selp|setp\.\w+)\.b?f\d", ptx)
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
 def test_exponential_of_gelu_flushes_to_zero(arch):
     """So that GELU of -infinity is -0."""
     found = re.findall(r"\bex2\.[\w.]+", elementwise("v3", "gelu", arch=arch)[0].asm["ptx"])
     assert set(found) == {"ex2.approx.ftz.f32"}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("version", "ending"), [("v1", "masked"), ("v2", "split"), ("v3", "lean")])
-def test_a_profiler_sees_the_formula(version, ending):
-    assert elementwise(version, "bias-gelu")[0].metadata.name == f"bias_gelu_{ending}"
-
-
-@pytest.mark.exhaustive
-def test_loops_are_pipelined():
-    walk = SOFTMAX["v2"].WALKS[ON_A_GPU["bf16"]]
-    rows = versions_of("matvec")["v2"].VARIANTS["matvec", ON_A_GPU["bf16"]]
-    depth, lanes, stages = (walk.constants[name] for name in ("DEPTH", "LANES", "STAGES"))
-    buffers = rf"ttg\.local_alloc.*memdesc<{stages - 1}x{depth}x{lanes}x"
-    assert len(re.findall(buffers, compile_ahead(walk, 90).asm["ttgir"])) == 2
-    stages, count_of_rows = rows.constants["STAGES"], rows.constants["ROWS"]
-    assert f"memdesc<{stages - 1}x{count_of_rows}x" in compile_ahead(rows, 90).asm["ttgir"]
 
 
 @pytest.mark.exhaustive

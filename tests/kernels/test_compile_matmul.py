@@ -11,7 +11,7 @@ from planted import plant
 
 import kernels.launch
 from kernels.audit import sass
-from kernels.matmul import tiles, v3_persistent, v4_tma, v5_split_k
+from kernels.matmul import v3_persistent, v4_tma, v5_split_k
 
 pytestmark = [
     pytest.mark.exhaustive,
@@ -66,14 +66,6 @@ def test_older_versions_feed_tensor_cores(version, arch):
     binary = read_back(compile_ahead(main_variants(VERSIONS[version], arch)["bf16"], arch))
     assert sass.mma_kind(binary.instructions) == MMA[arch]["bf16"]
     assert not [item for item in binary.instructions if item.is_double]
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp8e4m3"])
-def test_sizes_known_to_nobody_cost_descriptors_nothing(dtype):
-    binary = read_back(compile_ahead(main_variants(v5_split_k, 90)[dtype], 90, known_sizes=False))
-    assert_lean(binary)
-    assert sass.main_width(sass.widths(binary.instructions, "load")) == sass.TMA
-    assert sass.main_width(sass.widths(binary.instructions, "store")) == sass.TMA
 
 
 def test_fp8_sums_are_kept_in_fp32_on_sm_90():
@@ -137,14 +129,6 @@ def test_variants_are_told_apart_and_are_those_launched(version):
         multiply = [variant for variant in found if variant.part != "finish"]
         assert all(set(variant.options) == {"num_warps", "num_stages", "enable_fp_fusion"} for variant in multiply)
     assert bool(module.variants(80)) == (not hasattr(module, "MINIMUM_ARCH"))
-
-
-def test_unknown_architectures_take_the_nearest_older_ones():
-    table = v3_persistent.TILES
-    assert tiles.sizes(table, 103, "bf16") == table[100]["bf16"]
-    assert list(tiles.sizes(table, 86, "bf16")) == ["small"]
-    assert tiles.sizes(table, 70, "bf16") == {}
-    assert tiles.sizes(table, 80, "fp8e4m3") == {}
 
 
 def tile_numbers_are_wide(module):

@@ -1,7 +1,4 @@
-"""Launchers without a GPU: they start what an audit compiles, for a shape the configuration that it asks for.
-
-A launcher runs up to the point where the finished binary would go to the device.
-"""
+"""Launchers without a GPU: they start what an audit compiles, for a shape the configuration that it asks for."""
 
 import pytest
 import torch
@@ -107,13 +104,6 @@ def test_the_width_of_a_row_picks_the_configuration(launches, family, op, versio
     assert (kernel.__name__, size, warps) == wanted
 
 
-@pytest.mark.parametrize(("m", "n", "programs"), [(1, 24, 1), (16, 24, 1), (17, 24, 2), (5, 1000, 2), (5, 1025, 5)])
-def test_several_short_rows_a_program(launches, m, n, programs):
-    run("norm", "rmsnorm", "v3", torch.bfloat16, m, n)
-    [((count,), _)] = launches
-    assert count == programs
-
-
 @pytest.mark.parametrize(
     ("family", "op", "version", "shape", "wanted"),
     [
@@ -130,24 +120,6 @@ def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatc
     run(family, op, version, torch.float32 if family == "cross_entropy" else torch.bfloat16, *shape)
     assert {compiled.metadata.name: programs for (programs,), compiled in launches} == wanted
     assert not divisible(launches[0][1]) & {"steps", "splits", "first_row", "chunk"}  # one binary for all of them
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "shared"),
-    [(1, 16384, True), (131, 16384, True), (132, 16384, False), (1, 16383, False), (999, 2**17, True)],
-)
-def test_rows_are_shared_if_they_are_few_or_wide(m, n, shared):
-    assert bool(kernels.launch.pieces_of(m, n, 2 * n, 4096, 16, H100)) is shared
-
-
-@pytest.mark.parametrize("unit", [16, 4096])
-@pytest.mark.parametrize(("rows", "n"), [(1, 262144), (3, 50257), (100, 16384), (40, 131075)])
-def test_pieces_cover_a_row_and_keep_every_processor_busy(rows, n, unit):
-    pieces = kernels.launch.pieces_of(rows, n, 2 * n, 4096, unit, H100)
-    assert (pieces.count - 1) * pieces.elements < n <= pieces.count * pieces.elements
-    assert pieces.elements % unit == 0
-    assert pieces.count <= 128
-    assert rows * pieces.count >= 132 or pieces.count == 128 or pieces.elements <= 4096 + 16
 
 
 # ---- plans ---------------------------------------------------------------------------------------------------------
@@ -169,12 +141,6 @@ def test_plans_cover_every_row_and_column(sm_count, width):
             assert plan.programs % plan.splits == 0
             if plan.splits > 1:
                 assert m < 2 * V3.PROGRAMS_PER_SM * sm_count * config.rows * access
-
-
-def test_few_rows_give_every_multiprocessor_work():
-    assert V3.plan(1, 2**24, 2, 2**24, 132).programs >= 2 * 132
-    assert V3.plan(64, 16384, 2, 16384, 132).programs >= 132
-    assert V3.plan(8192, 8192, 2, 8192, 132).splits == 1
 
 
 @pytest.mark.parametrize("programs", [432, 528, 592])

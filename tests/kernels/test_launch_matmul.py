@@ -8,7 +8,7 @@ from families import versions_of
 from matmul_cases import LAYOUTS, output_dtype
 
 import kernels.launch
-from kernels.matmul import DTYPES, Operands, tiles
+from kernels.matmul import DTYPES
 
 pytestmark = [
     pytest.mark.sampled(2),
@@ -75,13 +75,6 @@ def test_version_3_looks_at_strides_between_rows_and_matrices_too(launches):
         assert constants_of(launches[-1][1])["UNIT"] == unit, strides
 
 
-def test_loads_of_single_elements_get_as_many_programs_as_tiles(launches):
-    for n, k, wanted in ((1024, 64, 4), (1024, 65, 16)):  # with the 4 processors of the interpreter
-        inputs, out = product(torch.bfloat16, 64, n, k)
-        VERSIONS["v3"].KERNELS["matmul"](*inputs, out=out)
-        assert launches[-1][0] == (wanted,)
-
-
 @pytest.mark.parametrize("dtype", [*DTYPES], ids=DTYPES.get)
 @pytest.mark.parametrize("version", ["v3", "v4", "v5"])
 def test_every_dtype_is_what_variants_compile(launches, version, dtype):
@@ -107,14 +100,6 @@ def test_every_dtype_is_what_variants_compile(launches, version, dtype):
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
 def test_extents_of_one_compile(launches, version, layout, shape):
     inputs, out = product(torch.float16, *shape, layout=layout)
-    VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
-    assert len(launches) == 1
-
-
-@pytest.mark.parametrize("shape", [(1, 64, 80), (48, 8, 8), (1, 8, 8)], ids=str)
-@pytest.mark.parametrize("version", ["v4", "v5"])
-def test_extents_of_one_in_descriptors_compile(launches, version, shape):
-    inputs, out = product(torch.float16, *shape)
     VERSIONS[version].KERNELS["matmul"](*inputs, out=out)
     assert len(launches) == 1
 
@@ -151,25 +136,6 @@ def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype
     with pytest.raises(ValueError, match=f"^{line}"):
         VERSIONS[line.split()[1].rstrip(":")].KERNELS["matmul"](*inputs, out=out)
     assert not launches
-
-
-def asked(m, n, batch=1, processors=132):
-    return Operands("bf16", "nn", batch, m, n, 64, (1, 1, 1), (0, 0, 0), 90, processors, 8)
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "batch", "wanted"),
-    [
-        (4096, 4096, 1, "large"),  # 512 tiles of 128 x 256
-        (2048, 1536, 1, "medium"),  # 96 of 128 x 256 are under three quarters of 132, 192 of 128 x 128 are not
-        (2048, 1584, 1, "large"),  # 112 of 128 x 256
-        (1024, 1024, 1, "small"),  # 64 of 128 x 128
-        (1024, 1024, 4, "large"),  # 128 of 128 x 256
-        (1, 1, 1, "small"),
-    ],
-)
-def test_size_class_follows_the_number_of_tiles(m, n, batch, wanted):
-    assert tiles.size_class(VERSIONS["v4"].TILES[90]["bf16"], asked(m, n, batch)) == wanted
 
 
 def test_autotune_tries_a_list_once_a_shape_and_launches_what_it_finds(launches, monkeypatch):

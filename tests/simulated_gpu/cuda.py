@@ -1,7 +1,4 @@
-"""What stands for `torch.cuda`: one device with its streams, events, graphs and properties.
-
-All work runs in the order in which it is queued, whatever its stream.
-"""
+"""What stands for `torch.cuda`: one device with its streams, events, graphs and properties."""
 
 import warnings
 from contextlib import contextmanager, nullcontext

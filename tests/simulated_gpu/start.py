@@ -38,11 +38,7 @@ def environment():
 
 
 def start():
-    """Put the device in place.
-
-    Raises:
-        RuntimeError: torch was imported before.
-    """
+    """Put the device in place."""
     if "torch" in sys.modules:
         raise RuntimeError("torch was imported before the simulated device")
     import torch

@@ -55,19 +55,6 @@ def test_the_options_of_each_command_are_frozen(family):
     assert own == ONLY.get(family, own)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_help_shows_columns_units_exit_codes_and_examples_that_parse(family, capsys):
-    with pytest.raises(SystemExit) as caught:
-        parser(family).parse_args(["--help"])
-    shown = capsys.readouterr().out
-    assert caught.value.code == 0
-    for text in ("What it does.", "GB/s", "an FMA counts as 2", "exit codes: 0 ok", "130 interrupted"):
-        assert text in shown
-    for arguments, _ in FAMILIES[family][0]:
-        assert f"python -m bench.{family} {arguments}" in shown
-        assert cases(family, *arguments.split())
-
-
 def test_default_shapes_depend_on_the_device():
     extents = {"cpu": [256, 512, 1024, 2048], "cuda": [256, 512, 1024, 2048, 4096, 8192, 16384]}
     for device, wanted in {"cpu": extents["cpu"], "cuda": extents["cuda"], "rocm": extents["cuda"]}.items():

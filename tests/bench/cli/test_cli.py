@@ -315,16 +315,6 @@ def test_verbose_says_of_each_row_how_it_was_verified_and_timed(capsys):
     assert "not-cold" in record_flags  # 16 x 16 fills no cache
 
 
-def test_settings_are_kept_with_the_run_and_the_row(capsys, runs):
-    words = ("--shape", "16", "--fill", "normal", "--cache", "warm", "--seed", "7", "--budget", "60")
-    assert commands.here("matmul", *words) == 0
-    run = load_run(commands.run_files(runs)[0])
-    assert run.environment.argv == ("python", "-m", "bench.matmul", *words, "--device", "cpu")
-    assert run.environment.settings == {"fill": "normal", "cache": "warm", "budget_s": 60.0, "seed": 7}
-    (record,) = run.records
-    assert (record.fill, record.cache, record.copies) == ("normal", "warm", 1)
-
-
 # ---- where it is kept ----------------------------------------------------------------------------------------------
 
 
@@ -352,12 +342,3 @@ def test_output_names_a_folder_or_an_empty_file(capsys, tmp_path):
     (inside,) = (tmp_path / "folder").iterdir()
     assert re.fullmatch(r"\d{8}T\d{6}Z-matmul-[0-9a-f]+\.jsonl", inside.name)
     assert len(load_run(inside).records) == 1
-
-
-def test_a_run_that_is_shown_again_was_kept_under_its_device(capsys, runs):
-    assert commands.here("matvec", "--op", "matvec", "--shape", "16") == 0
-    (saved,) = commands.run_files(runs)
-    environment = load_run(saved).environment
-    assert saved.parent == runs / environment.device["slug"]
-    begin, end = environment.run_id.split("-")
-    assert saved.name == f"{begin}-matvec-{end}.jsonl"

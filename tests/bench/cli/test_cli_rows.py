@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from bench import matmul
 from bench.harness.measure import measure_row
 from bench.harness.providers import registry
 from results.store.runs import load_run
@@ -81,34 +80,6 @@ def test_a_provider_that_is_wrong_or_fails_is_exit_code_1(capsys, runs, eager, s
     assert (record.median_s, record.samples_s) == (None, ())
 
 
-def test_a_result_that_turns_wrong_while_it_is_timed_is_exit_code_1(capsys, runs):
-    calls = []
-
-    def wrong_from_the_third_call(a, b, out):
-        calls.append(None)
-        out.copy_(a @ b)
-        if len(calls) > 2:
-            out[0] += 1
-
-    ops = with_eager("matmul", wrong_from_the_third_call)
-    assert commands.here("matmul", "--shape", "64", "--dtype", "fp32", ops=ops) == 1
-    ((*_, status, reason),) = statuses(runs)
-    assert status == "invalid"
-    assert reason.startswith("after timing: wrong result")
-
-
-@pytest.mark.exhaustive
-def test_a_case_that_runs_out_of_memory_is_skipped_and_the_run_goes_on(capsys, runs):
-    def too_large(a, b, out):
-        if len(a) == 32:
-            raise MemoryError
-        matmul.eager(a, b, out=out)
-
-    ops = with_eager("matmul", too_large)
-    assert commands.here("matmul", "--shape", "16,32,64", "--dtype", "fp32", ops=ops) == 0
-    assert [row[3:] for row in statuses(runs)] == [("ok", None), ("skipped", "out of memory"), ("ok", None)]
-
-
 # ---- providers -----------------------------------------------------------------------------------------------------
 
 
@@ -176,17 +147,6 @@ def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
     assert launch_s >= 0.9 * 2 * 4096**3 / 2e9  # a busy machine only adds to it
     assert re.search(r"--budget [0-9]+ would allow it$", reason)
     assert max(sizes) <= 1024
-
-
-@pytest.mark.exhaustive
-def test_fp16_on_this_cpu_is_measured_or_skipped_but_never_hangs(capsys, runs):
-    code = commands.here("matmul", "--shape", "4096", "--dtype", "fp16", "--budget", "30")
-    record = load_run(commands.run_files(runs)[0]).records[0]
-    assert (code, record.status) in [(0, "ok"), (2, "skipped")]
-    if record.status == "ok":
-        assert record.median_s * 10 < 30
-    else:
-        assert re.match(r"estimated \S+ s a launch and \S+ s for the case, more than the \S+ s", record.reason)
 
 
 def test_what_comes_after_the_budget_is_skipped(capsys, runs, monkeypatch):

@@ -223,20 +223,6 @@ def start_many_rows_ignoring_interrupts():
     return subprocess.Popen(["sh", "-c", command], cwd=commands.ROOT, start_new_session=True, **pipes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_that_a_test_interrupts_hears_it_although_the_test_does_not(number):
-    """This very suite may run in the background, where a shell ignores Ctrl-C."""
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        with usual_signals():
-            process = subprocess.Popen(["sleep", "60"])
-        assert signal.getsignal(number) == signal.SIG_IGN
-    finally:
-        signal.signal(number, before)
-    process.send_signal(number)
-    assert process.wait(60) == -number
-
-
 @pytest.fixture
 def handler():
     """Give the tests of the handlers the usual ones, and put back what was there."""

@@ -11,7 +11,7 @@ from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add
 from bench.harness.device.device import cpu_device
 from bench.harness.loop import measure_once
 from results.record import Record
-from results.store.runs import RunWriter, StoreError, load_run
+from results.store.runs import load_run
 from tests.bench import commands
 
 
@@ -93,14 +93,3 @@ def test_a_spent_budget_starts_no_further_row(runs):
     assert kept(runs) == [("ok", None), ("skipped", "the budget of 0.25 s is spent")]
     assert 0 < shares[0] <= 0.25  # less than a second is shared by no others
     assert shares[1] == 0
-
-
-def test_a_full_disk_shows_what_was_measured(capsys, monkeypatch):
-    def full(writer, record):
-        raise StoreError(f"cannot write {writer.path}: No space left on device")
-
-    monkeypatch.setattr(RunWriter, "append", full)
-    with pytest.raises(StoreError, match="2 of 2 records are in no file: cannot write "):
-        run((blank(1), ok), (blank(2), ok)).conclude()
-    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
-    assert [row for row in rows if row[:1] == ["nap"]] == [["nap", "1"], ["nap", "2"]]

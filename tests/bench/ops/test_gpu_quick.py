@@ -1,10 +1,4 @@
-"""The first minutes with a GPU: every version of every kernel once in each dtype, as `bench` runs it.
-
-`pytest -m gpu tests/bench/ops/test_gpu_quick.py`. Each row goes the whole way: inputs, first call, fp64 reference,
-capture in a CUDA graph, samples, reference again. Sizes are odd, and small, so that nearly all of the time is
-compiling. The sizes, layouts and special values that a kernel must take are those of `pytest -m gpu`, which takes far
-longer.
-"""
+"""The first minutes with a GPU: every version of every kernel once in each dtype, as `bench` runs it."""
 
 import functools
 import importlib

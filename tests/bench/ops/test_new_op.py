@@ -8,10 +8,9 @@ import pytest
 
 from bench.__main__ import families, main
 from bench.harness.compare import command as compare
-from bench.harness.op import Case, Option
+from bench.harness.op import Case
 from bench.harness.op_file import options_of
 from bench.harness.run import baseline_lines
-from results.show.terminal import Parser
 from results.store.runs import load_run
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY, repository_with, run_in
@@ -125,16 +124,6 @@ def test_an_option_that_an_op_does_not_have_is_refused(name, capsys):
         assert (out, err) == ("", f"python -m bench compare: error: --{name} is no option of {other}; leave it out\n")
 
 
-def test_no_command_has_an_option_twice_whatever_the_families_call_theirs():
-    parser = Parser()
-    compare.add_arguments(parser, families())
-    words = [word for action in parser._actions for word in action.option_strings]
-    assert len(words) == len(set(words))
-    assert {"rounds", "fail_on", "shape", "signature", "run", "timeout"} <= compare.reserved_names()
-    own = {option.dest for family in families() for option in options_of(family)}
-    assert not own & compare.reserved_names()
-
-
 def test_names_are_those_of_before():
     matmul, decode = options_of("matmul"), options_of("decode")
 
@@ -146,9 +135,3 @@ def test_names_are_those_of_before():
     assert name(matmul, "fp8e4m3", layout="nt", batch=1) == "4x5:nt"  # also where it is the default
     assert name(decode, model="qwen2.5-0.5b", layers="all") == "4x5:qwen2.5-0.5b"
     assert name(decode, model="gpt2", layers="2") == "4x5:gpt2:layers=2"
-
-
-def test_an_option_without_a_label_is_shown_by_name_unless_it_is_the_default_of_the_dtype():
-    option = Option("heads", "how many", int, lambda dtype: 8 if dtype == "bf16" else 4)
-    assert [option.label_of(heads, "bf16") for heads in (4, 8)] == ["heads=4", ""]
-    assert [option.label_of(heads, "fp32") for heads in (4, 8)] == ["", "heads=8"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench.__main__ import families, main, op_words
+from bench.__main__ import families, main
 from bench.harness import op_file
 from bench.harness.cli.arguments import UsageError
 from bench.harness.op_file import OpFileError, own_families
@@ -161,16 +161,3 @@ def test_what_lies_beside_a_file_is_found_later_too_but_behind_everything_else(t
     module = op_file.import_file(file)
     assert (sys.path[-1], sys.path.count(str(tmp_path))) == (str(tmp_path), 1)
     assert module.found() == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "files"),
-    [
-        ("compare --op gelu --provider mine.py:gelu,torch", ["compare", "gelu"]),
-        ("compare --provider torch mine.py:f --op a.py,relu b.py:x -q", ["compare", "a.py", "relu", "b.py:x"]),
-        ("profile model.py:make --op=a.py", ["profile", "a.py"]),
-        ("mine_op.py --dtype fp32 other.py", ["mine_op.py"]),
-    ],
-)
-def test_only_values_of_op_are_op_files(line, files):
-    assert op_words(line.split()) == files

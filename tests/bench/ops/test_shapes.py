@@ -60,14 +60,6 @@ def test_what_is_no_shape_is_named(word):
 
 
 @pytest.mark.parametrize(
-    ("word", "text"), [("4096:1024:1024", "4096:1024:1024"), ("1:2:1x4:2:1x3", "4:2:1"), ("8x1:2", "1:2")]
-)
-def test_what_is_no_range_says_how_to_write_it(word, text):
-    with pytest.raises(ShapeError, match=f"range '{text}' must be start:stop:step with start <= stop"):
-        parse_shapes([word], MATMUL_OP)
-
-
-@pytest.mark.parametrize(
     ("words", "op"),
     [
         ([f"1:{MAX_CASES + 1}:1"], "matmul"),

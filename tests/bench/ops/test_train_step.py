@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from bench.harness.device.device import cpu_device
-from bench.harness.model import step as training
-from bench.harness.model.step import PhaseClock, TrainingStep, check_step, counted_flops, memory_report
+from bench.harness.model.step import TrainingStep, check_step, counted_flops, memory_report
 from bench.harness.model.transformer import Transformer
 from bench.train_step import OPTIMIZER_NAMES, countable_flops, flops_of
 from roofline import estimate
 from roofline.accounting.activations import torch_kernels
-from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.presets import load_preset, read_config
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import StepPlan
@@ -164,14 +162,6 @@ def test_flops_that_torch_counts_are_those_predicted(model, checkpoint):
 # ---- the model -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_model_has_the_tensors_that_are_counted(model):
-    with torch.device("meta"):
-        built = list(Transformer(MODELS[model]).parameters())
-    assert sum(parameter.numel() for parameter in built) == count_parameters(MODELS[model]).total
-    assert len(built) == sum(weight.copies for weight in weights(MODELS[model]))
-
-
 def test_a_llama_computes_what_transformers_computes():
     transformers = pytest.importorskip("transformers")
     ours = Transformer(llama()).double()
@@ -249,18 +239,6 @@ def test_a_wrong_gradient_is_found(mistake):
     step.model.blocks.get_parameter(name).register_hook(hook)
     reason, *_ = check_step(step)
     assert reason.startswith("the gradient of ")
-
-
-def test_phases_are_those_of_the_last_steps(monkeypatch):
-    lasting_s, now_s = {"forward": 1.0, "backward": 2.0, "optimizer": 4.0}, [0.0]
-    clock = PhaseClock(is_gpu=False)
-    monkeypatch.setattr(training.time, "perf_counter", lambda: now_s[0])
-    for factor in (10, 1, 2):
-        for phase, seconds in lasting_s.items():
-            clock.enter(phase)
-            now_s[0] += factor * seconds
-        clock.enter("")
-    assert clock.medians_s(2) == {phase: 1.5 * seconds for phase, seconds in lasting_s.items()}
 
 
 def test_a_step_updates_weights_and_leaves_no_gradients():

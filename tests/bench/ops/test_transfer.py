@@ -93,23 +93,6 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
     assert record.flops == 8
 
 
-@pytest.mark.parametrize("slice_s", [1e9, 0.4])
-def test_matmuls_fill_the_time_that_they_are_given_beside_another_process_too(monkeypatch, slice_s):
-    """A clock on which a matmul of width n takes n^3 nanoseconds, and another process every second slice."""
-    clock, used_s = [0.0], [0.0]
-    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
-
-    def mm(a, b, out):
-        slices = used_s[0] // slice_s
-        used_s[0] += len(a) ** 3 * 1e-9
-        clock[0] += len(a) ** 3 * 1e-9 + slice_s * (used_s[0] // slice_s - slices)
-
-    monkeypatch.setattr(torch, "mm", mm)
-    matmuls = harness.Matmuls(CPU, 1.0, seed=0)
-    assert (matmuls.width, matmuls.count) == (512, 7)  # four of 1024 would take longer
-    assert harness.Matmuls(CPU, 1e-9, seed=0).count == 1
-
-
 # ---- what a GPU would be asked -------------------------------------------------------------------------------------
 
 

@@ -126,7 +126,3 @@ def test_fast_accumulation_is_asked_for_and_has_a_bound_of_its_own(monkeypatch):
 def test_a_library_that_has_no_such_op_says_so(installed):
     with pytest.raises(ProviderUnavailableError, match="quack has no layernorm; it has: rmsnorm"):
         load("quack", OPS["layernorm"], "norm", H100)
-
-
-def test_epsilons_are_those_of_the_op_file():
-    assert (registry.RMSNORM_EPSILON, registry.LAYERNORM_EPSILON) == (norm.RMSNORM_EPSILON, norm.LAYERNORM_EPSILON)

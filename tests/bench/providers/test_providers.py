@@ -58,21 +58,6 @@ MINIMUM_ARCH = 90  # TMA
 """
 )
 
-DECLARED = (
-    KERNEL
-    + """
-from types import SimpleNamespace
-
-
-def variants(arch):
-    def variant(op, dtype, warps):
-        options = {"num_warps": warps, "enable_fp_fusion": True, "arch_asked_for": arch}
-        return SimpleNamespace(op=op, dtype=dtype, options=options)
-
-    return (variant("add", "bf16", 4), variant("add", "bf16", 8), variant("add", "fp32", 4), variant("mul", "bf16", 1))
-"""
-)
-
 
 @pytest.fixture
 def versions(tmp_path, monkeypatch):
@@ -122,11 +107,6 @@ def test_a_family_without_kernels_has_torch_alone(versions):
     assert kernel_versions("matvec") == {}
     assert provider_names("matvec") == ["torch", "torch-compile"]
     assert list(default_providers("matmul", GPU)) == ["torch"]
-
-
-def test_finding_versions_imports_none_of_them(versions):
-    provider_names("elementwise")
-    assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
 
 
 def test_an_unknown_provider_is_named_with_those_that_there_are(versions):
@@ -260,14 +240,6 @@ def test_a_version_that_can_tune_itself_is_two_providers_and_the_fixed_one_is_th
         check_names(["triton-v10-autotune"], "elementwise")
 
 
-@pytest.mark.parametrize(
-    "text", ["# AUTOTUNED = {}", "NOT_AUTOTUNED = {}", "def f():\n    AUTOTUNED = {}", "AUTOTUNED_TOO = 1"]
-)
-def test_autotuned_is_a_name_of_the_module_and_nothing_else(versions, text):
-    (versions / "v11_other.py").write_text(f"{KERNEL}\n{text}\n")
-    assert "triton-v11-autotune" not in provider_names("elementwise")
-
-
 def test_the_default_is_the_newest_version_that_the_gpu_can_run(versions):
     (versions / "v11_tma.py").write_text(FOR_HOPPER)
     assert list(default_providers("elementwise", A100)) == ["torch", "triton-v10"]
@@ -285,28 +257,6 @@ def test_a_version_for_newer_gpus_is_refused_by_name_before_it_is_imported(versi
         load("triton-v11", OPS["add"], "elementwise", replace(GPU, type="rocm"))
     assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
     assert load("triton-v11", OPS["add"], "elementwise", H100).name == "triton-v11"
-
-
-def test_compile_options_are_those_that_all_variants_of_the_op_and_dtype_share(versions):
-    (versions / "v11_declared.py").write_text(DECLARED)
-    options = {
-        device.compute_capability: load("triton-v11", OPS["add"], "elementwise", device).compile_options
-        for device in (A100, replace(GPU, compute_capability="8.9"), H100, RTX, replace(GPU, compute_capability="7.5"))
-    }
-    assert options["8.0"]("fp32") == {"num_warps": 4, "enable_fp_fusion": True, "arch_asked_for": 80}
-    assert options["8.0"]("bf16") == {"enable_fp_fusion": True, "arch_asked_for": 80}  # 4 warps here, 8 there
-    assert options["8.0"]("fp64") is None  # no variant of it
-    asked = {capability: of("bf16")["arch_asked_for"] for capability, of in options.items()}
-    assert asked == {"7.5": 80, "8.0": 80, "8.9": 80, "9.0": 90, "12.0": 100}
-
-
-def test_options_that_are_not_declared_are_not_known(versions):
-    assert load("triton-v2", OPS["add"], "elementwise", H100).compile_options("bf16") is None
-    (versions / "v11_tuned.py").write_text(TUNED + DECLARED)
-    assert load("triton-v11", OPS["add"], "elementwise", H100).compile_options("bf16") is not None
-    # The search chose a configuration of its own.
-    assert load("triton-v11-autotune", OPS["add"], "elementwise", H100).compile_options("bf16") is None
-    assert load("torch", OPS["add"], "elementwise", H100).compile_options("bf16") is None
 
 
 # ---- the versions of this repository -------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""Functions that look fast and are not: each row is `invalid`, with the reason; honest functions pass.
-
-All of it in workers, as a user's function runs.
-"""
+"""Functions that look fast and are not: each row is `invalid`, with the reason; honest functions pass."""
 
 import pytest
 

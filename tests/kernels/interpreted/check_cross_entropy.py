@@ -23,7 +23,6 @@ torch.set_num_threads(1)  # the interpreter has one, and waits for the others of
 
 OP = "cross-entropy"
 VERSIONS = versions_of("cross_entropy")
-V3 = VERSIONS["v3"]
 WIDTHS = [1, 7, 16, 257, 1000, 4099]
 SHAPES = [(m, v) for v in WIDTHS for m in (1, 3)]
 SHAPES += [(2, 8192), (1, 16400), (2, 50257), (1, 131075)]
@@ -42,25 +41,6 @@ def test_sizes(op, module, dtype, shape):
 @every_way
 def test_rows_apart(op, module, dtype, v, pad):
     check_apart(module, *draw(op, dtype, 2, v), pad)
-
-
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-def test_rows_enough_are_not_shared(dtype, monkeypatch):
-    monkeypatch.setattr(V3, "PROGRAMS_WANTED", 3)
-    assert V3.split(3, 20003, V3.STEP[dtype]) == (1, 20016)
-    assert V3.split(2, 20003, V3.STEP[dtype]) == (2, 10016)
-    check(OP, V3, *draw(OP, dtype, 3, 20003))
-    check_apart(V3, *draw(OP, dtype, 3, 20003), 5)
-
-
-@pytest.mark.parametrize(
-    ("m", "v", "step"), [(1, 262144, 8192), (64, 128256, 4096), (5, 50257, 4096), (2, 2**30, 8192)]
-)
-def test_pieces_cover_a_row_and_none_is_empty(m, v, step):
-    splits, chunk = V3.split(m, v, step)
-    assert 1 < splits <= V3.MAX_SPLITS
-    assert chunk % 16 == 0
-    assert (splits - 1) * chunk < v <= splits * chunk
 
 
 @pytest.mark.parametrize("v", [19, 9001])

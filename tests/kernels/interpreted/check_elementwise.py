@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-import triton
-import triton.language as tl
 from bugs import BUGS
-from elementwise_cases import DROPPED, SEED, check, draw, kept, philox4x32, specials, words
+from elementwise_cases import DROPPED, SEED, check, draw, kept, philox4x32, specials
 from exact import DTYPES, Plane
 from families import pairs, versions_of, ways
 from planted import planted_tests
@@ -87,33 +85,6 @@ def test_reference_gives_the_known_answers(line):
     assert found[0].tolist() == numbers[6:]
 
 
-@triton.jit
-def store_dropped(words_ptr, out_ptr, COUNT: tl.constexpr, DROPOUT: tl.constexpr):  # noqa: N803
-    words_of_ones = tl.load(words_ptr + tl.arange(0, COUNT)).to(tl.uint32)
-    tl.store(out_ptr + tl.arange(0, COUNT), DROPOUT(tl.full((COUNT,), 1.0, tl.float32), words_of_ones))
-
-
-def test_the_first_word_that_is_kept_is_the_rounded_share():
-    around = torch.tensor([0, 429496729, 429496730, 2**32 - 1])  # 0.1 * 2^32 is 429496729.6
-    out = torch.zeros(4)
-    store_dropped[(1,)](around, out, COUNT=4, DROPOUT=NEWEST.dropout)
-    assert (out != 0).tolist() == [False, False, True, True]
-
-
-@triton.jit
-def store_words(seed_ptr, first_ptr, out_ptr, COUNT: tl.constexpr, DRAW: tl.constexpr):  # noqa: N803
-    drawn = DRAW(tl.load(seed_ptr), tl.load(first_ptr), COUNT)
-    tl.store(out_ptr + tl.arange(0, COUNT), drawn.to(tl.int64))
-
-
-@pytest.mark.parametrize("first", [0, 1024, 2**34 - 16, 2**40 + 4], ids=hex)
-@pytest.mark.parametrize("seed", [0, 1, SEED, -1, -SEED])
-def test_all_four_words_are_used_in_order(seed, first):
-    out = torch.zeros(64, dtype=torch.int64)
-    store_words[(1,)](torch.tensor([seed]), torch.tensor([first]), out, COUNT=64, DRAW=NEWEST.random_words)
-    assert out.tolist() == words(seed, np.arange(first // 4, first // 4 + 16), 7).reshape(-1).tolist()
-
-
 def mask(version, seed, n, dtype=torch.float32):
     out = torch.empty(n, dtype=dtype)
     VERSIONS[version].KERNELS["dropout"](torch.ones(n, dtype=dtype), torch.tensor([seed]), out=out)
@@ -138,15 +109,6 @@ def test_mask_looks_random(version):
     centered = (keep - (1 - DROPPED)) / sigma
     for lag in (1, 2, 3, 4, 7, 8, 16, 32, 128, 256, 1024, 2048, 4096):
         assert abs((centered[lag:] * centered[:-lag]).sum()) < 5 * math.sqrt(n), f"period or correlation at {lag}"
-
-
-@every_version
-def test_mask_depends_on_seed_and_place_alone(version):
-    assert torch.equal(mask(version, SEED, 1000), mask(version, SEED, 3001)[:1000])
-    assert torch.equal(mask(version, SEED, 1000), mask(version, SEED, 1000, torch.float16))
-    for other in (SEED + 1, SEED ^ 2**40, -SEED):
-        differ = (mask(version, SEED, 3001) != mask(version, other, 3001)).double().mean()
-        assert abs(differ - 2 * DROPPED * (1 - DROPPED)) < 0.04  # of two independent masks
 
 
 # ---- planted bugs --------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Matmul kernels under Triton's interpreter, against fp64. See test_interpreted.py for how this is run."""
 
-import dataclasses
 import math
 from unittest.mock import patch
 
@@ -13,7 +12,6 @@ from matmul_cases import FP8, LAYOUTS, check, check_case, check_far, draw, value
 from planted import planted_tests
 from triton.runtime.errors import InterpreterError
 
-from kernels.matmul import Operands
 from kernels.matmul.tiles import GROUP_M, Tile
 
 VERSIONS = versions_of("matmul")
@@ -85,16 +83,6 @@ def check_splits(module):
 
 def test_terms_shared_by_programs():
     check_splits(VERSIONS["v5"])
-
-
-def test_the_fixed_choice_splits_the_terms_of_few_tiles():
-    module = VERSIONS["v5"]
-    asked = Operands("bf16", "nt", 1, 64, 64, 8192, (8192, 8192, 64), (0, 0, 0), 90, 132, 8)
-    assert module.chosen(asked)[1] == 4
-    assert module.chosen(dataclasses.replace(asked, k=512))[1] == 2
-    assert module.chosen(dataclasses.replace(asked, k=448))[1] == 1  # too few steps
-    assert module.chosen(dataclasses.replace(asked, m=4096, n=64))[1] == 2  # 64 tiles of 132
-    assert module.chosen(dataclasses.replace(asked, m=8192, n=64))[1] == 1
 
 
 @every_layout

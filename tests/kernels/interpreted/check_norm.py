@@ -7,7 +7,7 @@ import pytest
 import torch
 from bugs import BUGS
 from families import pairs, versions_of, ways
-from norm_cases import OPS, SCALES, check, check_apart, check_far_rows, draw, is_corrected
+from norm_cases import SCALES, check, check_apart, check_far_rows, draw, is_corrected
 from planted import planted_tests
 
 import kernels.launch
@@ -114,28 +114,6 @@ def test_result_may_replace_x(op, module, n):
     module.KERNELS[op](*inputs, out=separate)
     module.KERNELS[op](x, *inputs[1:], out=x)
     assert torch.equal(x, separate)
-
-
-@pytest.mark.parametrize(("cache_bytes", "groups"), [(80_000, 3), (2**22, 1)])
-@pytest.mark.parametrize("op", OPS)
-def test_rows_go_through_the_cache_in_groups(monkeypatch, op, cache_bytes, groups):
-    module, launched = VERSIONS["v4"], []
-    monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, cache_bytes))
-    monkeypatch.setattr(kernels.launch, "WIDE", 20000)
-    part = module.SHARED[op, torch.float16, "partial"]
-    launch = part.launch
-    monkeypatch.setitem(vars(part), "launch", lambda *given: launched.append(given[0]) or launch(*given))
-    check(op, module, *draw(op, torch.float16, 3, 20008, SCALES))
-    assert len(launched) == groups
-
-
-def test_a_row_of_version_4_is_that_of_version_3_where_no_programs_share_it():
-    for m, n in ((4, 20008), (3, 4104)):
-        x, weight = draw("rmsnorm", torch.float32, m, n)
-        out, before = torch.empty_like(x), torch.empty_like(x)
-        VERSIONS["v4"].KERNELS["rmsnorm"](x, weight, out=out)
-        VERSIONS["v3"].KERNELS["rmsnorm"](x, weight, out=before)
-        assert torch.equal(out, before)
 
 
 def battery(module):

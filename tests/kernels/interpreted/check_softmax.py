@@ -79,21 +79,6 @@ def test_maximum_of_every_step(op, module, dtype, order):
     check(op, module, torch.linspace(-50 * order, 50 * order, 60000)[None].to(dtype))
 
 
-def test_rows_go_through_the_cache_in_groups(monkeypatch):
-    module, launched = VERSIONS["v3"], []
-    for variant in module.SHARED.values():
-
-        def launch(programs, *arguments, variant=variant):
-            launched.append((variant.part, programs))
-            type(variant).launch(variant, programs, *arguments)
-
-        monkeypatch.setitem(vars(variant), "launch", launch)
-    monkeypatch.setattr(kernels.launch, "WIDE", 20000)
-    monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 200_000))
-    check("softmax", module, normal(5, 20001, torch.float16))
-    assert launched == [(part, count) for count in (8, 8, 4) for part in ("partial", "finish")]
-
-
 @pytest.mark.parametrize("n", [100, 40000])
 @every_way
 def test_result_may_replace_the_input(op, module, dtype, n):
