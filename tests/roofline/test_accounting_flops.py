@@ -10,6 +10,7 @@ from roofline.accounting.flops import CONVENTIONS, attention_core_flops, doubled
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset, preset_names
 from roofline.model import mfu
+from roofline.work import elementwise_work, matmul_work
 
 
 def per_token(name, sequence, convention):
@@ -197,3 +198,42 @@ def test_unknown_words_are_named():
     with pytest.raises(ConfigError, match="unknown checkpointing 'some'; allowed: none, selective"):
         train_flops(load_preset("gpt2"), 128, checkpoint="some")
     assert all(entry.formula and entry.source for entry in CONVENTIONS.values())
+
+
+def test_narayanan_percent_of_peak():
+    """Narayanan et al. 2021, table 1: achieved teraFLOP/s per A100 and per cent of 312."""
+    achieved = (137, 138, 142, 135, 138, 140, 148, 155, 163, 163)
+    assert [round(100 * mfu(value, 312)) for value in achieved] == [44, 44, 46, 43, 44, 45, 47, 50, 52, 52]
+
+
+def test_llama_3_405b_mfu():
+    """Grattafiori et al. 2024, table 4, prints 43, 41 and 38 % for 430, 400 and 380 TFLOP/s; within a point."""
+    shares = [100 * mfu(value, 989) for value in (430, 400, 380)]
+    assert [round(share, 1) for share in shares] == [43.5, 40.4, 38.4]
+    assert all(abs(share - printed) < 1 for share, printed in zip(shares, (43, 41, 38), strict=True))
+
+
+def test_korthikanti_selective_recomputation():
+    """Korthikanti et al. 2022: overhead 2.7 and 1.6 %."""
+    assert round(100 * added_of_korthikanti(2048, 96, 12288, 51200), 1) == 2.7
+    assert round(100 * added_of_korthikanti(2048, 105, 20480, 51200), 1) == 1.6
+
+
+def test_attention_costs_as_much_as_its_projections_at_twice_the_width():
+    """Austin et al. 2025: at D = 4096 and a sequence of 8192, all pairs."""
+    forward = train_flops(load_preset("llama-7b"), 8192, convention="gemm-full").forward
+    assert load_preset("llama-7b").width == 4096
+    assert forward["attention_core"] == forward["attention_projections"]
+
+
+def test_intensities_of_the_lecture():
+    """CS336 2026, lecture 2, bf16: it counts 2 n - 1 operations for a sum of n products, one less than we do."""
+    dot, vector = matmul_work(1, 1, 2**20, "bf16", "bf16"), matmul_work(1024, 1, 1024, "bf16", "bf16")
+    square = matmul_work(1024, 1024, 1024, "bf16", "bf16")
+    outputs = (1, 1024, 1024**2)
+    found = [(work.flops - count) / work.bytes for work, count in zip((dot, vector, square), outputs, strict=True)]
+    assert round(found[0], 7) == 0.4999995
+    assert round(found[1], 6) == 0.997563
+    assert round(found[2], 3) == 341.167
+    relu, gelu = (elementwise_work(1024, flops, 1, "bf16") for flops in (1, 20))
+    assert (relu.flops / relu.bytes, gelu.flops / gelu.bytes) == (0.25, 5)

@@ -15,6 +15,7 @@ from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.presets import load_preset, read_config
 from roofline.accounting.state import (
     RECIPES,
+    Sharding,
     bytes_per_param,
     cast_bytes,
     shard,
@@ -150,3 +151,22 @@ def test_experts_and_latent_attention_have_components():
     whole = model_activations(deepseek, 4096)
     assert whole["experts"] == 58 * parts["experts"]
     assert whole["mlp"] == 3 * 4096 * 4 * 18432 * 2
+
+
+def test_zero_3_gathers_a_layer():
+    parts = state_bytes(load_preset("llama-3-70b"), RECIPES["bf16-master"], "adamw", Sharding(zero=3, data_parallel=64))
+    assert parts["gathered_layer"] == 2 * 128256 * 8192  # the embedding is larger than a layer
+    assert parts["weights"] == -(-2 * 70_553_706_496 // 64)
+
+
+def test_blocks_that_were_measured_with_torch():
+    """torch 2.13 on a CPU in bf16, saved tensors: h 256, 8 heads, s 128, b 2."""
+    gpt = small(bias=True)
+    assert total(layer_activations(gpt, 128, 2, Kernels(statistic_bytes=2))) == 2_107_392
+    unfused = layer_activations(gpt, 128, 2, Kernels(statistic_bytes=2, is_flash=False))
+    assert total(unfused) == 40.03125 * 128 * 2 * 256
+    llama = small_llama()
+    assert total(layer_activations(llama, 128, 2, Kernels(is_norm_fused=False))) == 3_483_648
+    fused = layer_activations(llama, 128, 2)
+    fused.pop("norm_statistics")
+    assert total(fused) == 2_695_168

@@ -394,3 +394,25 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, line, words):
     assert (code, printed.out) == (2, "")
     assert printed.err.count("\n") == 1
     assert words in printed.err
+
+
+def test_parameters(capsys):
+    data = data_of(capsys, "params --model mixtral-8x7b")
+    assert (data["total"], data["active"]) == (46_702_792_704, 12_879_925_248)
+    assert sum(data["components"].values()) == data["total"]
+    assert "8,030,261,248" in text_of(capsys, "params --model llama-3-8b")
+
+
+def test_windows_are_in_the_flops_unasked(capsys):
+    """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward three times."""
+    data = data_of(capsys, "flops --model mistral-7b --sequence 16384")
+    pairs = 4096 * 4097 // 2 + (16384 - 4096) * 4096
+    assert data["components"]["attention_core"] == 3 * 32 * pairs * 4 * 32 * 128
+
+
+@pytest.mark.parametrize(
+    "line", ["infer --model gpt2", "chinchilla --days 1", "train --params 1e9 --tokens 1e9", "matmul --shape 64"]
+)
+def test_a_dtype_that_a_gpu_lacks_is_said(capsys, line):
+    data = data_of(capsys, f"{line} --gpu a100-sxm-80gb --dtype bf16,fp8e4m3")
+    assert "a100-sxm-80gb has no hardware path for fp8e4m3" in data["assumptions"]

@@ -201,3 +201,17 @@ def test_flops_of_parameters_alone(capsys):
     assert data["per_token"] == 6 * 174_600_000_000
     assert call("flops", "--params", "1e9", "--model", "gpt2") == 2
     assert call("memory", "--params", "1e9", "--optimizer", "adafactor") == 2
+
+
+def test_price_and_energy_of_training(capsys):
+    """1,024 H100 for 143.94 days: 3.54 million hours, at 700 W each."""
+    data = data_of(capsys, "train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5 --price 2")
+    assert data["price"] == pytest.approx(2 * data["device_hours"])
+    assert data["energy_j"] == pytest.approx(1024 * 700 * data["seconds"])
+
+
+@pytest.mark.parametrize(("slug", "batch"), [("tpu-v5e", 240.5), ("tpu-v4", 229.2), ("tpu-v6e", 560.4)])
+def test_critical_batch_of_tpus(capsys, slug, batch):
+    """Austin et al. 2025 have 240 for a v5e; peak over bandwidth of each datasheet."""
+    data = data_of(capsys, f"infer --model llama-2-70b --gpu {slug} --gpus 16")
+    assert data["critical_batch_without_cache"] == pytest.approx(batch, rel=0.01)
