@@ -296,3 +296,17 @@ def test_without_the_extra_the_command_says_how_to_get_it(
     monkeypatch.setattr(page, "find_spec", lambda name: None if name == "plotly" else name)
     said = refused(["page", "--gpu", "h100-sxm", "-o", tmp_path / "a.html"], capsys)
     assert said == "a page needs plotly: python -m pip install -e '.[page]'"
+
+
+def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path) -> None:
+    def saved(name: str, rate: float, sha: str) -> Path:
+        record = matmul(512, "bf16", rate)
+        record = replace(record, samples_s=(record.median_s or 1.0,) * 21, visits=(7, 7, 7))
+        return save(tmp_path / f"{name}.jsonl", [record], environment(run_id=name, git={"sha": sha}))
+
+    paths = [saved("a", 4e11, "a"), saved("b", 5e11, "b")]
+    saved("again", 4e11, "a")
+    assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["FASTER"]
+    for name, rate in (("slow", 2e11), ("fast", 8e11)):
+        saved(name, rate, "a")
+    assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["UNSURE"]

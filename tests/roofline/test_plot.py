@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -374,3 +376,44 @@ def test_a_run_without_ceilings_has_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(CeilingError):
         build_scene([(environment(hardware={"entries": 5}), [])])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.png"
+    target.write_bytes(b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(StoreError, match=r"a\.png.*No space left on device"):
+        save_picture(draw("one GPU"), target)
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_drawing_loads_neither_torch_nor_pyplot_nor_pandas(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from roofline.machine import Ceiling, Machine\n"
+        "from results.show.picture import save_picture\n"
+        "from roofline.picture.figure import draw_roofline\n"
+        "from roofline.picture.scene import build_scene\n"
+        "assert not {'matplotlib', 'numpy', 'torch', 'pandas', 'rich'} & set(sys.modules), 'loaded too early'\n"
+        "known = Machine('g', 'G', (Ceiling('flops', 'bf16', 1e15, 'datasheet', 's'),"
+        " Ceiling('bandwidth', 'memory', 1e12, 'datasheet', 's')))\n"
+        "save_picture(draw_roofline(build_scene([], [known])), Path(sys.argv[1]))\n"
+        "assert not {'torch', 'pandas', 'matplotlib.pyplot'} & set(sys.modules)\n"
+    )
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", code, str(tmp_path / "a.png")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a", "a.png.txt", ".png"])
+def test_an_unknown_suffix_is_refused_before_any_work(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"allowed: \.png, \.svg, \.pdf"):
+        check_picture(tmp_path / name)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -283,3 +285,42 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(plot, "draw_roofline", interrupt)
     assert main(["plot", "--gpu", "h100-sxm", "-o", str(tmp_path / "x.png")]) == 130
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plot", "--help"], ["gpus", "--help"]])
+def test_help_shows_examples_and_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from roofline.__main__ import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit as done:\n    assert done.code == 0\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    line = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "examples:" in done.stdout
+    assert "python -m roofline" in done.stdout
+
+
+def test_latest_is_the_newest_run_of_what_is_asked_for_and_only_that_is_drawn(
+    write: Write, tmp_path: Path, drawn: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [*GOOD, replace(GOOD[0], provider="triton-v1")]
+    write("20261120T210312Z-matmul-0123456789.jsonl", both)
+    later = environment(run_id="20261121T000000Z-9876543210", started_at="2026-11-21T00:00:00+00:00")
+    write("20261121T000000Z-matmul-9876543210.jsonl", GOOD[:1], later)
+    words = ["plot", "latest", "--runs", str(tmp_path / "runs"), "-o", str(tmp_path / "x.png")]
+    for options, count in (
+        (["--provider", "triton-v1"], 1),
+        (["--op", "matmul", "--device", later.device["slug"], "--since", "2026-11-21"], 1),
+        (["--op", "gelu,matmul"], 1),
+    ):
+        assert main([*words, *options]) == 0
+        assert len(drawn["scene"].points) == count
+    assert main([*words, "--provider", "triton-v1"]) == 0
+    assert drawn["scene"].runs[0].started_at < later.started_at
+    assert main([*words, "--op", "gelu"]) == 2
+    assert main([*words, "--device", "t4"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2

@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from plot_scenes import (
+    CPU,
     assert_apart,
     corners,
+    drawn,
     elementwise,
     environment,
     matmul,
@@ -159,3 +161,17 @@ def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path: Path) -> 
     widths = [path.read_bytes()[16:20] for path in (published, tmp_path / "roofline.png")]
     assert widths[0] == widths[1]
     assert f"]({published.relative_to(root)})" in (root / "README.md").read_text()
+
+
+TOPS = {"bf16": 930e9, "fp32": 224e9}
+
+
+def test_labels_of_sixty_points_do_not_overlap_and_nothing_is_clipped() -> None:
+    """In every theme, because a theme moves nothing."""
+    rows = [matmul(256 + 64 * n, dtype, top * (0.3 + 0.01 * n)) for n in range(30) for dtype, top in TOPS.items()]
+    figure = drawn(CPU, *rows)
+    shapes = [(text.get_text(), corners(figure, text)) for text in texts(figure)]
+    assert_apart(shapes)
+    for text, shape in shapes:
+        assert (shape >= 0).all(), text
+        assert (shape <= figure.get_size_inches() * figure.dpi).all(), text
