@@ -146,8 +146,7 @@ def compare(
             contenders.append(FunctionContender(*provided, *how, fn=candidate, wrong=wrong, asked_cache=cache))
         records = compare_contenders(contenders, under_test, policy, current(under_test))
     environment = environment_of(under_test, "compare")
-    settings = {**environment.settings, "baseline": name, "margin": policy.margin}
-    environment = replace(environment, settings=settings)
+    environment = replace(environment, settings={**environment.settings, "baseline": name, "margin": policy.margin})
     compared = compare_live(environment, records, name, policy.margin)
     if not compared.rows:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
@@ -194,22 +193,18 @@ def difference(truth: Any, result: Any, tolerance: float | None = None) -> str |
     import torch
     from torch.utils._pytree import tree_leaves
 
-    ours, theirs = (
-        [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)] for value in (truth, result)
-    )
+    ours, theirs = ([x.detach() for x in tree_leaves(v) if isinstance(x, torch.Tensor)] for v in (truth, result))
     if len(ours) != len(theirs):
         return f"it returned {len(theirs)} tensors, the baseline {len(ours)}"
-    for mine, other in zip(ours, theirs, strict=True):
-        if mine.shape != other.shape:
-            return f"its result has the shape {tuple(other.shape)}, the baseline's {tuple(mine.shape)}"
-        if mine.numel() and (reason := _unlike(mine, other.to(mine.device), tolerance)):
-            return reason
-    return None
+    pairs = zip(ours, theirs, strict=True)
+    return next(filter(None, (_unlike(mine, other.to(mine.device), tolerance) for mine, other in pairs)), None)
 
 
 def _unlike(truth: Any, result: Any, tolerance: float | None) -> str | None:
     import torch
 
+    if truth.shape != result.shape:
+        return f"its result has the shape {tuple(result.shape)}, the baseline's {tuple(truth.shape)}"
     if any(not (x.is_floating_point() or x.is_complex()) for x in (truth, result)):
         count = int((truth != result).sum())
         return f"its result differs from the baseline's in {count:,} of {truth.numel():,} elements" if count else None

@@ -258,9 +258,7 @@ class Function:
         return replace(record, dtype="") if is_complex and not self.blank.dtype else record
 
     def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
-        """Return sets of arguments that flush each other out of the cache, what launches that go round them find,
-        `cold`, `partly-cold` or `warm`, and a flag if there is nothing to go round.
-        """
+        """Return sets of arguments that flush each other out of the cache, and the cache state in which launches find them."""
         if self.cache == "warm":
             return [first], "warm", ()
         if self.inputs is None and not arrays_in(first):
@@ -271,10 +269,8 @@ class Function:
         shared = {_address(array) for array in arrays_in(first)}
         fresh_bytes = sum(_bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared)
         if not fresh_bytes:
-            found = "the same tensors again" if shared else "nothing with bytes"
-            raise UsageError(
-                f"inputs= made {found}: make new tensors or arrays at each call, or measure with cache='warm'"
-            )
+            made = "the same tensors again" if shared else "nothing with bytes"
+            raise UsageError(f"inputs= made {made}: make new tensors or arrays at each call, or use cache='warm'")
         plan = rotation.plan_rotation(fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold")
         sets += [make() for _ in range(plan.copies - len(sets))]
         return sets[: plan.copies], plan.cache, ()
@@ -341,7 +337,6 @@ def device_of(name: str | None, values: Any) -> Device | None:
 
 
 def current(device: Device) -> Any:
-    """Return a context in which a GPU is torch's current one."""
     import torch
 
     return torch.cuda.device(device.torch_name) if device.is_gpu else nullcontext()
@@ -393,5 +388,4 @@ def _bytes(array: Any) -> int:
 
 
 def _address(array: Any) -> int:
-    """Return what distinguishes the memory of two arrays, as long as both live."""
     return int(array.data_ptr()) if hasattr(array, "data_ptr") else id(array)

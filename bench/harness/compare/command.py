@@ -104,7 +104,6 @@ def reserved_names() -> set[str]:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Compare and return the exit code; `guarded` answers what this raises."""
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
     from bench.harness.providers.registry import is_user_kernel
@@ -135,10 +134,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
     saved = settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
     with Run(args, "bench", "compare", device, saved, argv) as run:
-        began = time.perf_counter()
         run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
-        if args.verbose:
-            run.progress.note(f"ceilings and the state of the machine took {time.perf_counter() - began:.1f} s")
         if args.baseline is None:
             run.progress.note(f"baseline: {providers[0]}, the first provider; --baseline names another")
         measure_cases(run, cases, policy)
@@ -149,10 +145,9 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
     """Return the providers, the baseline first; a provider that is named twice is there twice."""
     names = list(args.provider or [])
-    if args.baseline is not None:
-        if args.baseline in names:
-            names.remove(args.baseline)
-        names.insert(0, args.baseline)
+    if args.baseline in names:
+        names.remove(args.baseline)
+    names[:0] = [args.baseline] if args.baseline else []
     main.check_providers(names, families)
     if len(names) < 2:
         given = f"only {names[0]} is named" if names else "no provider is named"
@@ -188,7 +183,6 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
 
 
 def show(run: Run) -> int:
-    """Print the comparison, draw it if requested, name the run file, and return the exit code."""
     from bench.harness.run import print_path
     from results.compare.comparison import compare_live
     from results.compare.output import as_text, describe, exit_code
@@ -205,11 +199,10 @@ def show(run: Run) -> int:
         print_out(as_text(compared, args.format, args.fail_on, exit_code=code))
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
-    if args.plot is not None and compared.rows:
+    if not compared.rows:
+        say("nothing was compared" + ("" if run.is_interrupted else f": {describe(compared.unmatched[-1])}"))
+    elif args.plot is not None:
         save_picture(draw(compared), args.plot)
         print_path("plot", args.plot, args.format)
-    if not compared.rows:
-        reason = "" if run.is_interrupted else f": {describe(compared.unmatched[-1])}"
-        say(f"nothing was compared{reason}")
     run.raise_if_unsaved()
     return code

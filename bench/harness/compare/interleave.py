@@ -88,13 +88,9 @@ class ProviderContender(Contender):
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
         row, device, budget = self.row, self.device, self.budget
-        if row.refused is not None:
-            self.record = row.refused
-            return
-        if (reason := budget.refusal(row, self.together)) is not None:
-            self.record = replace(self.blank, reason=reason)
-            return
-        ready = prepare(row, device, budget.deadline, next(self.copies))
+        reason = None if row.refused else budget.refusal(row, self.together)
+        refused = replace(self.blank, reason=reason) if reason else row.refused
+        ready = refused or prepare(row, device, budget.deadline, next(self.copies))
         if isinstance(ready, Record):
             self.record = ready
             return
@@ -111,11 +107,10 @@ class ProviderContender(Contender):
             self.new_call = lambda copy: ready.provider.call(ready.sets[copy])
 
     def replay_check(self, first: int) -> ReplayCheck | None:
-        """Return what verifies a graph that begins with the copy `first`; the last one is verified at the end too."""
-        ready, sets = self.ready, self.ready.sets
-        replay = ReplayCheck(ready.row.op, ready.row.case, [*sets[first:], *sets[:first]])
-        self.ready = replace(ready, replay=replay if self.device.is_gpu else None)
-        return self.ready.replay
+        sets, row = self.ready.sets, self.ready.row
+        replay = ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]]) if self.device.is_gpu else None
+        self.ready = replace(self.ready, replay=replay)  # what is verified at the end too
+        return replay
 
     def finish(self, samples: Samples) -> Record:
         return finish(self.ready, samples, self.device, self.ceilings)

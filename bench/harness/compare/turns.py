@@ -278,8 +278,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
     before, order = snapshot(device), random.Random(policy.seed)
 
     def clock_hz() -> float | None:
-        """Return the clock that was read in the turn that ends, and read it again in the next one."""
-        seen = poller.seen
+        seen = poller.seen  # in the turn that ends; the next one is read again
         poller.begin()
         return seen[-1].sm_clock_hz if seen else None
 
@@ -398,7 +397,6 @@ def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, 
 
 
 def pairing(rounds: Rounds, policy: ComparePolicy, index: int, names: Sequence[str]) -> dict[str, Any]:
-    """Return the field `interleaved` of a record, by which its samples are paired with those of the others."""
     slots, clocks_hz = rounds.slots[index], rounds.clocks_hz[index]
     return {
         "with": list(names),

@@ -118,10 +118,9 @@ class Settling(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """The outcome of a measurement."""
+    """The outcome of a measurement; see `results.record.Record` for what a record has too."""
 
     samples_s: tuple[float, ...]
-    """Seconds per launch, one value a sample, none dropped."""
     launches_per_sample: int
     method: str
     cache: str
@@ -129,29 +128,21 @@ class Samples:
     ci95_s: tuple[float, float]
     converged: bool
     settled: bool | None = None
-    """False: the warm-up reached its cap while the time still moved."""
     warm_median_s: float | None = None
-    """Median seconds of a launch that finds its inputs in the cache; None if not measured."""
     host_launch_s: float | None = None
     """Seconds that one call keeps the host; on a CPU the launch itself. None if nobody waits for the host."""
     host_latency_s: float | None = None
-    """Seconds from a call to its finished result."""
     tick_s: float | None = None
     """Smallest step of the clock that the samples were read from."""
     target_half_width: float | None = None
     """Half width of the interval, as a fraction of the median, at which sampling was to stop."""
     telemetry: Mapping[str, Any] = field(default_factory=dict)
-    """What `device.telemetry.row_telemetry` returned."""
     why_no_graph: str | None = None
     """Why the launches were not timed by replaying a graph, if that was tried."""
 
 
 def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter) -> Settling:
-    """Run `work` again and again until its time no longer changes, at least once.
-
-    `work` runs some launches of what is to be measured, waits for them, and returns their seconds. With a shortest
-    warm-up of 0 it runs once.
-    """
+    """Run `work`, which returns the seconds of its launches, until its time no longer changes, at least once."""
     start, times_s = now(), list[float]()
     while True:
         announce()

@@ -83,8 +83,7 @@ _failed_graphs: list[Any] = []
 class HostSampler:
     """Times launches with the host's clock: the only clock of a CPU, and exact there.
 
-    The results of a single call are not kept: it is warm anyway, and malloc would return the block that the previous
-    launch has just left in the cache.
+    The results of a single call, which is warm, are not kept: malloc then returns the block that is in the cache.
     """
 
     method = "host"
@@ -134,7 +133,6 @@ class _QueuedSampler:
         self._spin_s, self._shortest_spin_s, self._longest_spin_s = spin_s, spin_s, longest_spin_s
 
     def _launch(self) -> None:
-        """Queue the launches of a sample."""
         raise NotImplementedError
 
     def sample(self) -> float:

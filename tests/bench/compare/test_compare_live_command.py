@@ -1,7 +1,6 @@
 """`python -m bench compare`, real small cases on the CPU with providers that tests make: rows, records, exit codes."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -234,7 +233,6 @@ def test_verbose_says_how_each_provider_was_measured_and_which_is_the_baseline(c
     provide(torch=same, torch_compile=same)
     assert command.main(["compare", *CASE, *ROUNDS, "--provider", "torch,torch-compile", "-v"]) in (0, 1)
     err = capsys.readouterr().err
-    assert re.search(r"^ceilings and the state of the machine took \d+\.\d s$", err, re.MULTILINE)
     assert "baseline: torch, the first provider" in err
     assert "relu 4096 fp32 torch-compile: 25 samples" in err
 
