@@ -32,43 +32,33 @@ SLOWER_THEN = "the machine was slower when the ceiling was measured (python -m b
 def intensity(flops: int, bytes_moved: int) -> float | None:
     """Return the arithmetic intensity in FLOP/byte, or None if no byte is moved.
 
-    Source: Williams et al. (2009), operational intensity. Theirs counts the bytes between cache and memory, this one
-        the compulsory bytes, so it is an upper limit of theirs.
+    Williams et al. count the bytes between cache and memory; compulsory bytes make this an upper limit of theirs.
     """
     return flops / bytes_moved if bytes_moved else None
 
 
 def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the ridge point in FLOP/byte: the intensity from which on the peak binds instead of the bandwidth.
-
-    Source: Williams et al. (2009): where the slanted and the flat ceiling meet.
-    """
+    """Return the intensity in FLOP/byte from which on the peak binds instead of the bandwidth."""
     return peak_flops_per_s / bandwidth_bytes_per_s
 
 
 def least_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds.
-
-    Source: Williams et al. (2009): FLOPs over their attainable performance, so that the smaller of two rates becomes
-        the larger of two times.
-    """
+    """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds."""
     return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
 
 
 def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
     """Return the model FLOPs utilization as a fraction of the dense peak of the dtype; it may be above 1.
 
-    Source: Chowdhery et al., PaLM (2022), appendix B, for a training step. Of an operation it counts the FLOPs that the
-        operation needs.
+    Source: Chowdhery et al., PaLM (2022), appendix B, for a training step.
     """
     return flops_per_s / peak_flops_per_s
 
 
 def mbu(bytes_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the memory bandwidth utilization, compulsory bytes per second over the bandwidth, as a fraction.
+    """Return compulsory bytes per second over the bandwidth, as a fraction.
 
-    Source: defined here, as `mfu` for bandwidth. Inference reports divide likewise, but count the weights and the
-        key-value cache that a token needs as its bytes.
+    Source: defined here, as `mfu` for bandwidth. Inference reports count the weights and the cache instead.
     """
     return bytes_per_s / bandwidth_bytes_per_s
 
@@ -78,8 +68,6 @@ def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandw
 
     Achieved FLOP/s over min(peak, intensity x bandwidth) equals the least time over the measured time, and the
     second form also holds for a copy, which has no FLOPs.
-
-    Source: Williams et al. (2009): measured over attainable performance.
     """
     return 100 * least_time_s(flops, bytes_moved, peak, bandwidth) / time_s
 
@@ -87,12 +75,9 @@ def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandw
 def measured_pct(
     time_s: float, flops: int, bytes_moved: int, peak: Ceiling | None, bandwidth: Ceiling | None
 ) -> float | None:
-    """Return the percentage of the roofline of what was measured on the machine, or None if that is not known.
+    """Return `roofline_pct` of what was measured on the machine: the fastest matmul, the bandwidth of the nearest mix.
 
-    It is `roofline_pct` with the fastest matmul of the dtype and the bandwidth of the nearest mix. If one of the two
-    was not measured, the published one is used as long as it does not bind.
-
-    Source: as of `roofline_pct`; that measured ceilings take the place of published ones is ours.
+    If one of the two was not measured, the published one is used as long as it does not bind; else None.
     """
     if bandwidth is None or (peak is None and flops):
         return None

@@ -73,9 +73,10 @@ class Answer:
         }
 
 
-def by_machine(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the values of the only row; nothing where there are several, each with its own."""
-    return dict(rows[0]) if len(rows) == 1 else {}
+def by_machine(rows: Sequence[dict[str, Any]], **shared: Any) -> dict[str, Any]:
+    """Return the fields of an answer by its rows: the values are those that all share, and of an only row all."""
+    worked = ", ".join(rows[0][key] for key in ("gpu", "dtype") if key in rows[0])
+    return {"values": shared | (rows[0] if len(rows) == 1 else {}), "rows": rows, "worked": worked}
 
 
 def count(value: float) -> str:
@@ -108,29 +109,24 @@ def in_words(key: str, value: float | str) -> str:
         return f"{key} by {value}"
     if key == "gpus":
         return devices(int(value))
-    if key == "bytes":
-        return size(value)
     if key == "flops_per_s":
         return f"{number(value / 1e12)} TFLOP/s"
-    if key == "total_bytes":
-        return f"{size(value)} in total"
-    if key.endswith("_bytes"):
-        return f"{size(value)} of {key.removesuffix('_bytes').replace('activation', 'activations')}"
-    if key in ("mfu", "hfu"):
-        return f"{key.upper()} {100 * value:.1f} %"
-    if key in DURATIONS:
-        return f"{duration(value)} {DURATIONS[key]}".strip()
-    return WORDS.get(key, f"{{}} {key.replace('_', ' ')}").format(abbreviated(value))
+    has_unit = key.endswith(("bytes", "seconds", "first_token_s", "mfu", "hfu"))
+    shown = cell(key, value) if has_unit else abbreviated(value)
+    name = key.removesuffix("_bytes").replace("_", " ")
+    return WORDS.get(key, f"{{}} {'of ' if has_unit else ''}{name}").format(shown)
 
-
-DURATIONS = {
-    "seconds": "",
-    "decode_seconds": "for each step of decoding",
-    "prefill_seconds": "of prefill",
-    "first_token_s": "to the first token",
-}
 
 WORDS = {
+    "bytes": "{}",
+    "total_bytes": "{} in total",
+    "activation_bytes": "{} of activations",
+    "mfu": "MFU {}",
+    "hfu": "HFU {}",
+    "seconds": "{}",
+    "decode_seconds": "{} for each step of decoding",
+    "prefill_seconds": "{} of prefill",
+    "first_token_s": "{} to the first token",
     "total": "{} parameters",
     "active": "{} of them active",
     "params": "{} parameters",

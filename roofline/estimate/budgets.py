@@ -121,17 +121,15 @@ def train(
     return Answer(
         main=("days", "device_hours", "price"),
         title=f"Training time on {devices(gpus)}",
-        values={"flops": flops} | by_machine(rows),
+        **by_machine(rows, flops=flops),
         steps=steps,
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=sources_of([machine for machine, _ in uses]),
         assumptions=[*notes, *counting, LEFT_OUT],
-        rows=rows,
         columns=[
             *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU")),
             *(("days", "days"), ("device_hours", "device hours")),
         ],
-        worked=f"{machine.slug}, {dtype}",
         curve=size_against_data(six_nd(*run), TOKENS_PER_PARAM, run),
     )
 
@@ -174,7 +172,7 @@ def mfu(
         notes = ["6 N leaves out attention's own products"]
     return Answer(
         title=f"Utilization of {devices(gpus)}",
-        values=by_machine(chosen),
+        **by_machine(chosen) | {"rows": rows if len(rows) > 1 else ()},
         main=("mfu", "hfu", "flops_per_s"),
         warnings=[
             f"{entry['gpu']}, {entry['convention']}: more than the peak; check tokens, devices and dtype"
@@ -195,12 +193,10 @@ def mfu(
         formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU counts what is computed twice, too",
         source=f"Chowdhery et al., PaLM (2022), appendix B; {sources_of([machine for machine, _ in uses])}",
         assumptions=[*notes, *config.notes_on(sequence), *missing],
-        rows=rows if len(rows) > 1 else (),
         columns=[
             *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("convention", "convention")),
             *(("flops_per_token", "FLOPs/token"), ("flops_per_s", "FLOP/s"), ("mfu", "MFU"), ("hfu", "HFU")),
         ],
-        worked=f"{machine.slug}, {dtype}",
     )
 
 
@@ -306,15 +302,13 @@ def gpus(
         steps.append(Step("days", f"on {devices(row['gpus'])}", number(row["days"])))
     return Answer(
         title="Devices needed",
-        values=by_machine(rows),
+        **by_machine(rows),
         main=("gpus", "bound", "days"),
         steps=steps,
         formula="devices = max(bytes / memory, FLOPs / (peak x MFU x days x 86,400)), each rounded up",
         source=f"CS336 (2025) lecture 2; {sources_of([machine for machine, _ in uses])}",
         assumptions=[*counting, *notes],
-        rows=rows,
         columns=[("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("bound", "bound by"), ("days", "days")],
-        worked=f"{machine.slug}, {dtype}",
     )
 
 
@@ -374,7 +368,7 @@ def fit(
         main=("params",),
         title=f"Largest model whose state fits on {devices(gpus)}",
         warnings=[f"this leaves no headroom; with 10 % left free it is {billions(0.9 * first['params'])} parameters"],
-        values=by_machine(rows),
+        **by_machine(rows),
         steps=[
             Step("memory", f"{gpus:,} x {in_gib(first['memory_bytes'])}", held),
             Step("bytes per parameter", counted, f"{each:g}"),
@@ -391,9 +385,7 @@ def fit(
                 if (sold := (machine.memory_bytes or 0) * 10**9 // 2**30)
             ),
         ],
-        rows=rows,
         columns=[("gpu", "GPU"), ("gpus", "GPUs"), ("memory_bytes", "memory"), ("params", "parameters")],
-        worked=first["gpu"],
     )
 
 
@@ -429,7 +421,7 @@ def chinchilla(
         main=("params", "tokens"),
         title="Compute-optimal model for "
         + (f"{number(row['flops'])} FLOPs" if not uses else f"{devices(gpus)} and {days:g} days"),
-        values=by_machine(rows) if uses else row,
+        **(by_machine(rows) if uses else {"values": row}),
         steps=[
             *budget,
             Step(
@@ -453,14 +445,12 @@ def chinchilla(
             "optimal for training alone: a model that is used much is trained smaller and longer",
             *notes,
         ],
-        rows=rows,
         columns=[
             *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU"), ("flops", "FLOPs")),
             *(("params", "parameters"), ("tokens", "tokens"), ("fitted_loss", "fitted loss")),
         ]
         if uses
         else (),
-        worked=f"{row['gpu']}, {row['dtype']}" if uses else "",
         curve=size_against_data(row["flops"], tokens_per_param),
     )
 

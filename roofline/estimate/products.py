@@ -95,7 +95,7 @@ def matmul(
     return Answer(
         main=("seconds", "bound"),
         title=f"Matrix product {m}x{n}x{k}{f', {batch} times' if batch > 1 else ''} (MxNxK)",
-        values=by_machine(rows),
+        **by_machine(rows),
         steps=[
             Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
             Step("bytes", f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)", count(row["bytes"])),
@@ -113,9 +113,7 @@ def matmul(
             "fp8 and nvfp4 are written as bf16, int8 as int32; scales of blocks are left out",
             *(f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if row["seconds"] is None),
         ],
-        rows=rows,
         columns=[*columns, ("seconds", "time"), ("bound", "bound")],
-        worked=f"{row['gpu']}, {row['dtype']}",
     )
 
 

@@ -137,18 +137,16 @@ def infer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
         title=f"Generation with {config.name}: {batch} x {prompt} tokens, {devices(gpus)}",
         warnings=[line for row in rows for line in plan.too_large(row)],
-        values={"kv_bytes_per_token": rows[0]["kv_bytes_per_token"]} | by_machine(rows),
+        **by_machine(rows, kv_bytes_per_token=rows[0]["kv_bytes_per_token"]),
         steps=_infer_steps(plan, rows[0]),
         formula=STEPS_BY_PARAMETERS if config.parameters else by_weights,
         source=f"Pope et al. (2022); Austin et al. (2025); {sources_of([machine for machine, _ in uses])}",
         assumptions=[*plan.notes(prompt), *([] if config.parameters else turning), *missing],
-        rows=rows,
         columns=(
             *(("gpu", "GPU"), ("dtype", "dtype"), ("prefill_seconds", "prefill"), ("prefill_bound", "bound")),
             *(("decode_seconds", "decode step"), ("decode_bound", "bound"), ("tokens_per_s", "tokens/s")),
             *(("critical_batch", "critical batch"), ("used", "memory")),
         ),
-        worked=f"{rows[0]['gpu']}, {rows[0]['dtype']}",
     )
 
 
@@ -227,7 +225,7 @@ def generate(
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of {prompt}, {devices(gpus)}",
         warnings=[line for row in rows for line in plan.too_large(row)],
-        values=by_machine(rows),
+        **by_machine(rows),
         main=("seconds", "first_token_s", "tokens_per_s", "price_per_million_tokens"),
         steps=steps,
         formula=f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
@@ -239,9 +237,7 @@ def generate(
             "the price is that of tokens written; energy is the most that the devices draw",
             *missing,
         ],
-        rows=rows,
         columns=columns,
-        worked=f"{row['gpu']}, {row['dtype']}",
     )
 
 

@@ -36,8 +36,6 @@ Table = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[str, str]]], None]
 
 BUDGETS = {"a tenth": 0.1, "all": 1.0, "ten times": 10.0}
 
-MOST = 8
-
 
 def _budget(answer: Answer, _: Table) -> None:
     show(draw_answer, answer)
@@ -81,25 +79,9 @@ def _memory(answer: Answer, _: Table) -> None:
     show(draw_parts, answer.title, used, amounts)
 
 
-def _layout(answer: Answer, _: Table) -> None:
-    strides = answer.values["strides"]
-    extents = [int(extent) for extent in answer.steps[0].arithmetic.split(" x ")]
-    rows, columns = ([1, *extents])[-2:]
-    down = strides[-2] if len(strides) > 1 else 0
-    st.caption("where each element lies, in elements from the beginning (of further dimensions the first)")
-    places = [
-        {"row / column": str(row), **{f"{column}": str(row * down + column) for column in range(min(columns, MOST))}}
-        for row in range(min(rows, MOST))
-    ]
-    st.table(places, hide_index=True)
-    if rows > MOST or columns > MOST:
-        st.caption(f"the first {min(rows, MOST)} of {rows:,} rows and {min(columns, MOST)} of {columns:,} columns")
-
-
 OF_PAGES: dict[str, Callable[[Answer, Table], None]] = {
     "chinchilla": _budget,
     "dtype": _formats,
     "matmul": _roof,
     "memory": _memory,
-    "tensor": _layout,
 }
