@@ -258,7 +258,7 @@ class Function:
         return replace(record, dtype="") if is_complex and not self.blank.dtype else record
 
     def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
-        """Return sets of arguments that flush each other out of the cache, and what launches find: `cold` or `warm`."""
+        """Return sets of arguments that flush each other out of the cache, what launches find there, flags."""
         if self.cache == "warm":
             return [first], "warm", ()
         if self.inputs is None and not arrays_in(first):

@@ -147,7 +147,7 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
     names = list(args.provider or [])
     if args.baseline in names:
         names.remove(args.baseline)
-    names[:0] = [args.baseline] if args.baseline else []
+    names[:0] = [] if args.baseline is None else [args.baseline]
     main.check_providers(names, families)
     if len(names) < 2:
         given = f"only {names[0]} is named" if names else "no provider is named"
