@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any
 
 from results.record import Environment, Record
-from results.stats.samples import median
 from roofline.machine import Ceiling, CeilingError, Machine
 from roofline.work import VECTOR_OPS
 

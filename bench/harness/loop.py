@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import median
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
@@ -28,7 +29,7 @@ from bench.harness.run import Run, refuse_all
 from bench.harness.timing.protocol import Limits, Samples, limits_of
 from results.record import Record
 from results.show.table import describe, name_of
-from results.stats.samples import half_width, median, median_ci95, outlier_count
+from results.stats.samples import half_width, median_ci95, outlier_count
 
 VISITS = 3
 """Two visits cannot show which of them is unusual; more would cost more preparation than they add."""

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from bench.harness.run import Run
 from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collection
 from bench.harness.timing.samplers import Call
 from results.record import Record
-from results.stats.samples import median, median_ci95
+from results.stats.samples import median_ci95
 from roofline.gpu_table import gpus_named, pcie_bytes_per_s
 
 Pair = tuple[Tensor, Tensor]

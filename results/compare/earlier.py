@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from results.compare.flags import DISTURBED, with_flags
@@ -14,7 +14,6 @@ from results.compare.sides import RowKey, is_users, revision_text
 from results.compare.turns import windows
 from results.record import DEFINITION_PREFIX, Environment, Record
 from results.stats.comparison import FASTER, SLOWER, Comparison
-from results.stats.samples import median
 from results.stats.spread import Repeats, RowSpreads, Spread, given_spread, spread_of_visits, widest
 from results.stats.verdict import compare_sides, side_of
 from results.store.runfile import Run, RunFileError, load_run, read_head

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 
 from results.record import Record
 from results.stats.comparison import FASTER, SAME, SLOWER, Comparison, is_beyond_disturbance, verdict_of
-from results.stats.samples import median
 from results.stats.verdict import MORE_RUNS
 
 DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-limited", "interpreted"})

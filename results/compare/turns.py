@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from statistics import median
 from typing import Any, NamedTuple
 
 from results.record import Record
 from results.stats.comparison import Comparison
-from results.stats.samples import median
 from results.stats.verdict import judge_rounds
 
 Pair = tuple[Record, Record]

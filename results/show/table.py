@@ -10,13 +10,14 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
 from results.show.grid import Column, Table, escaped, print_grid, print_lines
 from results.show.rows import COLUMNS, Report, document, flat_rows
 from results.show.terminal import one_line, printable
-from results.stats.samples import half_width, median
+from results.stats.samples import half_width
 from roofline.model import judged
 
 if TYPE_CHECKING:

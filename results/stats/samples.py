@@ -6,11 +6,10 @@ NumPy and SciPy are imported by the functions that need them.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,17 +57,6 @@ LEAST_DRIFT = 0.01
 
 DRIFT_DEVIATES = 4.0
 """Standard errors that the change must exceed: the two thirds have few samples, and neighbors correlate."""
-
-
-def median(samples_s: Sequence[float]) -> float:
-    """Return the median of `samples_s`, in the unit given.
-
-    Raises:
-        ValueError: there are no samples.
-    """
-    if not samples_s:
-        raise ValueError("the median of no samples does not exist")
-    return float(statistics.median(samples_s))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -257,12 +245,9 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
     if gap <= MODE_GAP * low:
         return None
 
-    def count_near(center: float) -> int:
-        inside = np.searchsorted(values, [center - gap / 6, center + gap / 6])
-        return int(inside[1] - inside[0])
-
-    peak = min(count_near(low), count_near(high))
-    valley = min(count_near(low + gap * part) for part in (0.35, 0.425, 0.5, 0.575, 0.65))
+    centers = np.array([low, high, *(low + gap * part for part in (0.35, 0.425, 0.5, 0.575, 0.65))])
+    near = np.searchsorted(values, centers + gap / 6) - np.searchsorted(values, centers - gap / 6)
+    peak, valley = int(near[:2].min()), int(near[2:].min())
     if valley > VALLEY_DEPTH * peak or peak - valley <= VALLEY_DEVIATES * math.sqrt(peak + valley):
         return None
     # The parting had to give each part its least share, be there a valley or not: what lies beyond the valley counts.
@@ -286,16 +271,13 @@ def _best_split(ordered: NDArray[float64], least: int) -> int:
     import numpy as np
 
     total = np.concatenate(([0.0], np.cumsum(ordered)))
-
-    def distances(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[float64]:
-        middle = (start + end) // 2
-        below = ordered[middle] * (middle - start) - (total[middle] - total[start])
-        result: NDArray[float64] = below + (total[end] - total[middle]) - ordered[middle] * (end - middle)
-        return result
-
     splits = np.arange(least, len(ordered) - least + 1)
-    cost = distances(np.zeros_like(splits), splits) + distances(splits, np.full_like(splits, len(ordered)))
-    return int(splits[np.argmin(cost)])
+    start = np.stack([np.zeros_like(splits), splits])  # of the lower and of the upper part
+    end = np.stack([splits, np.full_like(splits, len(ordered))])
+    middle = (start + end) // 2
+    below = ordered[middle] * (middle - start) - (total[middle] - total[start])
+    above = total[end] - total[middle] - ordered[middle] * (end - middle)
+    return int(splits[np.argmin((below + above).sum(axis=0))])
 
 
 def drift(samples_s: Sequence[float]) -> float | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
-from results.stats.samples import median, quantile, student_t
+from results.stats.samples import quantile, student_t
 
 OTHERS_DEGREES = 4
 """Degrees of freedom at most that the other rows count for in the spread of one row, because rows differ; and no more

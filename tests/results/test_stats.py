@@ -3,24 +3,17 @@
 import math
 import random
 import statistics
+from statistics import median
 
 import numpy as np
 import pytest
 
-from results.stats.samples import half_width, interval_of_median, median, median_ci95
+from results.stats.samples import half_width, interval_of_median, median_ci95
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10, 101])
-def test_the_median_is_that_of_the_standard_library(count):
-    random.seed(count)
-    samples = [random.lognormvariate(0, 1) for _ in range(count)]
-    assert median(samples) == statistics.median(samples)
-
-
-@pytest.mark.parametrize("function", [median, median_ci95])
-def test_no_samples_have_no_median(function):
+def test_no_samples_have_no_interval():
     with pytest.raises(ValueError, match="no samples"):
-        function([])
+        median_ci95([])
 
 
 def correlated(count, correlation, trials=1000):

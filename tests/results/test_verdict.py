@@ -2,12 +2,12 @@
 
 import math
 from collections import Counter
+from statistics import median
 
 import numpy as np
 import pytest
 
 from results.stats.comparison import FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE
-from results.stats.samples import median
 from results.stats.verdict import compare_pairs, judge_rounds, smallest_detectable_change
 
 TRIALS = 300

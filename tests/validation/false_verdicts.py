@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch.nn import functional
@@ -24,7 +25,6 @@ from torch.nn import functional
 import bench
 from results.show.grid import markdown_text
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
-from results.stats.samples import median
 
 OPS = {
     "copy": (torch.clone, 1),

@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from statistics import median
 
 import torch
 import triton.testing
@@ -21,7 +22,6 @@ from torch.utils.benchmark import Timer
 
 import bench
 from results.show.grid import markdown_text
-from results.stats.samples import median
 
 OPS = {
     "matmul": (torch.matmul, 2),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any, NamedTuple
 
 from bench.harness.device.device import Device
@@ -22,7 +23,7 @@ from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples, limits_of, settle
 from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
 from results.record import Record
-from results.stats.samples import half_width, median, median_ci95, quantile
+from results.stats.samples import half_width, median_ci95, quantile
 from roofline.machine import Ceiling
 
 WARM_UP_SHARE = 0.2  # of the seconds of a measurement, at most

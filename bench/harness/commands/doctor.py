@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
@@ -27,7 +28,6 @@ from results.show.grid import json_text
 from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.stats.comparison import DEFAULT_MARGIN, SAME
-from results.stats.samples import median
 from results.stats.verdict import smallest_detectable_change
 from results.store.runfile import StoreError, write_output
 

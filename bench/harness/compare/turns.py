@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 from typing import Any, TypeVar
 
 from bench.harness.data.checks import ReplayCheck
@@ -29,7 +30,7 @@ from bench.harness.timing.protocol import Sampler, Samples, limits_of, no_garbag
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.record import Record
 from results.stats.comparison import FASTER, LEAST_PAIRS, MAX_ROUNDS, SAME, SLOWER, VERDICT_ERROR, Comparison
-from results.stats.samples import drift, half_width, median, median_ci95, two_modes
+from results.stats.samples import drift, half_width, median_ci95, two_modes
 from results.stats.verdict import judge_rounds
 
 T = TypeVar("T")

@@ -29,12 +29,12 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from bench.harness.device import gpu_state, host
 from bench.harness.device.device import Device
 from bench.harness.device.gpu_state import ClockAndPower
-from results.stats.samples import median
 
 COUNTER_STEP_S = 0.1
 """The driver's counters of energy and of throttled time advance in steps up to this long, so that a difference is off

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -33,7 +34,6 @@ from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
 from bench.harness.timing.protocol import limits_of
 from results.record import Record
-from results.stats.samples import median
 from roofline.accounting.step_memory import StepPlan, step_memory
 
 PHASES = ("forward", "backward", "optimizer")

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.profile.counts import Breakdown, Operation
@@ -14,7 +15,6 @@ from results.show.grid import Column, print_grid
 from results.show.rows import document
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
 from results.show.terminal import printable
-from results.stats.samples import median
 from roofline.machine import Machine
 from roofline.model import judged, mbu
 

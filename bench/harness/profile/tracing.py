@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
@@ -21,7 +22,6 @@ from bench.harness.profile.report import failed_records, records_of
 from bench.harness.profile.target import Target, guarded_call
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from results.record import Record
-from results.stats.samples import median
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device

@@ -10,10 +10,10 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from bench.harness.timing.samplers import EventSampler
-from results.stats.samples import median
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of what the GPU does, in a recording."""

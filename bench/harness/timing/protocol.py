@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import gc
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from results.stats.samples import half_width, median, median_ci95
+from results.stats.samples import half_width, median_ci95
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -165,7 +165,7 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
     blocks = [times_s[len(times_s) - (i + 1) * size : len(times_s) - i * size] for i in range(BLOCKS)]
     medians = [median(block) for block in blocks]
     deviations = [abs(value - middle) for block, middle in zip(blocks, medians, strict=True) for value in block]
-    error = 1.2533 * 1.4826 * statistics.median(deviations) / math.sqrt(size)
+    error = 1.2533 * 1.4826 * median(deviations) / math.sqrt(size)
     allowed = max(MAX_BLOCK_SPREAD * median(medians), SCATTER_DEVIATES * math.sqrt(2) * error)
     return max(medians) - min(medians) <= allowed
 

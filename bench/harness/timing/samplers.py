@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from statistics import median
 from typing import Any
 
 import psutil
@@ -22,7 +23,6 @@ import psutil
 from bench.harness.device.device import MIB, Device
 from bench.harness.device.host import memory_bytes
 from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
-from results.stats.samples import median
 
 Call = Callable[[], object]
 

@@ -1,9 +1,10 @@
 """From the records of a comparison to its rows: a round counts once, and what is left over has its reason."""
 
+from statistics import median
+
 from results.compare.comparison import compare_live
 from results.record import Environment, Record
 from results.stats.comparison import SAME
-from results.stats.samples import median
 
 ENVIRONMENT = Environment(
     run_id="r", started_at="2026-11-21", argv=(), device={"slug": "cpu", "name": "cpu", "type": "cpu"}

@@ -5,6 +5,7 @@ Providers are simulated ones whose truth is known, on a clock that only moves wh
 
 import json
 from dataclasses import replace
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.measure.budget import Budget
 from bench.harness.timing import protocol
-from results.stats.samples import median, median_ci95
+from results.stats.samples import median_ci95
 from tests.bench import commands
 from tests.simulated_device import SimulatedDevice
 

@@ -3,11 +3,12 @@
 import gc
 import itertools
 import random
+from statistics import median
 
 import pytest
 
 from bench.harness.timing.protocol import Limits, collect
-from results.stats.samples import median, median_ci95
+from results.stats.samples import median_ci95
 from tests.bench.commands import Clock
 
 LIMITS = Limits(min_samples=20, target_half_width=0.02, min_time_s=0.0, cap_s=10.0, warm_up_s=0.5, min_sample_s=1e-3)
