@@ -246,3 +246,17 @@ def test_rates_of_a_class_are_whole_numbers_with_sources(name):
     assert all(isinstance(rate, int) and 1 <= rate <= 1 << 20 for rate in entry["flops_per_clock_per_sm"].values())
     assert entry["description"]
     assert {source.partition(": ")[0] for source in entry["sources"]} <= set(PROVENANCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "rate"),
+    [  # stated by NVIDIA on its developer forum (t/244727), and by Proton for Blackwell
+        ("sm_70", "fp16_tensor", 1024),
+        ("sm_80", "bf16_tensor", 2048),
+        ("sm_90", "bf16_tensor", 4096),
+        ("sm_100", "bf16_tensor", 8192),
+        ("sm_100", "fp8_tensor", 16384),
+    ],
+)
+def test_published_rates(name, key, rate):
+    assert load_rates()[name][key] == rate

@@ -84,6 +84,15 @@ def test_few_tokens_hold_most_at_the_vocabulary():
     assert found.moment.temporary == 4 * V * (8 + H) + 4 * 8 * H + 8
 
 
+def test_sgd_keeps_nothing():
+    assert step_memory(plan(optimizer="sgd")).sizes()["optimizer_state"] == 0
+
+
+def test_the_head_keeps_log_probabilities_in_fp32_whatever_the_logits_are():
+    kept = step_memory(plan(recipe=RECIPES["bf16"], kernels=Kernels(2))).moment.logits_loss
+    assert kept == TOKENS * (2 * 2 * H + 8 + 4 * V)
+
+
 def test_logits_of_llama_3():
     """Llama 3, s 8192: 4.2 GB for one fp32 copy, of which torch's cross entropy holds three at most."""
     step = plan(config=load_preset("llama-3-8b"), recipe=RECIPES["bf16"], sequence=8192, batch=1, kernels=Kernels(2))
