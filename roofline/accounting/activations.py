@@ -154,20 +154,17 @@ def layer_activations(
 def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     count, width = config.norms_per_layer, config.width
     statistics = 2 if config.norm == "layer" else 1
+    inputs = 2  # of attention's products and of the MLP's
+    if kernels.is_input_cast_apart:
+        inputs = 5 if config.is_gated else 4
     saved = kernels.stream_bytes * count * width
     if config.norm == "rms" and not kernels.is_norm_fused:
         saved = (FP32_BYTES + kernels.normalized_bytes) * count * width
     return {
         "norm_inputs": saved,
-        "product_inputs": kernels.element_bytes * _product_inputs(config, kernels) * width,
+        "product_inputs": kernels.element_bytes * inputs * width,
         "norm_statistics": kernels.statistic_bytes * statistics * count,
     }
-
-
-def _product_inputs(config: ModelConfig, kernels: Kernels) -> int:
-    if not kernels.is_input_cast_apart:
-        return 2
-    return 3 + (2 if config.is_gated else 1)
 
 
 def _attention_bytes(config: ModelConfig, kernels: Kernels, tensor_parallel: int) -> Fraction:

@@ -95,9 +95,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-# ---- for programs ---------------------------------------------------------------------------------------------------
-
-
 def gpu_row(gpu: Machine) -> dict[str, Any]:
     """Return all that is known of a GPU as a JSON object in SI units; None if a value is not known."""
     bandwidth = gpu.bandwidth()
@@ -122,9 +119,6 @@ def _flat_row(gpu: Machine) -> dict[str, Any]:
     flat = {key: value for key, value in flat.items() if not isinstance(value, dict)}
     flat |= {f"peak_{dtype}_flops_per_s": peak for dtype, peak in row["peaks_flops_per_s"].items()}
     return flat | {f"ridge_{dtype}_flops_per_byte": point for dtype, point in row["ridge"].items()}
-
-
-# ---- texts ----------------------------------------------------------------------------------------------------------
 
 
 def _tera(flops_per_s: float) -> str:
@@ -166,9 +160,6 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
         kind = gpu.kinds.get(key, "stated" if scale and value is not None else "")
         rows.append((label, "none" if key == "link_bytes_per_s" and value == 0 else text, kind))
     return rows
-
-
-# ---- on a terminal --------------------------------------------------------------------------------------------------
 
 
 def _print_text(console: Console, *paragraphs: str, indent: str = "") -> None:
