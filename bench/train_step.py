@@ -25,16 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.cli.arguments import (
-    MACHINE,
-    OUTPUT,
-    UsageError,
-    add,
-    chosen,
-    command_parser,
-    number,
-    path,
-)
+from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, chosen, command_parser, number
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
@@ -45,7 +36,6 @@ from results.show.terminal import Parser
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import FlopCount, train_flops
-from roofline.accounting.presets import load_config
 from roofline.accounting.state import RECIPES
 from roofline.accounting.step_memory import COMPONENTS, StepPlan, step_memory
 
@@ -94,8 +84,8 @@ def build_parser() -> Parser:
     group = parser.add_argument_group("what to measure")
     count = number(1, MAX_LAYERS, f"a whole number from 1 to {MAX_LAYERS}", int)
     defaults = ",".join(DEFAULT_MODELS)
-    add(group, "--model", help=f"presets, those of `python -m roofline estimate params --help` (default: {defaults})")
-    group.add_argument("--config", metavar="PATH", type=path, help="a config.json instead of a preset")
+    text = f"presets of `python -m roofline estimate params --help`, or paths of a config.json (default: {defaults})"
+    add(group, "--model", help=text)
     group.add_argument("--layers", type=count, help="number of layers instead of the model's own")
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
     add(group, "--shape", help=f"sequences of a step x tokens of a sequence, BxS (default: {shapes})")
@@ -133,11 +123,9 @@ def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan,
     Raises:
         UsageError: a value is not allowed, or two exclude each other.
     """
-    if args.config is not None and args.model is not None:
-        raise UsageError("--model and --config exclude each other; give one of them")
     shapes = args.shape or [DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]]
     try:
-        models = [load_config(args.config)] if args.config else map(load_model, args.model or DEFAULT_MODELS)
+        models = map(load_model, args.model or DEFAULT_MODELS)
         configs = [replace(model, layers=args.layers or model.layers) for model in models]
         cases = itertools.product(
             configs,

@@ -29,6 +29,8 @@ REMOVED = {
     "python -m kernels audit file.py:kernel --signature",
     "audit --record": "write the figures to a file with --format csv > figures.csv",
     "audit --quick": "python -m kernels audit without a name compiles the quick set",
+    "profile --config": "return the model with its arguments from a function; --signature prints a file to start from",
+    "bench.train_step --config": "pass the path of the file as --model path/to/config.json",
     "mps": "Apple GPUs are no longer measured; use cpu",
     "print": "choose light or dark",
     "pytest-benchmark": "choose json; pytest-benchmark saves its own JSON with --benchmark-json",

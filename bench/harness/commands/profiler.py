@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness import worker
@@ -15,7 +14,7 @@ from bench.harness.device.device import NoDeviceError
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile import report
-from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_hugging_face, from_preset
+from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
 from bench.harness.profile.tracing import profiled
 from bench.harness.timing import protocol
 from results.record import Record
@@ -33,7 +32,7 @@ It runs in a separate process. --signature prints a file to start from.
 
   python -m bench profile mine.py:make --backward
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
-  python -m bench profile --config config.json --train --by module
+  python -m bench profile --model gpt2 --layers 2 --train --by module
 
 FLOPs and compulsory bytes are counted call by call; times are those of a step under torch.profiler, and the step is
 timed without it too. The rows unattributed, host-gap and profiler-overhead have the rest of the time. Rows flagged
@@ -48,7 +47,6 @@ def add_parser(commands: Any) -> None:
     what = parser.add_argument_group("what to profile")
     what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns what is profiled")
     what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
-    what.add_argument("--config", metavar="PATH", type=path, help="a config.json of Hugging Face; needs transformers")
     what.add_argument("--layers", type=number(1, 10_000, "a whole number from 1 to 10000", int), help="of the model")
     shape = "sequences x tokens (default: 4x128)"
     what.add_argument("--shape", metavar="BxS", default="4x128", help=shape)
@@ -116,14 +114,12 @@ def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageE
 
 
 def check(args: argparse.Namespace) -> None:
-    if sum(value is not None for value in (args.target, args.model, args.config)) != 1:
-        raise UsageError("name one thing to profile: FILE:FUNCTION, --model NAME or --config PATH")
+    if (args.target is None) == (args.model is None):
+        raise UsageError("name one thing to profile: FILE:FUNCTION or --model NAME")
     if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in TORCH_DTYPES):
         raise UsageError(f"--dtype takes one of {', '.join(TORCH_DTYPES)}, not {','.join(args.dtype)}")
     if args.target is not None and args.layers is not None:
-        raise UsageError("--layers belongs to --model and --config; a function of yours builds its own model")
-    if args.config is not None and not Path(args.config).is_file():
-        raise UsageError(f"--config {args.config}: there is no such file")
+        raise UsageError("--layers belongs to --model; a function of yours builds its own model")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {args.trace}: there is no such folder")
     try:
@@ -143,6 +139,4 @@ def target_from(args: argparse.Namespace, device: str) -> Target:
     dtype = args.dtype[0] if args.dtype else None
     if args.target is not None:
         return from_file(args.target, dtype, device)
-    if args.model is not None:
-        return from_preset(args.model, args.shape, dtype or "fp32", device)
-    return from_hugging_face(Path(args.config), args.layers, args.shape, dtype or "fp32", device)
+    return from_preset(args.model, args.shape, dtype or "fp32", device)

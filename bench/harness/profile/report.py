@@ -34,18 +34,8 @@ REMAINDERS = {
 }
 """Parts of a step's time outside of its operations."""
 
-BAR = 40
 MAX_NAMES = 3
 """Kernels that are named for a remainder."""
-CLASSES: dict[str, Callable[[Record], bool]] = {
-    "products": lambda record: bool(record.extra.get("matmul_flops")),
-    "other arithmetic": lambda record: bool(record.flops),
-    "data movement": lambda record: bool(record.bytes_read or record.bytes_written),
-    "views and bookkeeping": lambda record: record.flops == 0,
-    "unmodelled": lambda record: True,
-}
-"""Classes of operations, each with its test; the first that holds counts."""
-
 SENTENCES = (
     "A step takes {time_s}; under the profiler {profiled_s}, {in_operations} of it in operations.",
     "Times and shares of operations are those of one profiled step, the one nearest to the time of a step.",
@@ -265,9 +255,8 @@ def render(
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
         return _print_lines(console, [f"no time was measured: {reason}" for reason in reasons])
     timed = [record for record, _ in scored]
-    _print_lines(console, ["", *bars(timed), ""])
     totals = totals_of(environment, records)
-    _print_lines(console, [*(sentences(totals) if totals else ()), ""], is_wrapped=True)
+    _print_lines(console, ["", *(sentences(totals) if totals else ()), ""], is_wrapped=True)
     if by is not None:
         return _print_groups(timed, by, console, top)
     _print_rows(scored, console, len(scored) if is_whole else top)
@@ -299,19 +288,6 @@ def _text(name: str, value: float | None) -> str:
     if name.endswith(("flops", "bytes")) and not name.startswith("modelled"):
         return format_rate(value, "FLOP" if name.endswith("flops") else "B")
     return _pct(value)
-
-
-def bars(records: Sequence[Record]) -> list[str]:
-    """Return a bar for each class of operations and for each remainder, the longest first."""
-    shares: Counter[str] = Counter()
-    for record in records:
-        name = record.op if record.op in REMAINDERS else next(n for n, is_one in CLASSES.items() if is_one(record))
-        shares[name] += record.extra["share"]
-    width = max(map(len, shares))
-    return [
-        f"{name:<{width}}  {_pct(share):>6}  {'█' * round(BAR * share)}".rstrip()
-        for name, share in shares.most_common()
-    ]
 
 
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:

@@ -1,14 +1,12 @@
-"""What is profiled: a function or a module with its arguments, from a file, from a preset or from a config.json."""
+"""What is profiled: a function or a module with its arguments, from a file or from a preset."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
@@ -118,25 +116,6 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
     model.to(wanted)
     model.rotate_for(shape[1], wanted, device)
     return Target(config.name, model, (ids, targets), {}, device, model)
-
-
-def from_hugging_face(path: Path, layers: int | None, shape: tuple[int, int], dtype: str, device: str) -> Target:
-    """Return the language model of a config.json as transformers builds it, with random weights, offline."""
-    import torch
-
-    try:
-        transformers = importlib.import_module("transformers")
-    except ImportError:
-        raise UsageError("--config needs transformers, which is not installed: pip install transformers") from None
-    with guarded_call(str(path)):
-        config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
-        if layers is not None:
-            config.num_hidden_layers = layers
-        torch.manual_seed(0)
-        with torch.device(device):
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, TORCH_DTYPES[dtype]))
-            ids = torch.randint(0, config.vocab_size, shape)
-    return Target(path.stem, model, (), {"input_ids": ids, "labels": ids, "use_cache": False}, device, model)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from roofline.accounting.machines import mfu_of, run_machine
 from roofline.accounting.presets import load_config
 from tests.bench import commands
 
-SMALL = ("--config", "small.json", "--shape", "2x32")
+SMALL = ("--model", "small.json", "--shape", "2x32")
 KEYS = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 200}
 
 
@@ -94,8 +94,8 @@ def test_the_table_shows_steps_and_memory(capsys):
     ("words", "said"),
     [
         (["--model", "gpt9"], "unknown model 'gpt9'"),
-        (["--model", "tiny-gpt", "--config", "x.json"], "exclude each other"),
-        (["--config", "nowhere.json"], "nowhere.json"),
+        (["--model", "nowhere.json"], "nowhere.json"),
+        (["--config", "small.json"], "pass the path of the file as --model"),
         (["--model", "deepseek-v3"], "latent attention (MLA) is not supported"),
         (["--model", "gemma-2-2b"], "choose from gpt2, nanogpt"),
         (["--model", "gpt2", "--shape", "1x2048"], "1024 positions"),
@@ -123,7 +123,7 @@ def test_bad_input_takes_one_line(capsys, words, said):
 
 def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypatch, kept):
     monkeypatch.setattr(device.Device, "free_bytes", lambda self: 40_000_000)
-    assert run("--config", "small.json", "--shape", "1x16,512x64", "--recipe", "fp32") == 0
+    assert run("--model", "small.json", "--shape", "1x16,512x64", "--recipe", "fp32") == 0
     small, large = kept()
     assert (small.status, large.status) == ("ok", "skipped")
     assert large.reason.startswith("needs an estimated ")

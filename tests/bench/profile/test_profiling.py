@@ -255,7 +255,7 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
     file.write_text(USER)
     names = ("nothing", "leaves", "exits", "absent", "wants", "raises", "computes_nothing", "too_large")
     asked = [f"{file}:{name}" for name in (*names, "without_gradient")]
-    asked += [str(file), f"--config={tmp_path}/absent.json", "--model=absent"]
+    asked += [str(file), "--model=absent"]
     for word in asked:
         assert main(["profile", word, "--backward", "--device", "cpu", "--no-save"]) == 2
         said = capsys.readouterr()
@@ -268,7 +268,7 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
     [
         (["--model", "tiny-llama", "--dtype", "int8"], "--dtype takes one of fp64, fp32, bf16, fp16, not int8"),
         (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' must be BxS"),
-        (["mine.py:make", "--layers", "2"], "--layers belongs to --model and --config"),
+        (["mine.py:make", "--layers", "2"], "--layers belongs to --model"),
         (["mine.py:make", "--model", "tiny-llama"], "name one thing to profile"),
         ([], "name one thing to profile"),
         (["mine.py:make", "--trace", "/nowhere/trace.json"], "there is no such folder"),
