@@ -23,15 +23,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.model.layers import attention_magnitude, causal_attention, plain_attention
-from bench.harness.op import (
-    Case,
-    Op,
-    Option,
-    TensorMaker,
-    UnsupportedCaseError,
-    sequences_by_length,
-    whole_number,
-)
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
 from roofline.work import Work, causal_attention_work
 
 if TYPE_CHECKING:
@@ -49,7 +41,6 @@ result."""
 
 
 def parse_count(word: str) -> int:
-    """Return a number of heads, or their width."""
     return whole_number(word, 99999)
 
 
@@ -61,18 +52,12 @@ OPTIONS = (
 
 
 def check(case: Case, device_type: str) -> None:
-    """Refuse heads that cannot be shared.
-
-    Raises:
-        UnsupportedCaseError: the key heads do not divide the query heads.
-    """
     heads, kv_heads = case.options["heads"], case.options["kv-heads"]
     if heads % kv_heads:
         raise UnsupportedCaseError(f"{heads} query heads cannot share {kv_heads} key heads evenly")
 
 
 def output_shape(case: Case) -> tuple[int, ...]:
-    """Return the shape of q and of the output."""
     return case.shape["b"], case.options["heads"], case.shape["s"], case.options["head-dim"]
 
 
@@ -89,7 +74,6 @@ def eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) ->
 
 
 def work(case: Case) -> Work:
-    """Return the FLOPs of the pairs that exist, and the compulsory bytes."""
     b, heads, s, d = output_shape(case)
     return causal_attention_work(b, s, heads, case.options["kv-heads"], d, case.dtype)
 

@@ -33,24 +33,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.model.layers import (
-    LAYER,
-    attention_magnitude,
-    decode_block,
-    decode_step,
-    load_model,
-    plain_attention,
-    rotation_table,
-    unsupported,
-)
+from bench.harness.model import layers
+from bench.harness.model.layers import LAYER, decode_block, load_model, unsupported
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
+from roofline.accounting import inference
 from roofline.accounting.config import ModelConfig
-from roofline.accounting.inference import (
-    decode_attention_work,
-    decode_layer_work,
-    decode_step_work,
-    kv_bytes_per_token,
-)
 from roofline.work import Work
 
 if TYPE_CHECKING:
@@ -90,7 +77,6 @@ OPTIONS = (
 
 
 def config_of(case: Case) -> ModelConfig:
-    """Return the model of a case with the requested number of layers."""
     config, layers = load_model(case.options["model"]), case.options["layers"]
     return config if layers == "all" else config.with_layers(int(layers))
 
@@ -164,7 +150,7 @@ def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor)
     if config.position_embeddings:
         return like.new_empty(0)
     position = torch.tensor(case.shape["s"] - 1, device="cpu")
-    return tensor(2, config.head_dim).copy_(rotation_table(position, config.head_dim))
+    return tensor(2, config.head_dim).copy_(layers.rotation_table(position, config.head_dim))
 
 
 def attention_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
@@ -203,18 +189,15 @@ decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  #
 
 
 def attention_reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    return plain_attention(q[:, :, None], keys, values)[:, :, 0]
+    return layers.plain_attention(q[:, :, None], keys, values)[:, :, 0]
 
 
 def attention_errors(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    return attention_magnitude(truth, q[:, :, None], keys, values)[:, :, 0]
+    return layers.attention_magnitude(truth, q[:, :, None], keys, values)[:, :, 0]
 
 
 def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the attention by torch's function, which cannot write into `out`.
-
-    The query heads of a group are queries of one key head.
-    """
+    """Return the attention by torch's function; the query heads of a group are queries of one key head."""
     import torch
 
     grouped = q.unflatten(1, (keys.shape[1], -1))
@@ -236,9 +219,9 @@ def layers_magnitude(truth: Tensor, *inputs: Tensor) -> Tensor:
 
 
 WORK = {
-    "decode-attention": decode_attention_work,
-    "decode-block": decode_layer_work,
-    "decode-step": decode_step_work,
+    "decode-attention": inference.decode_attention_work,
+    "decode-block": inference.decode_layer_work,
+    "decode-step": inference.decode_step_work,
 }
 
 
@@ -251,8 +234,8 @@ def output_shape(case: Case) -> tuple[int, ...]:
     if case.op == "decode-attention":
         return b, config.heads, config.head_dim
     if case.op == "decode-block":
-        return b, config.width + kv_bytes_per_token(config.with_layers(1), 1)
-    return b, config.vocabulary + kv_bytes_per_token(config, 1)
+        return b, config.width + inference.kv_bytes_per_token(config.with_layers(1), 1)
+    return b, config.vocabulary + inference.kv_bytes_per_token(config, 1)
 
 
 BLOCK = Op(
@@ -299,9 +282,9 @@ STEP = replace(
     default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
     is_in_suite=False,
     make_inputs=step_inputs,
-    reference=decode_step,
-    eager=decode_step,
-    expression=decode_step,
+    reference=layers.decode_step,
+    eager=layers.decode_step,
+    expression=layers.decode_step,
 )
 
 OPS = (ATTENTION, BLOCK, STEP)

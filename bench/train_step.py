@@ -59,7 +59,7 @@ OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
 PROVIDERS = ("torch", "torch-compile")
 DEFAULT_MODELS = ("tiny-gpt", "tiny-llama")
 DEFAULT_SHAPE = {"cpu": "4x128", "cuda": "8x512"}
-MAX_BATCH, MAX_LAYERS, MAX_CASES = 2**20, 10_000, 1000
+MAX_BATCH, MAX_LAYERS = 2**20, 10_000
 
 CONVENTION = "gemm-causal-exact"
 """How the model's FLOPs are counted: every matmul, and the pairs of tokens that a causal mask lets through."""
@@ -101,11 +101,6 @@ def build_parser() -> Parser:
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
-    """Measure what the options request.
-
-    Raises:
-        UsageError, NoDeviceError, PlotError: it cannot be measured.
-    """
     plans_of(args, "cpu")  # a bad value is found before torch is loaded
     check_places(args)
     device = device_of(args)
@@ -118,11 +113,6 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 
 
 def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan, str]]:
-    """Return the requested steps, each with its provider.
-
-    Raises:
-        UsageError: a value is not allowed, or two exclude each other.
-    """
     shapes = args.shape or [DEFAULT_SHAPE["cpu" if device_type == "cpu" else "cuda"]]
     try:
         models = map(load_model, args.model or DEFAULT_MODELS)
@@ -144,8 +134,6 @@ def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan,
             plans.append((plan, provider))
     except (ConfigError, ShapeError) as error:
         raise UsageError(str(error)) from None
-    if len(plans) > MAX_CASES:
-        raise UsageError(f"more than {MAX_CASES} cases are requested; name fewer values")
     return plans
 
 
@@ -163,7 +151,6 @@ def _check(plan: StepPlan) -> None:
 
 
 def flops_of(plan: StepPlan) -> FlopCount:
-    """Return the FLOPs that the model needs for a step, and those executed with recomputation."""
     return train_flops(plan.config, plan.sequence, plan.batch, CONVENTION, plan.checkpoint)
 
 
@@ -227,7 +214,6 @@ def _mb(size_bytes: float | None) -> str:
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
-    """Print the table of a run, then its memory as predicted and as counted."""
     render_table(environment, records, console)
     measured = [record for record in records if record.status == "ok"]
     if not measured:

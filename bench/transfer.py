@@ -98,7 +98,6 @@ def build_parser() -> Parser:
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
-    """Measure what the options request."""
     blank_records(args, None)  # a bad value is found before torch is loaded
     tokens = open_tokens(args) if "load" in (args.op or KINDS) else None
     check_places(args)
@@ -114,7 +113,6 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 
 
 def open_tokens(args: argparse.Namespace) -> Any:
-    """Return the token ids of `--tokens` as a memory-mapped array, None without the option."""
     dtype, width = args.token_dtype, TOKEN_BYTES[args.token_dtype]
     if args.vocabulary > 1 << 8 * width:
         wider = "; use --token-dtype uint32" if dtype == "uint16" else ""
@@ -163,7 +161,6 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
 
 
 def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, transfer: str) -> Record:
-    """Return the blank record of a copy, with a reason if it cannot be measured."""
     is_gpu, reason = device is not None and device.is_gpu, None
     if not is_gpu and memory == "pinned":
         reason = "pinned memory needs a GPU that reads it"

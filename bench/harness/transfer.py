@@ -130,10 +130,7 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
 
 
 def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, seed: int) -> tuple[list[Pair], str]:
-    """Return pairs of fp32 buffers with random numbers, as many as keep the caches cold, and the cache state.
-
-    `direction` is `h2d` or `d2h`, `memory` the host's side, `pageable` or `pinned`. A CPU copies from host to host.
-    """
+    """Return pairs of source and destination in fp32, as many as keep the caches cold, and the cache state."""
     host = replace(device, type="cpu", torch_name="cpu")
     rotation = plan_rotation(2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold")
     fill, pairs = Filler("uniform", "fp32", host, seed), []
@@ -213,11 +210,7 @@ def measure_overlap(
 
 
 def measure_load(tokens: Any, work: Callable[[Device], Matmuls], blank: Record, run: Run, rows: int) -> Record:
-    """Return the record of a loop on batches of a token file, whose ids must be below the vocabulary.
-
-    `tokens` are memory-mapped ids, None for a file of random ids; `work` makes the work of a step; `rows` share the
-    budget that is left.
-    """
+    """Return the record of a loop on batches of memory-mapped token ids; None stands for a file of random ids."""
     device, args, matmuls, waits_s = run.device, run.args, work(run.device), list[float]()
     with tempfile.TemporaryDirectory() as directory:
         if tokens is None:

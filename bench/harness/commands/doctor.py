@@ -310,7 +310,6 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
-    """Yield whether the device settled, whether one kernel came out as fast as itself, and the detectable change."""
     from bench.harness.measure.flags import disturbance
 
     baseline, candidate = compare_with_itself(checkup)
@@ -335,7 +334,6 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
-    """Return the records of one fp32 matmul compared as two providers."""
     from bench.harness.compare.interleave import interleave
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.budget import Budget
@@ -363,7 +361,6 @@ def large_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def family_check(checkup: Checkup) -> Iterator[Finding]:
-    """Yield whether the smallest default case of each family is right, with warm caches."""
     for family, ops in checkup.families.items():
         op = next((op for op in ops if op.is_in_suite and "bf16" in op.dtypes), None)
         if op is not None:

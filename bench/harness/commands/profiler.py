@@ -42,7 +42,6 @@ exit codes: 0 ok; 1 no time could be measured, the work is kept; 2 usage; 3 no s
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to `python -m bench`."""
     parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
     what = parser.add_argument_group("what to profile")
     what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns what is profiled")

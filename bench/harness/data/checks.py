@@ -35,7 +35,6 @@ STALE = "returns the result of an earlier call: the inputs are others, the resul
 
 
 def current_settings() -> dict[str, Any]:
-    """Read the settings of torch that decide what a launch computes or how long it takes."""
     import torch
 
     backends: Any = torch.backends
@@ -72,7 +71,6 @@ class UserChecks(Checks):
     settings: dict[str, Any] = field(init=False, default_factory=current_settings)
 
     def last(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
-        """Check a call after timing, and a call on new values in the same input tensors."""
         stale = self.result
         checked = self.check(call, data, earlier)
         inputs = tuple(x.clone() for x in data.inputs)
@@ -134,12 +132,7 @@ class UserChecks(Checks):
 
 @dataclass
 class ReplayCheck:
-    """Verifies what the replay of a graph writes, not what the calls wrote before the capture.
-
-    A capture sees the work of its own streams. A kernel that a user's extension launches on another stream runs once,
-    while the graph is captured, and is missing in every replay: the results of the calls are right, and the time is not
-    theirs.
-    """
+    """Verifies what a replay writes: what a call launches on another stream is missing in every replay."""
 
     op: Op
     case: Case
@@ -187,7 +180,6 @@ def _written(returned: object, data: InputSet) -> tuple[Tensor, ...]:
 
 
 def _memory_problem(parts: Sequence[Tensor], data: InputSet) -> str | None:
-    """Return why a result was not computed into its own memory, or None if it was."""
     import torch
 
     inputs = {x.untyped_storage().data_ptr() for x in data.inputs}

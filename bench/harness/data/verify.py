@@ -210,7 +210,6 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
 
 
 def _index_of(op: Op, inputs: tuple[Tensor, ...], result: Tensor, rows: slice, at: int) -> list[int]:
-    """Return the index in the whole result of element `at` of some rows."""
     import torch
 
     numbers = torch.arange(result.numel(), device=result.device).view(result.shape)

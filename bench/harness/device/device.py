@@ -58,7 +58,6 @@ class Device:
         return int(free)
 
     def use(self) -> None:
-        """Make torch use the device in this process, on a CPU with its threads."""
         import torch
 
         if self.is_gpu:
@@ -112,7 +111,6 @@ def default_threads() -> int:
 
 
 def cpu_device(threads: int | None = None) -> Device:
-    """Return the CPU with this many threads, by default `default_threads`."""
     name, threads = host.cpu_name(), threads or default_threads()
     cache_bytes = host.last_level_cache_bytes(sorted(host.allowed_cores()), threads)
     return Device(
@@ -128,7 +126,6 @@ def cpu_device(threads: int | None = None) -> Device:
 
 
 def gpu_device(index: int) -> Device:
-    """Return GPU `index` of torch, with what its properties and NVML report."""
     import torch
 
     from roofline.gpu_table import gpus_named

@@ -210,7 +210,6 @@ def versions() -> dict[str, str | None]:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, or None, without importing it."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -125,11 +125,7 @@ def row_telemetry(
     flops: int | None = None,
     polled: Sequence[ClockAndPower] = (),
 ) -> dict[str, Any]:
-    """Return the JSON object saved under `telemetry` of a record, whose keys the opening of this file lists.
-
-    `launches` are all between the two snapshots, warm-up included; `flops` are of one launch; clock and power are the
-    medians of what was `polled` while samples ran.
-    """
+    """Return the JSON object that the opening of this file describes; `flops` are of one of all the `launches`."""
     window_s = max(after.taken_s - before.taken_s, 1e-9)
     lost, counts = host.changes(before.host, after.host, window_s, after.cores)
     row: dict[str, Any] = {"window_s": window_s, **dict.fromkeys(GPU_KEYS), "errors": {}}
@@ -142,10 +138,7 @@ def row_telemetry(
 
 
 def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
-    """Return clock and power while samples ran; the mean power from the energy counter is better than the polled one.
-
-    `power_source` of `row` says how the power of the whole window was measured.
-    """
+    """Return clock and power while samples ran; the mean of the energy counter is better than a polled power."""
     clocks = [clock_hz for clock_hz, _ in polled if clock_hz is not None]
     powers = [power_w for _, power_w in polled if power_w is not None]
     keys: dict[str, Any] = {"polls": len(polled) or None}

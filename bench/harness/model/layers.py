@@ -42,11 +42,7 @@ empty tensor leaves out a bias or the norms of queries and keys."""
 
 @functools.lru_cache(maxsize=64)
 def load_model(name: str) -> ModelConfig:
-    """Return the model of a preset or of the path of a config.json.
-
-    Raises:
-        ConfigError: the preset is unknown, or the file cannot be read.
-    """
+    """Return the model of a preset or of the path of a config.json; raise `ConfigError` if there is none."""
     if name.endswith(".json") or "/" in name:
         return load_config(Path(name))
     try:
@@ -105,7 +101,6 @@ def normalized(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x W^T + bias; an empty bias is left out."""
     from torch.nn import functional
 
     return functional.linear(x, weight, bias if bias.numel() else None)
@@ -145,14 +140,11 @@ def _by_parts(q: Tensor, keys: Tensor, weigh: Callable[[Tensor], Tensor], values
 
 
 def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Return `plain_attention` of as many queries as keys, by torch's function.
-
-    Of its fused kernels flash attention alone takes groups, in 16 bits: on a GPU in fp32, keys and values are repeated,
-    as transformers does; separate matmuls would keep all scores.
-    """
+    """Return `plain_attention` of as many queries as keys, by torch's function."""
     import torch
 
     group = q.shape[1] // keys.shape[1]
+    # Only flash attention takes groups, in 16 bits; separate matmuls would keep all scores.
     if group > 1 and q.is_cuda and q.dtype == torch.float32 and not torch.is_autocast_enabled("cuda"):
         keys, values, group = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1), 1
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -173,13 +165,7 @@ def cached_attention(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value
 
 
 def decode_layer(x: Tensor, table: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the hidden states (b, h) behind one layer, and the new key and value, each (b, k d).
-
-    Args:
-        x: hidden states (b, h) of one new token of each sequence.
-        table: rotation of its position, (2, d); empty if positions are learned.
-        tensors: weights and cache, in the order of `LAYER`.
-    """
+    """Return the hidden states (b, h) behind one layer, and its new key and value (b, k d); tensors as in `LAYER`."""
     from torch.nn import functional
 
     w = dict(zip(LAYER, tensors, strict=True))

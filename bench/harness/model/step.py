@@ -143,7 +143,6 @@ class TrainingStep:
         self.clock.enter("")
 
     def micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return ids and targets (b / n, s) of each of the n micro-batches."""
         parts = self.plan.micro_batches
         return zip(self.ids.chunk(parts), self.targets.chunk(parts), strict=True)
 
@@ -154,7 +153,6 @@ class TrainingStep:
         return loss / self.plan.micro_batches if self.plan.micro_batches > 1 else loss
 
     def state_tensors(self) -> dict[str, list[Tensor]]:
-        """Return the tensors that stay from step to step, by component."""
         parameters, rotation = list(self.model.parameters()), self.model.rotation
         states = [value for state in self.optimizer.state.values() for value in state.values()]
         return {
@@ -169,7 +167,6 @@ class TrainingStep:
 
 
 def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
-    """Return the record of a step; `rows` share the budget that is left."""
     if too_long := _expected_too_long(blank, run, rows):
         return replace(blank, reason=too_long)
     step = TrainingStep(plan, run.device, run.args.seed, blank.provider == "torch-compile")
@@ -247,15 +244,8 @@ def gradient_bound(plan: StepPlan) -> float:
 
 
 def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
-    """Compare the gradients of a step with those of the plain one, from the weights that a model starts with.
-
-    A model that has learned its tokens by heart has gradients that nearly cancel, of which rounding is a larger part:
-    so the weights start again. The step's gradients are zero afterwards.
-
-    Returns:
-        What is wrong, or None; what a record keeps of the check; seconds of the step's own forward and backward pass.
-    """
-    step.model.start()
+    """Return what is wrong, what a record keeps of the check, and seconds of the step's own two passes."""
+    step.model.start()  # a model that knows its tokens has gradients that nearly cancel
     start, loss = time.perf_counter(), 0.0
     for ids, targets in step.micro_batches():
         part = step.loss(ids, targets)
@@ -286,7 +276,7 @@ def check_step(step: TrainingStep) -> tuple[str | None, dict[str, Any], float]:
 
 
 def _plain_gradients(step: TrainingStep) -> dict[str, Tensor]:
-    """Return the gradients of the mean loss by the plain model: in fp64 for a step in fp32, in fp32 for one in bf16."""
+    """Return the gradients by the plain model, in fp64 for a step in fp32 and in fp32 for one in bf16."""
     plan = step.plan
     dtype = torch.float64 if plan.recipe.compute_dtype == "fp32" else torch.float32
     model = copy.deepcopy(step.model).to(dtype)
@@ -399,7 +389,6 @@ def _without_stderr() -> Iterator[None]:
 
 
 def explanations(step: TrainingStep) -> list[str]:
-    """Return a sentence for each thing that makes measurement and estimate differ."""
     notes = ["not counted as FLOPs: norms, activations, softmax, rotations, the loss, the optimizer, embedding rows"]
     if step.is_compiled:
         notes.append("torch-compile fuses operations and computes some again, which the estimate leaves out")

@@ -149,13 +149,11 @@ class Transformer(nn.Module):
         self.head.norm.get_parameter("weight").fill_(1 / (DEVIATION * self.width))
 
     def rotate_for(self, sequence: int, dtype: torch.dtype, device: torch.device | str) -> None:
-        """Make the rotations for sequences of this length, in the dtype that queries are computed in."""
         if self.positions is None:
             positions = torch.arange(sequence, device="cpu")
             self.rotation = rotation_table(positions, self.head_dim).to(device, dtype)
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss of predicting `targets` (b, s) from `ids` (b, s)."""
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + self.positions.weight[: ids.shape[1]]

@@ -74,7 +74,6 @@ COUNTED = (
     (1, "native_dropout_backward embedding_dense_backward scatter_add index_add scatter_reduce"),
     (1, "max_pool2d_with_indices avg_pool2d avg_pool2d_backward mean_backward _adaptive_avg_pool2d"),
     (1, "_adaptive_avg_pool2d_backward count_nonzero searchsorted floor_divide rrelu_with_noise"),
-    (1, "_unsafe_masked_index_put_accumulate"),
     (2, "norm linalg_vector_norm mv addmv addr mse_loss aminmax _foreach_norm"),
     (3, "logsumexp var std var_mean logcumsumexp sigmoid sigmoid_backward tanh_backward softplus addcmul addcdiv"),
     (3, "lerp smooth_l1_loss cdist linalg_cross"),
@@ -198,17 +197,7 @@ def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -
 
 
 def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> tuple[Operation, Traffic]:
-    """Return the work of one call, and the bytes that it moves by storage.
-
-    Args:
-        func: the operation, as a dispatch mode or a node of `torch.fx` has it.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        result: what it returned; fake tensors will do.
-
-    Raises:
-        TypeError: a rule of `declare_work` returned something else than work.
-    """
+    """Return the work of one call, whose tensors may be fake, and the bytes that it moves by storage."""
     name = name_of(func)
     if not hasattr(func, "_schema"):  # a higher-order operation
         return Operation(name, flags=(UNMODELLED,)), ([], [])
@@ -334,7 +323,6 @@ class Call:
 
 
 def name_of(func: Any) -> str:
-    """Return the name of an operation: `aten.mm`."""
     return str(getattr(func, "_overloadpacket", func))
 
 
@@ -350,7 +338,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """Return the names of the dtypes of some tensors, each once: `float32`."""
     return tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
 
 

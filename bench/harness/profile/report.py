@@ -92,7 +92,6 @@ def _rows(breakdown: Breakdown) -> list[list[Operation]]:
 
 
 def _record(row: Sequence[Operation]) -> Record:
-    """Return the record of a row, not timed yet."""
     first, module = row[0], pattern(row[0].module)
     names = ("flops", "bytes_read", "bytes_written", "matmul_flops")
     flops, read, written, products = (
@@ -167,7 +166,6 @@ def _facts(breakdown: Breakdown) -> dict[str, Any]:
 
 
 def main_dtype(rows: Iterable[Operation | Record]) -> str:
-    """Return the dtype in which most is computed."""
     flops: Counter[str] = Counter()
     for row in rows:
         flops[row.dtype] += row.flops or 0

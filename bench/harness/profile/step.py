@@ -88,7 +88,6 @@ def backward(result: Any) -> None:
 
 @contextmanager
 def state_kept(target: Target) -> Iterator[None]:
-    """Restore gradients, buffers and random generators at the end."""
     gradients = [(leaf, leaf.grad) for leaf in leaves_of(target)]
     buffers = [(buffer, buffer.detach().clone()) for buffer in target.modules.buffers()]
     devices = [torch.device(target.device)] if target.device.startswith("cuda") else []

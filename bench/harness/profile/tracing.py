@@ -50,19 +50,7 @@ def profiled(
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> list[Record]:
-    """Count a step, time it, and return its records, the longest first; all are `failed` if it could not be timed.
-
-    Args:
-        target: is called once in each step.
-        mode: what a step does, see `ProfiledStep`.
-        device: where it runs.
-        left_s: maximum time for the samples of the whole step.
-        trace: file for the Chrome trace.
-        is_compiled: whether the step is compiled here; its operations are then regions.
-
-    Raises:
-        UsageError: the step raised when it was counted, or called no operation.
-    """
+    """Count a step, time it, and return its records, the longest first; all are `failed` if it could not be timed."""
     from bench.harness.profile.step import ProfiledStep, account
 
     step = ProfiledStep(target, mode)
@@ -81,7 +69,6 @@ def timed(
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> Breakdown:
-    """Return the breakdown of a step with its times; if the step is compiled here, with other operations."""
     from bench.harness.profile.step import compiled, state_kept
 
     with guarded_call(step.target.name, is_heard=False), state_kept(step.target):
@@ -94,7 +81,6 @@ def timed(
 
 
 def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mapping[str, Any]:
-    """Return the Chrome trace of some marked steps, their modules and their operations."""
     from torch._C._profiler import _RecordFunctionFast
     from torch.profiler import ProfilerActivity, profile
 
