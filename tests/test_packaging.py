@@ -52,15 +52,6 @@ def elsewhere(tmp_path):
     return folder
 
 
-def test_importing_bench_with_a_foreign_kernels_in_front_is_an_import_error_of_one_line(foreign, elsewhere):
-    code = "try:\n    import bench\nexcept ImportError as error:\n    print(error)"
-    done = python("-c", code, cwd=elsewhere, path=(foreign, ROOT))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("\n") == 1
-    assert str(foreign / "kernels" / "__init__.py") in done.stdout
-    assert "run from the root of the repository, or uninstall the other package" in done.stdout
-
-
 @pytest.mark.parametrize("command", ["bench.matmul", "bench"])
 def test_a_command_with_a_foreign_kernels_in_front_prints_one_line_and_no_traceback(foreign, elsewhere, command):
     done = python("-m", command, "--help", cwd=elsewhere, path=(foreign, ROOT))

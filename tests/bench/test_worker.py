@@ -1,6 +1,5 @@
 """What ends, hangs or floods a worker costs its own row; nothing of it outlives the row, or this process."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -53,12 +52,6 @@ def test_what_never_returns_is_ended_after_the_timeout(crashes, function):
     assert (record.status, record.reason) == ("failed", "a call did not end within 3 s; --timeout allows more")
 
 
-def test_the_next_row_finds_a_clean_process(crashes):
-    for _ in range(2):
-        assert measure(f"{crashes}:segmentation_fault").status == "failed"
-    assert measure(f"{crashes}:prints").status == "ok"
-
-
 @pytest.mark.exhaustive
 def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(crashes):
     began = time.monotonic()
@@ -96,10 +89,6 @@ def test_threads_and_children_that_a_function_leaves_end_with_its_row(crashes):
     assert record.status == "ok"
     child = int(record.output.split()[1])
     assert soon(lambda: not is_running(child))
-
-
-def test_what_the_fork_server_loads_is_there():
-    assert all(map(importlib.util.find_spec, worker.PRELOADED))  # the server would not say
 
 
 def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):

@@ -60,14 +60,6 @@ def test_newest_is_lean_and_feeds_tensor_cores(arch, module):
         assert sass.main_width(loads) == wanted, (dtype, loads)
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("arch", [80, 90, 100])
-def test_older_versions_feed_tensor_cores(version, arch):
-    binary = read_back(compile_ahead(main_variants(VERSIONS[version], arch)["bf16"], arch))
-    assert sass.mma_kind(binary.instructions) == MMA[arch]["bf16"]
-    assert not [item for item in binary.instructions if item.is_double]
-
-
 def test_fp8_sums_are_kept_in_fp32_on_sm_90():
     binary = read_back(compile_ahead(main_variants(v5_split_k, 90)["fp8e4m3"], 90))
     tile = v4_tma.TILES[90]["fp8e4m3"]["large"]
@@ -117,18 +109,6 @@ def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
     for variant in variants:
         if variant.dtype in ("tf32", "bf16", "int8"):
             assert compile_ahead(variant, arch).metadata.shared <= SMALL_SHARED_BYTES, variant.dtype
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_variants_are_told_apart_and_are_those_launched(version):
-    module = VERSIONS[version]
-    for arch in (80, 90, 100):
-        found = module.variants(arch)
-        assert len({(variant.dtype, variant.shape_class) for variant in found}) == len(found)
-        assert all(one is other for one, other in zip(found, module.variants(arch), strict=True))
-        multiply = [variant for variant in found if variant.part != "finish"]
-        assert all(set(variant.options) == {"num_warps", "num_stages", "enable_fp_fusion"} for variant in multiply)
-    assert bool(module.variants(80)) == (not hasattr(module, "MINIMUM_ARCH"))
 
 
 def tile_numbers_are_wide(module):

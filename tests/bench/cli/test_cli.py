@@ -87,12 +87,6 @@ def test_help_of_the_suite_has_units_examples_and_exit_codes_without_torch():
     assert "\n  python -m bench suite --budget 20 --plot suite.png " in text
 
 
-def test_help_of_bench_names_the_list_without_torch():
-    text = help_of("bench")
-    assert "list" in text
-    assert "python -m bench.matmul --dtype bf16" in text
-
-
 @pytest.mark.parametrize("family", commands.FAMILIES)
 def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -70,21 +70,6 @@ def test_a_killed_run_keeps_every_finished_record_and_can_be_shown(runs):
     assert len(re.findall(r"^relu +\d+ +fp32 +torch ", out, re.MULTILINE)) == len(run.records)
 
 
-@pytest.mark.exhaustive
-def test_each_record_is_on_the_disk_before_the_next_row_starts(runs, monkeypatch):
-    on_disk = []
-    measure = loop.measure_row
-
-    def counting(*arguments):
-        (saved,) = commands.run_files(runs)
-        on_disk.append(len(load_run(saved).records))
-        return measure(*arguments)
-
-    monkeypatch.setattr(loop, "measure_row", counting)
-    assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64") == 0
-    assert on_disk == [0, 1, 2, 3] + [4] * 8  # each row is visited twice more
-
-
 # ---- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 
@@ -284,16 +269,6 @@ def test_a_full_disk_shows_what_was_measured(capsys, runs):
     assert re.findall(r"^matvec +(\d+)x", out, re.MULTILINE) == ["16", "32", "48"]
 
 
-@pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_shows_the_json_of_a_suite(capsys, runs):
-    assert command.main(["suite", "--budget", "0.001", "--format", "json", "--device", "cpu"]) == 2
-    out = capsys.readouterr()
-    rows = len(json.loads(out.out)["records"])
-    assert rows > 10
-    assert f"error: {rows - 1} of {rows} records are in no file: cannot write " in out.err.splitlines()[-1]
-    assert not list(runs.rglob("*.png"))
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("output_format", ["table", "json"])
@@ -310,21 +285,6 @@ def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):
 
 
 # ---- two at once ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-def test_two_runs_at_once_write_two_whole_files(runs):
-    words = ("--op", "matvec", "--shape", "16,32", "--dtype", "fp32", "-q", "--device", "cpu")
-    processes = [commands.start(f"bench.{family}", *words) for family in ("matvec", "matvec")]
-    outputs = [commands.finish(process) for process in processes]
-    assert [code for code, *_ in outputs] == [0, 0]
-    saved = [Path(out.splitlines()[-1].removeprefix("saved: ")) for _, out, _ in outputs]
-    assert sorted(saved) == commands.run_files(runs)
-    both = [load_run(path) for path in saved]
-    assert both[0].environment.run_id != both[1].environment.run_id
-    for run in both:
-        assert [record.case for record in run.records] == ["16x16", "32x32"]
-        assert (run.problems, run.notes) == ((), ())
 
 
 @pytest.mark.exhaustive

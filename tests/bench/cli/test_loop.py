@@ -1,6 +1,5 @@
 """The loop over rows within a budget, by a clock that only moves when it is told to."""
 
-from collections import deque
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from bench.__main__ import families
 from bench.harness import loop
 from bench.harness.commands import suite
 from bench.harness.device.device import cpu_device
-from bench.harness.loop import put_off
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.flags import judged
 from bench.harness.measure.rows import Row, Settings, out_of_time
@@ -24,51 +22,6 @@ from tests.bench.commands import HALF_SECONDS, Clock, StubRun
 @pytest.fixture
 def clock():
     return Clock()
-
-
-def budget_of(clock, deadline, rows):
-    return Budget(cpu_device(), Settings(), deadline, rows, clock)
-
-
-def queue(*sizes):
-    def row(n):
-        values = {"layout": "nn", "batch": 1}
-        return Row(
-            OPS[0], Case.of("matmul", "bf16", {"m": n, "n": n, "k": n}, OPTIONS, values), "torch", family="matmul"
-        )
-
-    return deque(map(row, sizes))
-
-
-def order(waiting):
-    return [row.case.shape["n"] for row in waiting]
-
-
-def test_a_case_that_takes_several_shares_waits_behind_the_next_smaller_one(clock):
-    waiting = queue(2048, 1024, 512)
-    row = waiting.popleft()
-    assert put_off(row, waiting, budget_of(clock, 106.0, 3), 0, 20.48)
-    assert order(waiting) == [1024, 2048, 512]
-
-
-@pytest.mark.parametrize("left", [1000.0, 0.0, -1.0])
-def test_a_case_that_fits_or_for_which_there_is_no_time_at_all_stays_where_it_is(clock, left):
-    waiting = queue(2048, 1024, 512)
-    row = waiting.popleft()
-    assert not put_off(row, waiting, budget_of(clock, 100 + left, 3), 0, 20.48)
-    assert order(waiting) == [1024, 512]
-
-
-def test_the_smallest_case_and_another_provider_are_not_put_off_for_larger_ones(clock):
-    waiting = queue(512, 1024, 2048)
-    row = waiting.popleft()
-    assert not put_off(row, waiting, budget_of(clock, 100.5, 3), 0, 5.12)
-    other = deque([replace(waiting[0], provider="torch-compile")])
-    (big,) = queue(4096)
-    assert not put_off(big, other, budget_of(clock, 100.5, 3), 0, 40.96)
-
-
-# ---- a whole suite --------------------------------------------------------------------------------------------------
 
 
 class SlowMachine:
@@ -140,7 +93,8 @@ def test_ceiling_flags_are_decided_by_the_samples_of_all_visits(monkeypatch):
     fast = judged(visits[5e-4], run.device, run.ceilings)
     assert "above-roof" in fast.flags
     monkeypatch.setattr(loop, "visit", lambda *_: visits[4e-3])
-    measured = [(queue(512)[0], run.keep(fast))]
+    case = Case.of("matmul", "bf16", {"m": 512, "n": 512, "k": 512}, OPTIONS, {"layout": "nn", "batch": 1})
+    measured = [(Row(OPS[0], case, "torch", family="matmul"), run.keep(fast))]
     for number in (1, 2):
         loop.visit_again(run, measured, SimpleNamespace(has_time=lambda: True), number)
     assert measured[0][1].median_s == 4e-3

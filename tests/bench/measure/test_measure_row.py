@@ -11,7 +11,7 @@ from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.device.device import Device
 from bench.harness.measure import measure_row as runner
 from bench.harness.measure.measure_row import measure_row
-from bench.harness.measure.rows import Row, Settings, is_out_of_memory, one_line, plan
+from bench.harness.measure.rows import Row, Settings, is_out_of_memory, plan
 from bench.harness.op import Case
 from bench.harness.providers.registry import Provider
 from bench.harness.timing.protocol import Limits
@@ -256,12 +256,6 @@ def test_out_of_memory_skips_the_row(providers, error):
     assert (record.status, record.reason) == ("skipped", "out of memory")
 
 
-def test_torchs_own_error_of_the_cpu_allocator_is_out_of_memory():
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**60, dtype=torch.uint8)
-    assert is_out_of_memory(caught.value)
-
-
 def test_a_kernel_that_refuses_a_case_is_skipped_with_its_words_but_only_if_it_may(providers):
     providers["refuses"] = Provider("refuses", raising(ValueError("no fp64")), True, refuses_with=(ValueError,))
     providers["fails"] = Provider("fails", raising(ValueError("no fp64")), True)
@@ -276,18 +270,6 @@ def test_ctrl_c_is_no_failed_row(providers, error):
     providers["interrupted"] = raising(error)
     with pytest.raises(type(error)):
         measure("interrupted")
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (RuntimeError("\n\n  first line  \nsecond line"), "RuntimeError: first line"),
-        (ValueError(), "ValueError: "),
-        (RuntimeError("x" * 1000), "RuntimeError: " + "x" * 186),
-    ],
-)
-def test_an_error_is_told_in_one_short_line(error, line):
-    assert one_line(error) == line
 
 
 # ---- time ----------------------------------------------------------------------------------------------------------

@@ -104,10 +104,3 @@ def test_a_single_number_is_the_length_of_one_sequence():
     assert OP.extents((4, 512), OP.axes) == (4, 512)
     with pytest.raises(ValueError, match="write bxs"):
         OP.extents((1, 2, 3), OP.axes)
-
-
-def test_inputs_of_the_usual_heads_are_what_the_help_says():
-    defaults = {option.name: option.default("bf16") for option in OPTIONS}
-    case = Case.of(OP.name, "bf16", {"b": 1, "s": 4}, OPTIONS, defaults)
-    assert case.name == "1x4"
-    assert [tuple(x.shape) for x in data_of(case).inputs] == [(1, 32, 4, 128), (1, 8, 4, 128), (1, 8, 4, 128)]

@@ -198,12 +198,3 @@ def test_units_agree_with_those_of_older_records(name):
         assert op.units_of(case) == "vector"
     elif family in ("matmul", "matvec", "attention", "grouped_matmul", "decode"):
         assert op.units_of(case) == "matrix"
-
-
-def test_an_own_op_that_sums_nothing_runs_on_vector_units_unless_it_says_otherwise():
-    relu = replace(OPS["relu"][1], name="mine")
-    case = Case("mine", "fp32", {"n": 64})
-    sums = {"terms": lambda case: 64}
-    weighed = {"magnitude": lambda truth, x: truth}
-    found = [replace(relu, **fields).units_of(case) for fields in ({}, sums, weighed, sums | {"units": "vector"})]
-    assert found == ["vector", "matrix", "matrix", "vector"]

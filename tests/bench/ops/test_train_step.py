@@ -199,18 +199,6 @@ def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches,
     assert not any(parameter.grad.any() for parameter in step.model.parameters())
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
-def test_a_step_that_has_learned_its_tokens_is_still_right(recipe):
-    step = TrainingStep(plan(llama(), recipe), cpu_device(), seed=0)
-    for group in step.optimizer.param_groups:
-        group["lr"] = 1e-2
-    for _ in range(30):
-        step()
-    assert step.loss(step.ids, step.targets) < 0.8 * math.log(1000)
-    assert check_step(step)[0] is None
-
-
 LOSS = TrainingStep.loss
 
 WRONG_LOSSES = {

@@ -103,12 +103,6 @@ def test_a_new_file_is_a_new_provider_and_the_newest_is_measured_on_a_gpu(versio
     assert list(default_providers("elementwise", CPU)) == ["torch"]
 
 
-def test_a_family_without_kernels_has_torch_alone(versions):
-    assert kernel_versions("matvec") == {}
-    assert provider_names("matvec") == ["torch", "torch-compile"]
-    assert list(default_providers("matmul", GPU)) == ["torch"]
-
-
 def test_an_unknown_provider_is_named_with_those_that_there_are(versions):
     check_names(["torch", "torch-compile", "triton-v10"], "elementwise")
     with pytest.raises(UnknownProviderError) as caught:
@@ -262,12 +256,6 @@ def test_a_version_for_newer_gpus_is_refused_by_name_before_it_is_imported(versi
 # ---- the versions of this repository -------------------------------------------------------------------------------
 
 VERSIONS = [(family, name) for family in FAMILIES for name in kernel_versions(family)]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_version_number_belongs_to_one_file(family):
-    files = list((kernel_files.PACKAGE / family).glob("v*_*.py"))
-    assert len(kernel_files.modules(family)) == len(files)
 
 
 @pytest.mark.parametrize(("family", "name"), VERSIONS)

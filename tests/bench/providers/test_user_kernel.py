@@ -78,14 +78,6 @@ def test_matmul_takes_the_scales_of_fp8_too(mine):
         load("mine.py:three", MATMUL[0], "matmul", CPU)
 
 
-def test_finding_runs_nothing_of_the_file(mine):
-    mine.write_text("raise SystemExit\ndef f(x): pass\nfrom a import b\n[c] = d.e, f2 = 1, 2\nwith g() as h: pass\n")
-    for function in ("f", "b", "c", "f2", "h"):
-        assert find(f"mine.py:{function}").problem is None
-    mine.write_text("from elsewhere import *\n")
-    assert find("mine.py:anything").problem is None
-
-
 def test_modules_are_found_without_running_their_packages(mine, monkeypatch):
     package = mine.parent / "package_of_a_test" / "inner"
     package.mkdir(parents=True)
@@ -235,31 +227,12 @@ def test_what_signature_prints_works_as_it_is(tmp_path, runs, capsys, family, wo
         assert ",ok," in capsys.readouterr().out
 
 
-@pytest.mark.exhaustive
-def test_a_family_of_one_op_takes_its_name_too():
-    assert signature("matmul", "--op", "matmul") == signature("matmul")
-
-
 def test_an_unknown_op_has_no_signature(capsys):
     assert commands.here("elementwise", "--op", "nosuch", "--signature") == 2
     assert "unknown op 'nosuch'" in capsys.readouterr().err
 
 
 # ---- as a provider like others -------------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-def test_versions_in_one_file_stand_beside_a_baseline(mine, runs, capsys):
-    commands.keep_ceilings(runs)
-    words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm"]
-    given = ["--provider", "mine.py:gelu,mine.py:returned", "--baseline", "mine.py:returned"]
-    assert commands.here("elementwise", *words, *given) == 0
-    out = capsys.readouterr().out
-    assert "mine.py:gelu:" in out
-    assert "x the time of mine.py:returned" in out
-    kept = commands.lines_of(commands.run_files(runs)[0])[1:]
-    assert [line["provider"] for line in kept] == ["mine.py:returned", "mine.py:gelu"]
-    assert {line["source_sha256"] for line in kept} == {load("mine.py:gelu", GELU, "elementwise", CPU).source_sha256}
 
 
 @pytest.mark.exhaustive

@@ -1,11 +1,9 @@
 """What holds for every launcher: what it refuses, what it leaves alone, and that the comparisons see small errors."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from exact import DTYPES, refused, version_of
-from families import FAMILIES, blank, cases_of, every_way, small, versions_of
+from exact import refused, version_of
+from families import blank, cases_of, every_way, small, versions_of
 
 every_launcher = pytest.mark.parametrize(("family", "op", "module"), every_way())
 
@@ -59,34 +57,6 @@ def test_the_same_call_gives_the_same_bits(family, op, module):
     module.KERNELS[op](*inputs, out=out)
     module.KERNELS[op](*inputs, out=again)
     assert torch.equal(out, again)
-
-
-def largest(out):
-    return out.view(-1)[out.abs().argmax() : out.abs().argmax() + 1]
-
-
-SPOILED = {
-    "one-element": lambda out: largest(out).mul_(1.005),
-    "scale": lambda out: out.mul_(1.005),
-    "tail-of-zeros": lambda out: out.view(-1)[-1:].zero_(),
-    "no-number": lambda out: largest(out).fill_(torch.nan),
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_comparison_sees_small_errors(family, dtype, spoil):
-    module = list(versions_of(family).values())[-1]
-    for op in module.KERNELS:
-
-        def spoiled(*inputs, out, op=op):
-            module.KERNELS[op](*inputs, out=out)
-            spoil(out)
-
-        inputs, _ = small(family, op, dtype)
-        with pytest.raises((AssertionError, pytest.fail.Exception)):
-            cases_of(family).check(op, SimpleNamespace(**vars(module) | {"KERNELS": {op: spoiled}}), *inputs)
 
 
 # ---- what single families refuse -----------------------------------------------------------------------------------

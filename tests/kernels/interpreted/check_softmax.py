@@ -97,17 +97,6 @@ def test_rows_beyond_32_bit_offsets(op, module):
     compare(out, x)
 
 
-def test_one_small_wrong_element_of_a_wide_row_is_seen():
-    x = normal(2, 131072, torch.float32)
-    right = torch.softmax(x.double(), 1).float()
-    compare(right, x)
-    for wrong in (0.0, 1.005 * float(right[0, 77])):
-        changed = right.clone()
-        changed[0, 77] = wrong
-        with pytest.raises((AssertionError, pytest.fail.Exception)):
-            compare(changed, x)
-
-
 def battery(module):
     """Raise unless the module's softmax passes a short form of the checks above."""
     check_far_rows(module)
