@@ -153,12 +153,6 @@ class Option:
         common, *rest = others
         return "; ".join([str(common), *(f"{value} for {', '.join(others[value])}" for value in rest)])
 
-    def label_of(self, value: Any, dtype: str) -> str:
-        """Return how a value is shown in the name of a case of this dtype; empty where it is left out."""
-        if self.label is not None:
-            return self.label(value)
-        return "" if value == self.default(dtype) else f"{self.name}={value}"
-
 
 class TensorMaker(Protocol):
     """Makes one input: `make(extent, ...)` returns a filled tensor of that shape in the case's dtype.
@@ -190,8 +184,13 @@ class Case:
     ) -> Case:
         """Return the case of an op whose family has these options, with a value for each of them."""
         chosen = {option.name: values[option.name] for option in options}
-        ordered = sorted(options, key=lambda option: option.place)
-        labels = [option.label_of(chosen[option.name], dtype) for option in ordered]
+        labels = []
+        for option in sorted(options, key=lambda option: option.place):
+            value = chosen[option.name]
+            if option.label is not None:
+                labels.append(option.label(value))
+            elif value != option.default(dtype):
+                labels.append(f"{option.name}={value}")
         return cls(op, dtype, shape, chosen, tuple(filter(None, labels)))
 
     @property
