@@ -119,10 +119,7 @@ def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def scaled(x: Tensor, rms: float) -> Tensor:
-    """Scale x in place to a root mean square of about `rms`, estimated from its first elements; zeros stay zero.
-
-    So a result is as sensitive to its inputs with one fill as with another.
-    """
+    """Scale x in place to a root mean square of about `rms`, estimated from its first elements; zeros stay zero."""
     current = x.flatten()[:4096].double().square().mean().sqrt()
     return x.mul_(rms / current.clamp(min=1e-3).to(x.dtype))
 

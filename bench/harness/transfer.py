@@ -163,11 +163,7 @@ def link_of(device: Device) -> float | None:
 def measure_overlap(
     blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
 ) -> Record:
-    """Time a copy, matmuls that take as long, and both together, interleaved, within `left_s` seconds.
-
-    On a GPU the copy has its own stream and is launched first; on a CPU, which has no copy engine, its own thread. The
-    samples of the record are those of both together.
-    """
+    """Time a copy, matmuls that take as long, and both together, interleaved; the samples are those of both."""
     turns = itertools.cycle(calls)
 
     def copy() -> None:

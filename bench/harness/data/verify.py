@@ -168,10 +168,7 @@ class Checks:
 
 
 def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:
-    """Compare a result with the reference, part by part.
-
-    The scale is off by <result - reference, reference> over <reference, reference>, one pair for each output.
-    """
+    """Compare a result with the reference, part by part, and its scale: one pair of sums for each output."""
     import torch
 
     worst, checked, count = 0.0, 0, 0

@@ -218,11 +218,7 @@ def installed_version(distribution: str) -> str | None:
 
 @functools.cache
 def git_state() -> dict[str, Any]:
-    """Return revision and cleanness of the code that measures, None outside of a git checkout.
-
-    A new file counts only in the folders of the code: a function or an output of the user beside them changes nothing,
-    and neither does a published record.
-    """
+    """Return revision and cleanness of the code that measures, None outside of a git checkout."""
     code = ("bench", "kernels", "results", "roofline", ":(exclude)results/published")
     root = Path(__file__).resolve().parents[3]
     status = _git(root, "status", "--porcelain", "--", *code)
@@ -230,11 +226,7 @@ def git_state() -> dict[str, Any]:
 
 
 def file_git_state(file: Path) -> dict[str, Any] | None:
-    """Return `sha` and `dirty` of the repository that holds a file; None if there is none, or if it ignores the file.
-
-    Dirty is what git itself calls so (`git describe --dirty`): files that it tracks were changed, or the file is not
-    among those. What else is in the folder, such as the output of a measurement, changes no revision.
-    """
+    """Return `sha` and `dirty` of the repository that holds a file; None if there is none or it ignores the file."""
     folder = file.parent
     sha = _git(folder, "rev-parse", "HEAD")
     if sha is None or _git(folder, "check-ignore", "--quiet", "--", file.name) is not None:
@@ -245,10 +237,7 @@ def file_git_state(file: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return what git answers in a folder, None if it fails; it reads and changes nothing, not even its index.
-
-    Variables that name a repository, as hooks set them, would make it answer for another one.
-    """
+    """Return what git answers in a folder, None if it fails; variables that hooks set must not name another one."""
     environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
     try:

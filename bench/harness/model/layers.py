@@ -121,10 +121,7 @@ def attention_magnitude(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) 
 
 
 def _by_parts(q: Tensor, keys: Tensor, weigh: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """Return the sums of `values` with `weigh(scores)`; masked scores are -inf.
-
-    In at most 64 parts of the queries, of 128 tokens or more: all scores together need not fit.
-    """
+    """Return the sums of `values` with `weigh(scores)`, in parts of the queries: all scores together need not fit."""
     import torch
 
     length, earlier = q.shape[2], keys.shape[2] - q.shape[2]
@@ -152,10 +149,7 @@ def causal_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def cached_attention(q: Tensor, keys: Tensor, values: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the attention of q (b, a, d) to the cache and the new key and value (b, k, d).
-
-    The cache is not copied: one softmax over two matmuls.
-    """
+    """Return the attention of q (b, a, d) to the cache, which is not copied, and the new key and value (b, k, d)."""
     import torch
 
     grouped = q.unflatten(1, (keys.shape[1], -1))

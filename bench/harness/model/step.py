@@ -204,11 +204,7 @@ def _expected_too_long(blank: Record, run: Run, rows: int) -> str | None:
 
 
 def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Record:
-    """Return the record with whole steps timed, and the phases of the very same steps.
-
-    On a GPU a step is timed twice: queued beforehand, it shows what the device needs (`device_s`). Launched by the
-    host and waited for, as in training, it gives the row's time.
-    """
+    """Return the record of whole steps: on a GPU queued for `device_s`, then waited for, as in training."""
     device, left_s = run.device, run.share_s(rows)
     if device.is_gpu and left_s is not None:
         left_s /= 2

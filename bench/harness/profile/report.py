@@ -62,10 +62,7 @@ BY: dict[str, Callable[[Record], str]] = {
 
 
 def pattern(module: str) -> str:
-    """Return the path of a module with `*` for the number of a layer, so that alike layers share a row.
-
-    Of a path of numbers alone, as in a sequence of different modules, all stay.
-    """
+    """Return the path of a module with `*` for the number of a layer; a path of numbers alone stays."""
     return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 

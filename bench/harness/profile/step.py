@@ -136,10 +136,7 @@ class Tags(TorchDispatchMode):
 
     @contextmanager
     def watching(self, is_eager: bool) -> Iterator[None]:
-        """See the operations of the steps within, and mark in a trace when each module begins and ends.
-
-        If it is eager, what is compiled runs as it was written, and stays compiled for later.
-        """
+        """See the operations of the steps within; if it is eager, what is compiled runs as it was written."""
         paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
         ranges: list[Any] = []
 
