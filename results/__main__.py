@@ -17,6 +17,7 @@ from results.show.grid import Table
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
+    INTERRUPTED,
     TABLE_FORMATS,
     USAGE,
     OutputError,
@@ -30,7 +31,6 @@ from results.show.terminal import (
 from results.store.runfile import Run, StoreError, reason_of, write_output
 from results.store.runs import list_runs, runs_directory
 
-INTERRUPTED = 130
 FORMATS = ("csv", "json", "md", "parquet")
 """Those that are written to a file."""
 
@@ -182,23 +182,27 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    return _finish(compare_command.run(options, lambda name: Selection.of(options).find(name, _directory(options))))
+    return _print(compare_command.run(options, lambda name: Selection.of(options).find(name, _directory(options))))
 
 
 def _history(options: argparse.Namespace) -> int:
-    return _finish(history.run(options, _directory(options)))
+    return _print(history.run(options, _directory(options)))
 
 
-def _finish(output: compare_command.Output) -> int:
-    """Print what a command has found; a file with bad lines is a usage error whatever the good ones say."""
+def _print(output: compare_command.Output) -> int:
     print_out(output.text)
     if output.saved is not None:
         say(f"saved: {output.saved}")
-    for note in output.notes:
+    return _finish(output.notes, output.problems, output.exit_code)
+
+
+def _finish(notes: Sequence[str], problems: Sequence[str], exit_code: int = 0) -> int:
+    """Say what is to be known of the files; one with bad lines is a usage error whatever the good ones say."""
+    for note in notes:
         say(f"note: {note}")
-    for problem in output.problems:
+    for problem in problems:
         say(problem)
-    return USAGE if output.problems else output.exit_code
+    return USAGE if problems else exit_code
 
 
 def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
@@ -206,13 +210,8 @@ def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
 
 
 def _report(run: Run, problems: Sequence[str]) -> int:
-    if not run.records and not run.problems:
-        say(f"note: {run.path} has no record")
-    for note in run.notes:
-        say(f"note: {note}")
-    for problem in (*run.problems, *(f"{run.path}: {problem}" for problem in problems)):
-        say(problem)
-    return USAGE if run.problems or problems else 0
+    empty = [] if run.records or run.problems else [f"{run.path} has no record"]
+    return _finish([*empty, *run.notes], [*run.problems, *(f"{run.path}: {problem}" for problem in problems)])
 
 
 if __name__ == "__main__":

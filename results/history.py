@@ -67,11 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, directory: Path) -> Output:
-    """Return the history that the options name, and save its plot if that is requested.
-
-    Raises:
-        StoreError: nothing fits or too much does, a folder cannot be read, or the picture cannot be written.
-    """
+    """Return the history that the options name, and save its plot if that is requested."""
     from results.show.picture import check_picture, save_picture
 
     if options.output is not None:
@@ -111,18 +107,7 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], li
 
 
 def history(runs: Sequence[Run], wanted: Wanted, metric: str, margin: float, notes: list[str]) -> list[Series]:
-    """Return the history of one case: a series for each provider.
-
-    Args:
-        runs: all of one machine, the oldest first.
-        wanted: which records; together they must be of one case.
-        metric: a key of `METRICS`.
-        margin: change of the time, as a fraction, that does not matter.
-        notes: gets a line for each run whose metric is not known.
-
-    Raises:
-        CompareError: nothing fits, or more than one case or machine does.
-    """
+    """Return the history of one case: a series for each provider."""
     found: dict[tuple[RowKey, str], dict[int, Side]] = {}
     for number, run in enumerate(map(wanted.of, runs)):
         for record in run.records:

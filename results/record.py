@@ -278,11 +278,7 @@ def _known(line: Environment | Record) -> dict[str, Any]:
 
 
 def _converted(cls: type[Line], data: Mapping[str, Any]) -> Line:
-    """Return a line from its JSON object; null is as absent, and unknown keys become `extra`.
-
-    Raises:
-        RecordError: a required key is missing, or a value is not what its field must be.
-    """
+    """Return a line from its JSON object; null is as absent, and unknown keys become `extra`."""
     known = _KNOWN_KEYS[cls]
     values: dict[str, Any] = {key: value for key, value in data.items() if value is not None and key in known}
     if not data.keys() <= known:

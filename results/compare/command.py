@@ -90,15 +90,7 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
 
 
 def run(options: argparse.Namespace, find: Callable[[str], Path]) -> Output:
-    """Compare what the options name, and draw it where they ask for it.
-
-    Args:
-        options: as `add_options` makes them.
-        find: returns the file of a run by its name.
-
-    Raises:
-        StoreError: a run cannot be found or read, the two cannot be compared, or the picture cannot be written.
-    """
+    """Compare what the options name, and draw it where they ask for it."""
     from results.compare.comparison import compare
     from results.compare.earlier import runs_beside
     from results.compare.output import as_text, exit_code

@@ -19,12 +19,11 @@ from results.compare.sides import (
     MatchedPair,
     RowKey,
     Unmatched,
-    baseline_side,
-    candidate_side,
     check_request,
     differences,
     labels_of,
     match,
+    sides_of,
     source_words,
 )
 from results.compare.turns import Pair, compare_turns, cycles_ratio, side_by_side, turns_of
@@ -207,15 +206,14 @@ def compared_of(
     """Return a comparison that may have no rows; arguments and errors as for `compare`."""
     is_one_run, other = second is None, second or first
     check_request(first, other, request, is_one_run)
-    name, baseline = baseline_side(first, request)
-    candidate = candidate_side(other, request, name)
+    name, baseline, candidate = sides_of(first, other, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
-    matching = match(baseline, candidate, not request.by_provider, request.force)
+    pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
     labels = labels_of(first, other, request, name)
     environments = first.environment, other.environment
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
     rows, apart = [], []
-    for pair in matching.pairs:
+    for pair in pairs:
         # Only records of one run can have been interleaved.
         turns = side_by_side(pair.baseline, pair.candidate) if is_one_run else None
         if turns:
@@ -227,8 +225,8 @@ def compared_of(
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
     used = [found.spread for found in apart]
-    notes += [*matching.notes, *_repeats(matching.pairs), *_runs_notes(apart), *_spread_notes(used)]
-    unmatched = (*matching.unmatched, *_no_versions(other, request))
+    notes += [*remarks, *_repeats(pairs), *_runs_notes(apart), *_spread_notes(used)]
+    unmatched = (*alone, *_no_versions(other, request))
     return Compared(*labels, environments, request, tuple(rows), unmatched, tuple(notes), widest(used))
 
 

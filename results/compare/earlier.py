@@ -99,12 +99,7 @@ def compare_apart(
 ) -> ComparedRecords:
     """Compare a row of one run with that of another; different code by the means over all saved runs of either.
 
-    Args:
-        records: of the row in the baseline's run, and in the candidate's.
-        environments: of the two runs.
-        margin: change of the time, as a fraction, that does not matter.
-        saved: runs of the machine; None: both rows are of one run, and its visits show the spread.
-        drift: how much the machine may have changed, as a fraction; None: learned from repeats.
+    Without `saved` runs both rows are of one run, whose visits show the spread. `drift` is a fraction; None: learned.
     """
     rows = list(zip(records, environments, strict=True))
     is_same = is_same_code(rows)

@@ -166,10 +166,10 @@ def _providers(run: Run, request: CompareOptions) -> list[str]:
     return [name for name in names if VERSION.fullmatch(name)] if request.by == "version" else names
 
 
-def baseline_side(run: Run, request: CompareOptions) -> tuple[str | None, list[Record]]:
-    """Return the provider that is the baseline, None if the run is, and the records of that side."""
+def sides_of(run: Run, other: Run, request: CompareOptions) -> tuple[str | None, list[Record], list[Record]]:
+    """Return the provider that is the baseline, None if the run is, and the records of both sides."""
     if not request.by_provider:
-        return None, list(run.records)
+        return None, list(run.records), list(other.records)
     names = _providers(run, request)
     if request.by == "version":
         names.sort(key=lambda name: (int(found[1]) if (found := re.search(r"-v(\d+)", name)) else 0, name))
@@ -178,18 +178,12 @@ def baseline_side(run: Run, request: CompareOptions) -> tuple[str | None, list[R
     chosen = request.baseline or (USUAL_BASELINE if USUAL_BASELINE in names else names[0])
     if chosen not in names:
         raise CompareError(f"--baseline {chosen} is not among the providers: {', '.join(names)}")
-    return chosen, [one for one in run.records if one.provider == chosen]
-
-
-def candidate_side(run: Run, request: CompareOptions, baseline: str | None) -> list[Record]:
-    """Return the records to compare with the baseline, a provider's name or None."""
-    if baseline is None:
-        return list(run.records)
-    names = {name for name in _providers(run, request) if name != baseline}
-    if not names:
+    others = {name for name in _providers(other, request) if name != chosen}
+    if not others:
         what = "version of a kernel" if request.by == "version" else "provider"
-        raise CompareError(f"{run.path}: there is no other {what} than {baseline} to compare with it")
-    return [one for one in run.records if one.provider in names]
+        raise CompareError(f"{other.path}: there is no other {what} than {chosen} to compare with it")
+    baseline = [one for one in run.records if one.provider == chosen]
+    return chosen, baseline, [one for one in other.records if one.provider in others]
 
 
 def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
@@ -203,11 +197,7 @@ def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | 
 
 
 def differences(first: Environment, second: Environment, force: bool) -> list[str]:
-    """Return notes on what else differs between two runs.
-
-    Raises:
-        CompareError: they differ in what must agree, and it is not forced.
-    """
+    """Return notes on what else differs between two runs."""
     facts = [
         ("GPU" if first.device["type"] != "cpu" else "device", first.device["name"], second.device["name"]),
         ("device type", first.device["type"], second.device["type"]),
@@ -258,29 +248,10 @@ class Unmatched:
     """It is a wrong or failed result of the candidate."""
 
 
-@dataclass(frozen=True)
-class Matching:
-    """The pairs, and the records that are in none."""
-
-    pairs: list[MatchedPair]
-    unmatched: list[Unmatched]
-    notes: list[str]
-
-
 def match(
     baseline: Sequence[Record], candidate: Sequence[Record], with_provider: bool, force: bool = False
-) -> Matching:
-    """Return which records of two sides belong together.
-
-    Args:
-        baseline: records of one side; with one provider only, unless `with_provider`.
-        candidate: records of the other.
-        with_provider: whether only records of the same provider belong together.
-        force: whether sides that differ in fill or cache, or in the definition of an op, are compared all the same.
-
-    Raises:
-        CompareError: the sides differ in fill or cache or in the definition of an op, and it is not forced.
-    """
+) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
+    """Return the pairs, the records that are in none, and notes; `force` compares sides that were measured unlike."""
     ignored, notes = _unlike(baseline, candidate, force)
 
     def key_of(one: Record) -> RowKey:
@@ -321,7 +292,7 @@ def match(
     lonely = [one for key, records in by_key.items() if key not in used for one in records]
     unmatched += [Unmatched("baseline", one, "not in the candidate") for one in lonely]
     notes += _redefined(pairs, force) + _of_other_work(pairs)
-    return Matching(pairs, sorted(unmatched, key=lambda one: one.side), notes)
+    return pairs, sorted(unmatched, key=lambda one: one.side), notes
 
 
 def _status(one: Record) -> str:

@@ -91,11 +91,7 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
 
 
 def parquet_bytes(run: Run, report: Report | None = None) -> bytes:
-    """Return a run as a Parquet file, its samples included.
-
-    Raises:
-        StoreError: pyarrow is not installed.
-    """
+    """Return a run as a Parquet file, its samples included."""
     try:
         import pyarrow  # noqa: F401  # pandas would fail with advice of many lines
     except ImportError:

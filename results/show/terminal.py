@@ -61,11 +61,7 @@ def prepare_streams() -> None:
 
 
 def stdout() -> TextIO:
-    """Return stdout.
-
-    Raises:
-        OutputError: it is closed, as in a command started with `>&-`.
-    """
+    """Return stdout."""
     if sys.stdout is None:
         raise OutputError("cannot write the output: stdout is closed")
     return sys.stdout

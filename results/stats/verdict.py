@@ -54,7 +54,11 @@ MOSTLY = 0.5**0.5
 
 
 def compare_pairs(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
+    baseline_s: Sequence[float],
+    candidate_s: Sequence[float],
+    margin: float = DEFAULT_MARGIN,
+    widening: float = 1.0,
+    unit: str = "pair",
 ) -> Comparison:
     """Return the ratio of two interleaved series, with its interval and verdict.
 
@@ -64,6 +68,8 @@ def compare_pairs(
         baseline_s: times in the order taken, any unit.
         candidate_s: times in the same unit; each right before or after the baseline's of the same index.
         margin: change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01.
+        widening: factor on the width of the interval, in ranks.
+        unit: what a pair is called in the reason.
 
     Raises:
         ValueError: no pairs, unequal lengths, a time that is not above 0, or a margin that is no fraction from 0 up.
@@ -72,23 +78,6 @@ def compare_pairs(
         instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that
         must be shown like a difference.
     """
-    return _judged_pairs(baseline_s, candidate_s, margin, 1.0, "pair")
-
-
-def judge_rounds(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, is_fixed: bool = False
-) -> Comparison:
-    """Return the comparison of two series of rounds; its interval may have been looked at after any doubling of them.
-
-    `is_fixed` says that the count of rounds was set beforehand, so that there was one look. The rest is as for
-    `compare_pairs`.
-    """
-    return _judged_pairs(baseline_s, candidate_s, margin, 1.0 if is_fixed else LOOKING_FOR_A_VERDICT, "round")
-
-
-def _judged_pairs(
-    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, widening: float, unit: str
-) -> Comparison:
     check_margin(margin)
     ratios = _log_ratios(baseline_s, candidate_s)
     interval = interval_of_median(ratios, widening)
@@ -97,6 +86,16 @@ def _judged_pairs(
         is_too_narrow=interval.share_needed > 1 and len(ratios) >= LEAST_CORRELATED,
         halves_in_ranks=_halves_in_ranks(ratios, interval, math.log1p(margin)),
     )
+
+
+def judge_rounds(
+    baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, is_fixed: bool = False
+) -> Comparison:
+    """Return the comparison of two series of rounds; its interval may have been looked at after any doubling of them.
+
+    `is_fixed` says that the count of rounds was set beforehand, so that there was one look.
+    """
+    return compare_pairs(baseline_s, candidate_s, margin, 1.0 if is_fixed else LOOKING_FOR_A_VERDICT, "round")
 
 
 def _log_ratios(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> list[float]:
@@ -171,11 +170,7 @@ class SideMean:
 
 
 def side_of(windows: Sequence[Sequence[float]]) -> SideMean:
-    """Return the geometric mean of the medians of the windows of one side, each a series of times above 0.
-
-    Raises:
-        ValueError: there are no windows, or a window has no times.
-    """
+    """Return the geometric mean of the medians of the windows of one side, each a series of times above 0."""
     if not windows:
         raise ValueError("there are no windows to compare")
     medians = [interval_of_median([math.log(time_s) for time_s in times_s]) for times_s in windows]

@@ -45,12 +45,7 @@ class Run:
 
 
 def load_run(path: Path | str) -> Run:
-    """Read a run file of this or an older schema.
-
-    Raises:
-        RunFileError: the file cannot be read, is empty, of a newer schema, or does not start with the environment of a
-            run.
-    """
+    """Read a run file of this or an older schema."""
     path = Path(path)
     records: list[Record] = []
     notes: list[str] = []
@@ -86,15 +81,7 @@ def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int | None]:
-    """Return the environment of a run file, and the number of whole lines after it.
-
-    Args:
-        path: of the file.
-        counts_records: whether all of the file is read; else the number is None, but 0 if nothing follows.
-
-    Raises:
-        RunFileError: as `load_run`.
-    """
+    """Return the environment of a run file and its whole lines after it: 0 if none, None if not counted."""
     with _opened(path) as file:
         environment = _environment(path, file)
         if not counts_records:
@@ -141,11 +128,7 @@ def _environment(path: Path, file: BinaryIO) -> Environment:
 
 
 def _object(raw: bytes, kind: str) -> dict[str, Any]:
-    """Return the JSON object of one line.
-
-    Raises:
-        RecordError: it is something else, or of another kind.
-    """
+    """Return the JSON object of one line."""
     try:
         data = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -76,11 +76,7 @@ def new_run_id() -> str:
 
 
 def encode_line(line: Environment | Record) -> bytes:
-    """Return the line of a run file, with its newline; what is encoded is known to be readable.
-
-    Raises:
-        RecordError: a value is not finite, not JSON, or not what its key promises.
-    """
+    """Return the line of a run file, with its newline; what is encoded is known to be readable."""
     try:
         text = json.dumps(line.to_dict(), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -197,12 +193,7 @@ def _word(text: str) -> str:
 
 
 def _open_new(path: Path) -> tuple[int, bool]:
-    """Open `path` for appending and lock it; return the descriptor, and whether the file was made here.
-
-    Raises:
-        StoreError: the file holds something, or another run is writing it.
-        OSError: it cannot be opened.
-    """
+    """Open `path` for appending and lock it; return the descriptor, and whether the file was made here."""
     is_new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -274,11 +265,7 @@ def list_runs(directory: Path | None = None, counts_records: bool = True) -> lis
         StoreError: the directory cannot be read. One that does not exist has no runs.
     """
     summaries = [_summary(path, counts_records) for path in _run_files(directory or runs_directory())]
-    return sorted(summaries, key=_by_age, reverse=True)
-
-
-def _by_age(run: RunSummary) -> tuple[float, str]:
-    return run.started_s, run.run_id
+    return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
 
 
 def _run_files(directory: Path) -> list[Path]:
@@ -312,11 +299,7 @@ def _summary(path: Path, counts_records: bool) -> RunSummary:
 
 
 def unix_time(text: str) -> float:
-    """Return a date or time of ISO 8601 in Unix time; without a time zone it is UTC.
-
-    Raises:
-        ValueError: it is not one.
-    """
+    """Return a date or time of ISO 8601 in Unix time; without a time zone it is UTC."""
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
@@ -324,15 +307,9 @@ def unix_time(text: str) -> float:
 def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummary], bool] | None = None) -> Path:
     """Return the file of a run.
 
-    Args:
-        name: a path; or a run id, its short id or the name of its file, or a beginning of one of them that no other
-            run shares; or `latest`, the newest run that holds a record, or, where none does, that can be read.
-        directory: where the runs are; None for `runs_directory()`.
-        fits: which runs `latest` is chosen from; None for all.
-
-    Raises:
-        RunNotFoundError: there is no such run, or there are several.
-        StoreError: the directory cannot be read.
+    `name` is a path; or a run id, its short id or the name of its file, or a beginning of one of them that no other run
+    shares; or `latest`, the newest run that holds a record, or, if none does, that can be read. `latest` is chosen from
+    the runs that `fits` accepts.
     """
     directory = directory or runs_directory()
     if name != "latest" and (os.sep in name or Path(name).is_file()):
