@@ -1,4 +1,4 @@
-"""The four floors: imports go one way, heavy ones come late, and the ground floors need no torch."""
+"""The four floors and their folders: imports go one way, heavy ones come late, and the ground floors need no torch."""
 
 import ast
 import os
@@ -26,6 +26,31 @@ JUDGE = "roofline.model"
 KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py")
 """They print as all commands do, through `results/show`; everything else in `kernels` needs nothing of ours."""
 
+FOLDERS = {
+    "bench.harness": (
+        *("op", "op_file", "device", "timing", "worker", "preload", "data", "providers", "measure"),
+        *("calibrate", "cli run loop", "model", "transfer", "profile"),
+        *("compare", "commands", "api", "fixture"),
+    ),
+    "roofline": (
+        "work",
+        "machine",
+        "gpu_table",
+        "model",
+        "accounting",
+        "estimate",
+        "picture",
+        "commands",
+        "explore",
+        "__main__",
+    ),
+    "roofline.accounting": ("config", ""),
+    "results": ("checked", "record", "store", "stats", "show", "compare", "history", "__main__"),
+}
+"""Folders and single files in the order in which they may import each other, to the left; "" is every other file.
+Those in one text may import each other."""
+
+WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
 """What takes long to import: only inside the functions that need it, so that every --help answers at once."""
 
@@ -57,8 +82,11 @@ def is_type_checking(node):
     )
 
 
-def imported(path, at_import_only=False):
-    """Return the full names that a file imports, also inside functions."""
+def imported(path, at_import_only=False, tree=None):
+    """Return the full names that a file imports, also inside functions.
+
+    With `at_import_only`, only what runs when the file itself is imported.
+    """
     names = set()
 
     def visit(node):
@@ -77,7 +105,7 @@ def imported(path, at_import_only=False):
         for child in children:
             visit(child)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")))
+    visit(tree or ast.parse(path.read_text(encoding="utf-8")))
     return names
 
 
@@ -104,6 +132,54 @@ def test_imports_only_go_down():
     assert not offenders(above)
 
 
+def imports_at_large(path):
+    """Return the imports of a file but for those of `if __name__ == "__main__":`, which run no importer's code."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
+    return imported(path, tree=tree)
+
+
+def modules():
+    """Return each file of ours by the name that imports it."""
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in SOURCES}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def test_folders_import_to_the_left_only():
+    def place(module, parent):
+        name = module.removeprefix(parent + ".").partition(".")[0]
+        groups = [group.split() for group in FOLDERS[parent]]
+        return next((at for at, group in enumerate(groups) if name in group), groups.index([]) if [] in groups else -1)
+
+    def to_the_right(path):
+        found = set()
+        for module in [name for name, own in modules().items() if own == path]:
+            for parent in [parent for parent in FOLDERS if module.startswith(parent + ".")]:
+                inside = {name for name in imports_at_large(path) & set(modules()) if name.startswith(parent + ".")}
+                found |= {name for name in inside if place(name, parent) > place(module, parent)}
+        return found
+
+    assert not offenders(to_the_right)
+
+
+def test_nothing_imports_in_a_circle():
+    known = modules()
+    graph = {name: sorted((imports_at_large(path) & set(known)) - {name}) for name, path in known.items()}
+    done, circles = set(), []
+
+    def walk(name, way):
+        if name in way:
+            circles.append(" -> ".join([*way[way.index(name) :], name]))
+        elif name not in done:
+            for other in graph[name]:
+                walk(other, [*way, name])
+            done.add(name)
+
+    for name in graph:
+        walk(name, [])
+    assert circles == []
+
+
 def test_kernels_stand_on_torch_and_triton_alone():
     allowed = {"kernels", "torch", "triton"} | sys.stdlib_module_names
 
@@ -115,12 +191,22 @@ def test_kernels_stand_on_torch_and_triton_alone():
     assert not offenders(more, below("kernels"))
 
 
+def test_model_and_records_never_import_torch():
+    assert not offenders(lambda path: tops(imported(path)) & {"torch", "triton"}, below(*WITHOUT_TORCH))
+
+
 def test_heavy_imports_are_inside_the_functions_that_need_them():
     def heavy(path):
         allowed = {"torch", "numpy"} if label(path) in BUILT_ON_TORCH else set()
         return tops(imported(path, at_import_only=True)) & HEAVY - allowed
 
     assert not offenders(heavy, below("bench", "roofline", "results"))
+
+
+def test_no_module_has_the_name_of_one_in_the_standard_library():
+    # `python path/to/file.py` puts the file's folder in front of the standard library.
+    taken = sys.stdlib_module_names - {"__main__", "__init__"}
+    assert not offenders(lambda path: {path.stem} & taken)
 
 
 # ---- what really happens -------------------------------------------------------------------------------------------
@@ -149,6 +235,11 @@ def test_importing_every_family_has_no_effect(tmp_path):
     done = run(f"{imports}; import bench.__main__, bench.harness.cli.main; {HEAVY_NOW}", "--bogus", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")  # nothing said, nothing heavy
     assert list(tmp_path.iterdir()) == []  # nothing written
+
+
+def test_importing_kernels_imports_nothing_else():
+    done = run(f"import kernels; {HEAVY_NOW}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")
 
 
 @pytest.mark.sampled(5)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -44,7 +45,10 @@ def checked(case, data, result):
 
 
 def verdict(case, fault=None, fill="uniform", seed=0):
-    """Return the verdict on the best result, after `fault` has changed it in place or returned another one."""
+    """Return the verdict on the best result, after `fault` has changed it in place or returned another one.
+
+    The best that any provider can do is the result in fp64, rounded once to the dtype of the output.
+    """
     data = inputs_of(case, fill, seed)
     result = truth_of(case, data).to(data.out.dtype)
     if fault is not None:
@@ -97,6 +101,26 @@ def test_a_sum_of_a_million_terms_as_torch_computes_it_passes(name, dtype, fill)
     found = eager(case, inputs_of(case, fill))
     assert found.is_right, found.reason
     assert (found.checked_elements, found.elements) == (1, 1)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["sum", "softmax", "rmsnorm"])
+def test_one_chain_of_fp32_additions_is_no_fault(name, seed):
+    """The worst order of adding that a right kernel may choose: one term after the other."""
+    case = case_of(name, "fp32", *((2**16,) if name == "sum" else (1, MANY)))
+    data = inputs_of(case, "normal", seed)
+    x = data.inputs[0]
+    if name == "sum":
+        result = x.cumsum(-1)[-1]  # torch adds in sequence here
+    elif name == "softmax":
+        exponentials = (x - x.amax()).exp()
+        result = exponentials / exponentials.cumsum(-1)[:, -1:]
+    else:
+        result = x * (x.square().cumsum(-1)[:, -1:] / MANY + 1e-6).rsqrt() * data.inputs[1]
+    found = checked(case, data, result)
+    assert found.is_right, found.reason
+    assert found.max_error_of_bound > 1e-5  # it did round
 
 
 def to_tf32(x, is_truncated):
@@ -240,6 +264,17 @@ def test_a_forgotten_tail_of_the_vocabulary_or_the_label_next_to_it_shows(dtype,
         assert not checked(case, data, wrong).is_right
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_the_mean_of_a_row_is_not_taken_off_by_rmsnorm_and_is_by_layernorm(dtype):
+    case, other = case_of("rmsnorm", dtype, 16, 1024), case_of("layernorm", dtype, 16, 1024)
+    data = inputs_of(case, "normal")
+    x, weight = widened(data.inputs)
+    assert not checked(case, data, OPS["rmsnorm"].reference(x - x.mean(-1, keepdim=True), weight)).is_right
+    data = inputs_of(other, "normal")
+    x, weight, bias = widened(data.inputs)
+    assert not checked(other, data, OPS["rmsnorm"].reference(x, weight) + bias).is_right
+
+
 @pytest.mark.parametrize(
     ("fault", "found", "wanted"),
     [
@@ -337,3 +372,16 @@ def test_tensors_that_are_returned_are_the_result_and_anything_else_is_not():
     result = run_poisoned(lambda: pair, data.out, CPU.synchronize)
     assert checked(case, data, result).is_right
     assert not checked(case, data, result.flip(0)).is_right
+
+
+@pytest.mark.parametrize("error", [2e-5, 1e-3])
+def test_a_tolerance_allows_so_many_times_the_error_that_rounding_explains(error):
+    op, case = OPS["gelu"], case_of("gelu", "fp32", 4096)
+    data = inputs_of(case)
+    result = op.reference(*data.inputs) * (1 + error)
+    found = check(op, case, data, result)
+    assert not found.is_right
+    factor = max(found.max_error_of_bound, error / 1e-3)
+    assert check(replace(op, tolerance=1.01 * factor), case, data, result).is_right
+    assert not check(replace(op, tolerance=factor / 1.5), case, data, result).is_right
+    assert not check(replace(op, tolerance=1e6), case, data, result * float("nan")).is_right
