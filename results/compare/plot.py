@@ -110,7 +110,6 @@ def _name(row: ComparedRow) -> str:
 
 
 def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -> None:
-    """Draw what share of the ceiling that binds both reach; bytes per second where a row has no ceiling."""
     shares = [(row.baseline.of_ceiling, row.candidate.of_ceiling) for row in rows]
     has_shares = all(before is not None and after is not None for before, after in shares)
     if has_shares:

@@ -46,7 +46,6 @@ def _budget(answer: Answer, _: Table) -> None:
 
 
 def _formats(answer: Answer, table: Table) -> None:
-    """Draw range against precision: a format is a line from its smallest to its largest value."""
     ends = ("smallest_subnormal", "largest")
     ranges = {row["dtype"]: [(row[end], row["epsilon"]) for end in ends] for row in answer.rows}
     value = abs(answer.values.get("asked", 0))

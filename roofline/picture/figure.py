@@ -267,7 +267,6 @@ def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: dict[str, Any], laye
 
 
 def _draw_series(points: Sequence[Point], axes: Axes) -> None:
-    """Draw the points of one op, dtype and provider, joined by a thin line that shows what belongs together."""
     color = tone(points[0].color)
     xs, ys = [point.x for point in points], [point.y for point in points]
     axes.plot(xs, ys, color=color, linewidth=1.0, alpha=0.45, zorder=4)
@@ -409,7 +408,6 @@ def _label_slopes(scene: Scene, slopes: Sequence[Roof], axes: Axes) -> list[Line
 
 
 def _name_regimes(scene: Scene, axes: Axes) -> list[Line]:
-    """Name the two sides of the ridge point at the foot of the axes, if there is only one."""
     corners = {roof.corner for roof in scene.roofs if roof.corner}
     if len(corners) != 1 or any(roof.is_flat and not roof.corner for roof in scene.roofs):
         return []

@@ -116,7 +116,6 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
 
 
 def _series(scene: Scene) -> dict[str, list[Point]]:
-    """Return the points by what the legend names: what tells them from the others."""
     found: dict[str, list[Point]] = {}
     parts = [part for part in ("op", "dtype", "provider") if len(scene.names(part)) > 1]
     for point in scene.points:
@@ -160,7 +159,6 @@ def _hover(point: Point) -> str:
 
 
 def _annotate(figure: Figure, scene: Scene) -> None:
-    """Write the labels of roofs at their lines, and those of the points that the static picture names."""
     view = scene.view
     style: dict[str, Any] = {"showarrow": False, "font": {"size": 12}}
     least = LABEL_SHARE * (view.top - view.bottom)

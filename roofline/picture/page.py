@@ -143,7 +143,6 @@ def policy(scripts: Sequence[str]) -> str:
 
 
 def _words(records: Sequence[Record]) -> list[tuple[str, Word]]:
-    """Return what each flag of the rows, each bound and each column means."""
     unknown = Word("flag", "A flag that this version does not know; its reason stands beside the row.")
     flags = dict.fromkeys(flag for record in records for flag in record.flags)
     entries = [(flag, FLAGS.get(flag, unknown)) for flag in flags]

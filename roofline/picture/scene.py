@@ -285,7 +285,6 @@ def _close(items: Sequence[T], place: Callable[[T], float], least: float) -> lis
 
 
 def _fitted(view: View) -> View:
-    """Return the view, enlarged so that its shape is within `RATIOS`."""
     least, largest = RATIOS
     tall, wide = view.top - view.bottom, view.right - view.left
     if view.ratio > largest:
@@ -414,7 +413,6 @@ def _option(name: str, value: object) -> str:
 
 
 def _styled(scene: Scene) -> Scene:
-    """Return the scene with what color, shape and filling show, and the points with theirs."""
     ops, providers, dtypes = (scene.names(part) for part in ("op", "provider", "dtype"))
     colored_by = "provider" if len(dtypes) == 1 and len(providers) > 1 else "dtype"
     colored_by = "machine" if len(scene.machines) > 1 else colored_by
@@ -454,7 +452,6 @@ def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) 
 
 
 def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roof]:
-    """Return the roofs of a machine: bandwidths, peaks, and those of the vector units that judge its points."""
     known = scene.machines[machine]
     slopes = fastest(known, "bandwidth")
     peaks = [peak for dtype in known.dtypes if not dtypes or dtype in dtypes for peak in _peaks(known, dtype)]
@@ -546,7 +543,6 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
 
 
 def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
-    """Return what tells a point from the others, and its share of the roofline."""
     record = point.record
     if scene.is_profile:
         module = ".".join([part for part in str(record.extra.get("module")).split(".")[-2:] if part != "*"])
@@ -653,7 +649,6 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
 
 
 def _provenance(scene: Scene) -> list[str]:
-    """Return versions, days, fillings and cache states of the points."""
     versions = [
         f"{name} {one_line(str(run.versions[name]), 24)}"
         for run in scene.runs
