@@ -1,7 +1,6 @@
 """python -m results compare: the verdicts, from one measurement or from several."""
 
 import json
-from pathlib import Path
 
 import pytest
 from compare_runs import compared, refused
@@ -107,16 +106,6 @@ def test_repeated_rows_of_a_run_widen_the_interval_and_justify_no_verdict(save, 
     assert row["ci95"][1] / row["ratio"] > 1.015
     single = save("c", measured(1.0, seed=5)), save("d", measured(1.02, seed=6))
     assert compared(capsys, *single)[1]["rows"][0]["verdict"] == "SLOWER"
-
-
-@pytest.mark.exhaustive
-def test_ten_thousand_records_on_either_side_are_compared(save, measured, tmp_path, capsys):
-    line = json.dumps(measured(seed=1, count=20).to_dict(), separators=(",", ":")).replace("1024x1024x1024", "CASE")
-    paths = [save(name) for name in "ab"]
-    for path in paths:
-        with Path(path).open("a", encoding="ascii") as file:
-            file.writelines(line.replace("CASE", str(size)) + "\n" for size in range(10_000))
-    assert compared(capsys, *paths)[1]["summary"]["counts"]["SAME"] == 10_000
 
 
 def test_the_same_row_several_times_is_taken_as_repeats_and_said(save, measured, capsys):

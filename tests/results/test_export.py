@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from results.record import OPTIONAL_KEYS, Record
-from results.show import grid
 from results.show.grid import markdown_text
 from results.show.rows import COLUMNS, TELEMETRY_NUMBERS, document, flat_rows, parquet_bytes, to_frame
 from results.show.table import table_of_run
@@ -293,8 +292,3 @@ def test_an_export_that_cannot_be_written_is_one_line(tmp_path, place):
     assert str(caught.value).startswith(f"cannot write {tmp_path / place}: ")
     assert ("a part of its folder is a file" in str(caught.value)) == bool(place)
     assert "\n" not in str(caught.value)
-
-
-def test_a_new_format_is_one_function_that_every_table_has(run, monkeypatch):
-    monkeypatch.setitem(grid.WRITERS, "count", lambda table: f"{len(table.rows())} rows\n")
-    assert table_of_run(run.environment, run.records).render("count") == "3 rows\n"

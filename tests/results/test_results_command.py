@@ -107,15 +107,6 @@ def test_export_to_parquet(saved, tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_parquet_does_not_go_to_the_terminal(saved, capsys):
-    assert main(["export", "latest", "--format", "parquet"]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err) == (
-        "",
-        "python -m results export: error: parquet is binary and goes to a file: add --output PATH\n",
-    )
-
-
 def test_the_removed_export_names_its_replacement(saved, capsys):
     with pytest.raises(SystemExit) as leaving:
         main(["export", "latest", "--format", "pytest-benchmark"])
@@ -168,6 +159,7 @@ def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
         ),
         (["export", "latest", "--format", "csv", "-o", "no-folder/"], "--output no-folder/ is written as a folder"),
         (["export", "latest", "--format", "csv", "-o", ""], "--output is empty"),
+        (["export", "latest", "--format", "parquet"], "parquet is binary and goes to a file: add --output PATH"),
         (["export", "latest", "--format", "csv", "-o", "/"], "--output / is written as a folder"),
         (["export", "latest", "--format", "csv", "-o", "/tmp"], "cannot write /tmp: Is a directory"),
         (["export", "latest", "--format", "csv", "-o", "/proc/x"], "cannot write /proc/x: "),

@@ -38,21 +38,6 @@ def test_samples_of_a_coarse_tick_keep_an_interval_that_holds_both_ticks():
     assert median_ci95(samples) == (1.0, 2.0)
 
 
-def test_ticks_with_most_samples_on_the_median_leave_no_doubt():
-    samples = [0.9] * 30 + [1.0] * 40 + [1.1] * 30
-    random.seed(2)
-    for _ in range(20):
-        random.shuffle(samples)
-        assert median_ci95(samples) == (1.0, 1.0)
-
-
-def test_the_next_tick_is_in_the_interval_when_the_median_is_just_before_it():
-    random.seed(3)
-    # On either side of the step lies half of the mass, so that each tick is the sample's median half of the time.
-    series = [[float(random.random() < 0.5) for _ in range(60)] for _ in range(200)]
-    assert sum(median_ci95(samples) == (0.0, 1.0) for samples in series) >= 190
-
-
 def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
     samples = [1.0 + 0.1 * (i % 2) + 0.001 * i for i in range(64)]
     assert half_width(median_ci95(samples), 1.0) > 0.005
@@ -75,11 +60,6 @@ def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
 )
 def test_outliers_are_beyond_five_deviations(samples, outliers):
     assert outlier_count(samples) == outliers
-
-
-def test_normal_noise_has_hardly_any_outliers():
-    samples = np.random.default_rng(1).normal(10, 1, size=100_000).tolist()
-    assert outlier_count(samples) / 100_000 == pytest.approx(0.00075, abs=0.0003)  # beyond 3.37 sigma
 
 
 # ---- two modes ----------------------------------------------------------------------------------------------------
@@ -184,10 +164,3 @@ def test_a_steep_slope_is_no_noise_of_its_own_thirds():
     for _ in range(100):
         samples = (1 + 0.05 * generator.normal(size=30)) * np.linspace(1, 1.5, 30)
         assert drift(samples.tolist()) is not None
-
-
-def test_drift_is_found_in_noise():
-    generator = np.random.default_rng(5)
-    for _ in range(100):
-        samples = (1 + 0.02 * generator.normal(size=300)) * np.linspace(1, 1.08, 300)
-        assert drift(samples.tolist()) == pytest.approx(0.053, abs=0.02)

@@ -165,12 +165,6 @@ def test_nothing_is_overwritten(make_environment, tmp_path):
     assert path.read_text() == "precious"
 
 
-def test_one_run_id_is_one_file(make_environment):
-    save(make_environment, "20261120T210312Z-0123456789")
-    with pytest.raises(StoreError, match="exists and is not empty"):
-        save(make_environment, "20261120T210312Z-0123456789")
-
-
 def test_two_writers_cannot_share_an_empty_file(make_environment, tmp_path):
     path = tmp_path / "run.jsonl"
     with RunWriter.create(make_environment(), "matmul", path) as writer:

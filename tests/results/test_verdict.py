@@ -69,11 +69,6 @@ def test_a_true_change_is_found_both_ways(slowdown, sigma, pairs, machine):
     assert verdicts(slowdown=1 / slowdown, sigma=sigma, pairs=pairs, **machine)[FASTER] >= 0.95 * TRIALS
 
 
-def test_a_margin_of_twice_the_noise_leaves_no_false_verdicts():
-    found = verdicts(sigma=0.02, pairs=30, margin=0.04, drift=0.05)
-    assert found[FASTER] + found[SLOWER] <= 0.01 * TRIALS
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("drift", [0.0, 0.05])
 def test_95_percent_of_the_intervals_hold_the_true_ratio(drift):
@@ -102,14 +97,6 @@ def test_the_smallest_detectable_change_is_detected_and_a_third_of_it_is_not(mac
     assert max(percents) < 2 * min(percents)
     assert verdicts(slowdown=1 + percent / 100, **machine)[SLOWER] >= 0.9 * TRIALS
     assert verdicts(slowdown=1 + percent / 300, **machine)[SLOWER] <= 0.2 * TRIALS
-
-
-def test_a_change_of_the_whole_series_is_no_noise():
-    baseline, candidate = interleaved(3, pairs=100, sigma=0.01)
-    slower = [1.3 * time_s for time_s in candidate]
-    assert smallest_detectable_change(baseline, slower) == pytest.approx(
-        smallest_detectable_change(baseline, candidate)
-    )
 
 
 def test_series_without_noise_show_any_change_beyond_the_margin():
