@@ -140,12 +140,7 @@ def json_rows(compared: Compared) -> list[dict[str, Any]]:
 def _json_row(row: ComparedRow) -> dict[str, Any]:
     ends = list(row.ci95) if row.ci95 else None
     return {
-        "op": row.key.op,
-        "dtype": row.key.dtype,
-        "case": row.key.case,
-        "options": row.key.options,
-        "fill": row.key.fill,
-        "cache": row.key.cache,
+        **{name: value for name, value in row.key._asdict().items() if name not in ("shape", "provider")},
         "baseline": row.baseline.label,
         "candidate": row.candidate.label,
         "provider_baseline": row.baseline.provider,

@@ -90,14 +90,9 @@ def table_of_run(
     draw: Callable[[Console], object] | None = None,
     content: Callable[[], Any] | None = None,
 ) -> Table:
-    """Return a run as a table; JSON holds everything, CSV a row of plain values for each record.
+    """Return a run as a table; JSON holds everything, or what `content` returns, CSV a row for each record.
 
-    Args:
-        environment: where the records were taken.
-        records: what was measured.
-        report: called with each reason why records could not be judged.
-        draw: prints it on a terminal.
-        content: returns what JSON holds, in place of the environment and all of the records.
+    `report` is called with each reason why records could not be judged; `draw` prints the table on a terminal.
     """
     records = list(records)
     return Table(
@@ -116,11 +111,7 @@ def render_table(
 ) -> None:
     """Print a run: the machine and its ceilings, a row for each measurement, then what was not measured, and why.
 
-    Args:
-        environment: where the records were taken.
-        records: in the order to print.
-        console: where to; where its width cannot hold all columns, the least important ones are left out by name.
-        report: is told, in one line, of what could not be judged.
+    If the console is too narrow, the least important columns are left out by name.
     """
     records = list(records)
     scored = list(zip(records, judged(environment, records, report), strict=True))
@@ -283,10 +274,7 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
 def table_rows(
     environment: Environment, records: Iterable[Record], report: Report | None = None
 ) -> list[dict[str, str]]:
-    """Return the table as texts in units for people: a row for each record, whatever its status; an empty text is none.
-
-    Arguments as of `render_table`.
-    """
+    """Return the table as texts in units for people: a row for each record; an empty text is none."""
     records = list(records)
     cells = _cells(records, judged(environment, records, report))
     return [
@@ -360,20 +348,16 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
     alone = [record for record in records if reasons[record.status, record.reason] <= MOST_ALIKE]
     console.print()
     if alone:
-        _print_alone(alone, console)
+        names = ("status", "op", "case", "dtype")
+        columns = [Column(name, [getattr(record, name) for record in alone]) for name in names]
+        columns.append(Column("provider", [record.provider for record in alone], goes_below=2))
+        columns += _options(alone)
+        print_grid(console, columns, [record.reason or ABSENT for record in alone], "reason")
     for (status, reason), count in reasons.items():
         if count > MOST_ALIKE:
             ops = dict.fromkeys(one.op for one in records if (one.status, one.reason) == (status, reason))
             text = f"{status}: {count} rows ({', '.join(ops)}): {reason or ABSENT}"
             print_lines(console, printable(text))
-
-
-def _print_alone(records: Sequence[Record], console: Console) -> None:
-    names = ("status", "op", "case", "dtype")
-    columns = [Column(name, [getattr(record, name) for record in records]) for name in names]
-    columns.append(Column("provider", [record.provider for record in records], goes_below=2))
-    columns += _options(records)
-    print_grid(console, columns, [record.reason or ABSENT for record in records], "reason")
 
 
 def render_runs(runs: Iterable[RunSummary], console: Console) -> None:

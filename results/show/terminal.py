@@ -70,9 +70,7 @@ def stdout() -> TextIO:
 def print_out(text: str, kept: str = "") -> None:
     """Write `text` to stdout; a reader that has seen enough, as `head` has, is no error.
 
-    Args:
-        text: as it is to be printed, line ends included.
-        kept: what was done all the same, for the message.
+    The message of an error ends with `kept`: what was done all the same.
 
     Raises:
         OutputError: stdout is closed, or it cannot be written, as on a full disk.
@@ -103,12 +101,7 @@ def say(text: str) -> None:
 
 
 def fail(prog: str, message: object) -> int:
-    """Say what is wrong with a command, and return its exit code.
-
-    Args:
-        prog: the command, as `python -m roofline gpus`.
-        message: what is wrong, which value, and what to try.
-    """
+    """Say what is wrong with a command, such as `python -m roofline gpus`, and return its exit code."""
     say(f"{prog}: error: {message}")
     return USAGE
 

@@ -145,12 +145,7 @@ class RunWriter:
     def finish(self, records: Iterable[Record], environment: Environment | None = None) -> None:
         """Close the file and replace it by one with these records, each row once; a device or a link stays as it is.
 
-        Args:
-            records: all of the run.
-            environment: the first line, where it is another one now.
-
-        Raises:
-            StoreError: the new file could not be written, and the old one is unchanged.
+        If the new file cannot be written, which raises StoreError, the old one is unchanged.
         """
         self.close()
         if self.path.is_symlink() or not self.path.is_file():
@@ -256,13 +251,7 @@ class RunSummary:
 def list_runs(directory: Path | None = None, counts_records: bool = True) -> list[RunSummary]:
     """Return the runs of a directory, the newest first; a file that cannot be read is listed with its error.
 
-    Args:
-        directory: where the runs are; None for `runs_directory()`.
-        counts_records: whether the records of each run are counted, for which every byte of every file is read; where
-            not, only the first line of each is.
-
-    Raises:
-        StoreError: the directory cannot be read. One that does not exist has no runs.
+    A directory that does not exist has no runs. Counting the records reads every byte of every file.
     """
     summaries = [_summary(path, counts_records) for path in _run_files(directory or runs_directory())]
     return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
