@@ -73,11 +73,6 @@ class Side:
         return value * median_s / self.time_s if value and median_s else None
 
     @property
-    def mfu(self) -> float | None:
-        """Fraction of the peak; None if a count or the peak is unknown."""
-        return self.rate("mfu")
-
-    @property
     def bytes_per_s(self) -> float | None:
         """Compulsory bytes a second; None if the bytes are unknown or 0."""
         return self.rate("bytes_per_s")

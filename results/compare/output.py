@@ -138,7 +138,7 @@ def json_rows(compared: Compared) -> list[dict[str, Any]]:
 
 
 def _json_row(row: ComparedRow) -> dict[str, Any]:
-    ends = list(row.ci95) if row.ci95 else None
+    ends, sides = list(row.ci95) if row.ci95 else None, {"baseline": row.baseline, "candidate": row.candidate}
     return {
         **{name: value for name, value in row.key._asdict().items() if name not in ("shape", "provider")},
         "baseline": row.baseline.label,
@@ -158,10 +158,7 @@ def _json_row(row: ComparedRow) -> dict[str, Any]:
         "drift": math.expm1(row.compared.drift),
         "baseline_s": row.baseline.time_s,
         "candidate_s": row.candidate.time_s,
-        "mfu_baseline": row.baseline.mfu,
-        "mfu_candidate": row.candidate.mfu,
-        "bytes_per_s_baseline": row.baseline.bytes_per_s,
-        "bytes_per_s_candidate": row.candidate.bytes_per_s,
+        **{f"{key}_{name}": side.rate(key) for key in ("mfu", "bytes_per_s") for name, side in sides.items()},
         "cycles_ratio": row.cycles_ratio,
         "cycles_verdict": row.cycles_verdict,
         "windows_baseline": len(row.baseline.records),
@@ -237,6 +234,7 @@ def _cells(row: ComparedRow) -> dict[str, str]:
     before, after = row.baseline, row.candidate
     provider = after.provider if row.key.provider else f"{before.provider} -> {after.provider}"
     half = math.sqrt(row.ci95[1] / row.ci95[0]) - 1 if row.ci95 else None
+    mfus = [side.rate("mfu") for side in (before, after)]
     return {
         "verdict": row.compared.verdict,
         "time ratio": f"{row.ratio:.3f}x",
@@ -248,7 +246,7 @@ def _cells(row: ComparedRow) -> dict[str, str]:
         "options": row.key.options,
         "baseline": format_time(before.time_s),
         "candidate": format_time(after.time_s),
-        **{title: format_percent(mfu and 100 * mfu) for title, mfu in zip(MFU, (before.mfu, after.mfu), strict=True)},
+        **{title: format_percent(mfu and 100 * mfu) for title, mfu in zip(MFU, mfus, strict=True)},
         "% of ceiling": _of_ceiling(row),
         "flagged": FLAGGED[bool(before.flags), bool(after.flags)],
         "reason": row.reason,

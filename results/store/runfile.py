@@ -92,15 +92,27 @@ def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int
 def _is_being_written(descriptor: int) -> bool:
     """Return whether a writer holds its lock on a run file; False if the system has no such locks."""
     try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        lock_file(descriptor, kind="LOCK_SH")
     except BlockingIOError:
         return True
+    lock_file(descriptor, kind="LOCK_UN")
+    return False
+
+
+def lock_file(descriptor: int, waits: bool = False, kind: str = "LOCK_EX") -> None:
+    """Take a file for this process until it is closed; a system without such locks is no obstacle.
+
+    Raises:
+        BlockingIOError: another process has it, and `waits` is False.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, getattr(fcntl, kind) | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
     except (ImportError, OSError):
         pass
-    return False
 
 
 @contextmanager

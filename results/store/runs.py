@@ -27,6 +27,7 @@ from results.store.runfile import (
     RunFileError,
     StoreError,
     load_run,
+    lock_file,
     read_head,
     reason_of,
     write_output,
@@ -42,6 +43,7 @@ __all__ = [
     "find_run",
     "list_runs",
     "load_run",
+    "lock_file",
     "new_run_id",
     "runs_directory",
 ]
@@ -200,24 +202,6 @@ def _open_new(path: Path) -> tuple[int, bool]:
         why = "is being written by another run"
     os.close(descriptor)
     raise StoreError(f"cannot write {path}: it {why}, and nothing is overwritten; choose another --output")
-
-
-def lock_file(descriptor: int, waits: bool = False) -> None:
-    """Take a file for this process until it is closed; a system without such locks is no obstacle.
-
-    Raises:
-        BlockingIOError: another process has it, and `waits` is False.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass
 
 
 def _write_error(path: Path, error: OSError) -> StoreError:
