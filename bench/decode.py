@@ -33,8 +33,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
-from bench.harness.model import layers
-from bench.harness.model.layers import LAYER, decode_block, load_model, unsupported
+from bench.harness.model.layers import (
+    LAYER,
+    attention_magnitude,
+    decode_block,
+    decode_step,
+    load_model,
+    plain_attention,
+    rotation_table,
+    unsupported,
+)
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
 from roofline.accounting import inference
 from roofline.accounting.config import ModelConfig
@@ -147,7 +155,7 @@ def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor)
     if config.position_embeddings:
         return like.new_empty(0)
     position = torch.tensor(case.shape["s"] - 1, device="cpu")
-    return tensor(2, config.head_dim).copy_(layers.rotation_table(position, config.head_dim))
+    return tensor(2, config.head_dim).copy_(rotation_table(position, config.head_dim))
 
 
 def attention_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
@@ -186,11 +194,11 @@ decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  #
 
 
 def attention_reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    return layers.plain_attention(q[:, :, None], keys, values)[:, :, 0]
+    return plain_attention(q[:, :, None], keys, values)[:, :, 0]
 
 
 def attention_errors(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    return layers.attention_magnitude(truth, q[:, :, None], keys, values)[:, :, 0]
+    return attention_magnitude(truth, q[:, :, None], keys, values)[:, :, 0]
 
 
 def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
@@ -279,9 +287,9 @@ STEP = replace(
     default_shapes={"cpu": ("1x128",), "cuda": ("1x1024", "64x1024", "512x1024")},
     is_in_suite=False,
     make_inputs=step_inputs,
-    reference=layers.decode_step,
-    eager=layers.decode_step,
-    expression=layers.decode_step,
+    reference=decode_step,
+    eager=decode_step,
+    expression=decode_step,
 )
 
 OPS = (ATTENTION, BLOCK, STEP)
