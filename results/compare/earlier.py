@@ -97,9 +97,10 @@ def compare_apart(
     saved: SavedRuns | None,
     drift: float | None = None,
 ) -> ComparedRecords:
-    """Compare a row of one run with that of another; different code by the means over all saved runs of either.
+    """Compare the records of one row in two runs; if the code differs, use all saved runs of each side's code.
 
-    Without `saved` runs both rows are of one run, whose visits show the spread. `drift` is a fraction; None: learned.
+    If `saved` is None, both sides are from one run, and its visits give the spread. `drift` sets the spread by hand, as
+    a fraction; None learns it.
     """
     rows = list(zip(records, environments, strict=True))
     is_same = is_same_code(rows)
@@ -122,12 +123,9 @@ class SavedRuns:
         """Collect the finished, undisturbed rows of some runs; a run that is there twice is no repeat."""
         self._rows: dict[RowKey, dict[tuple[object, ...], dict[str, list[Record]]]] = {}
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
-            for record in run.records:
-                if (
-                    record.status == "ok"
-                    and record.median_s
-                    and not (DISTURBED & {*record.flags} or record.interleaved)
-                ):
+            undisturbed = [record for record in run.records if DISTURBED.isdisjoint(record.flags)]
+            for record in undisturbed:
+                if record.status == "ok" and record.median_s and not record.interleaved:
                     codes = self._rows.setdefault(RowKey.of(record, with_provider=True), {})
                     codes.setdefault(_code(record, run.environment), {}).setdefault(run_id, []).append(record)
         self._repeats = {
@@ -148,7 +146,7 @@ class SavedRuns:
     def between(self, before: Repeated, after: Repeated) -> Spread | None:
         """Return the spread between the means of two rows, at least that between visits; None if nothing was repeated.
 
-        Single runs differ by the spread between runs; means over several runs by less, with one over the square root.
+        The spread of a mean is that of a single run divided by the square root of the number of runs.
         """
         keys = {RowKey.of(side.records[0], with_provider=True) for side in (before, after)}
         known = [self._repeats[key] for key in keys if key in self._repeats]
