@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = (".", "bench", "bench/harness", "bench/harness/profile", "kernels", "roofline", "results")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in (ROOT / folder / "README.md" for folder in (".", "bench", "kernels", "roofline", "results"))
+    for path in (ROOT / folder / "README.md" for folder in FOLDERS)
 }
 README = PAGES["README.md"]
 INSTALLING = re.findall(r"^python3 -m venv .*$", README, re.MULTILINE)
-MAXIMUM_LINES = 150
+MAX_LINES = {"README.md": 130, "bench/README.md": 160}
 SHORT_BUDGET_S = 3
 
 
@@ -60,8 +61,9 @@ def test_the_readme_has_its_two_first_commands():
     assert [measure, test] == INSTALLING
 
 
-def test_the_readme_is_short():
-    assert len(README.splitlines()) <= MAXIMUM_LINES
+@pytest.mark.parametrize("page", MAX_LINES)
+def test_pages_are_short(page):
+    assert len(PAGES[page].splitlines()) <= MAX_LINES[page]
 
 
 def test_ci_runs_the_test_command_as_the_readme_has_it():
@@ -77,7 +79,7 @@ def test_the_first_command_of_a_page_runs(page, tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("page", PAGES)
 def test_all_commands_of_a_page_run_in_order(page, tmp_path):
-    assert len(commands(page)) >= 3
+    assert commands(page)
     for command in commands(page):
         run(command, tmp_path)
     option = r"(?:-o|--output|--plot|--trace|>) (\S+)"

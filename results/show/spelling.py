@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 REMOVED = {
     "tune": "list configurations in the kernel's own file with triton.autotune",
-    "new-op": "copy bench/softmax.py and pass it as --op path/to/file.py; see bench/README.md",
+    "new-op": "copy bench/softmax.py and pass it as --op path/to/file.py; see bench/harness/README.md",
     "smoke": "use `python -m bench doctor`",
     "--counters": "run the operation under Nsight Compute: ncu python -m bench.matmul",
     "--fill-sensitivity": "measure with --fill uniform and --fill zeros, and use `python -m results compare --force`",
