@@ -1,4 +1,4 @@
-"""What every flag, column, verdict and bound of the tables means, what to do about it, and where to read on.
+"""Glossary of `bench explain`: every flag, column, row, verdict and bound of the tables, and terms of the field.
 
 The texts are in `words.toml`.
 """
@@ -15,7 +15,7 @@ class Word:
     """One entry."""
 
     kind: str
-    """`flag`, `column`, `row`, `verdict` or `bound`."""
+    """`flag`, `column`, `row`, `verdict`, `bound` or `term`."""
     meaning: str
     advice: str = ""
     """What to do about it, or how to read it; empty if there is nothing to do."""
@@ -24,9 +24,9 @@ class Word:
 
 
 _TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-FLAGS, COLUMNS, ROWS, VERDICTS, BOUNDS = (
+FLAGS, COLUMNS, ROWS, VERDICTS, BOUNDS, TERMS = (
     {name: Word(kind, **texts) for name, texts in _TEXTS[kind].items()}
-    for kind in ("flag", "column", "row", "verdict", "bound")
+    for kind in ("flag", "column", "row", "verdict", "bound", "term")
 )
 
 TUNING = "NVIDIA, CUDA C++ Best Practices Guide; kernels/README.md"

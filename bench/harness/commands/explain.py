@@ -1,4 +1,4 @@
-"""`python -m bench explain WORD`: what a flag, a column, a verdict or a bound means, and what to do about it."""
+"""`python -m bench explain TERM`: the meaning of a flag, column, verdict, bound or term, and what to do about it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.op import Op
 from results.show.spelling import did_you_mean, known_as
 from results.show.terminal import print_out
-from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, VERDICTS, lines_about
+from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, Word, lines_about
 
 DESCRIPTION = """\
-Say what a word of the tables means, what to do about it, and where to read on.
-A bound with the share of the ceiling that a row reaches (memory 40%) says what
-people try for such a row."""
+Explain a term of the tables: its meaning, what to do about it, and a source to
+read. For a bound and a fraction of its ceiling (memory 40%), say what to try."""
 
 EPILOG = """\
 examples:
-  python -m bench explain                 all words
+  python -m bench explain                 all terms, with their meanings
   python -m bench explain not-converged   a flag
-  python -m bench explain memory 40%      a row that is memory-bound and reaches 40 % of its ceiling"""
+  python -m bench explain memory 40%      a memory-bound row at 40 % of its ceiling"""
 
-KINDS = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS}
+KINDS = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS, "terms": TERMS}
+ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge"}
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("explain", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("words", metavar="WORD", nargs="*", help="a flag, a column, a verdict, or a bound and a share")
+    parser.add_argument(
+        "words", metavar="WORD", nargs="*", help="flag, column, verdict or term; or a bound and a percentage"
+    )
     parser.set_defaults(run=run)
 
 
@@ -38,26 +40,32 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def answer(text: str) -> list[str]:
-    """Return the lines about a word, or about a bound with a share; all words if there is no text."""
+    """Return the lines about a term, or about a bound with a fraction of its ceiling; the whole glossary if no text."""
     if not text:
-        return [f"{kind}: {', '.join(words)}" for kind, words in KINDS.items()]
+        return [line for kind, words in KINDS.items() for line in ("", f"{kind}:", *listed(words))][1:]
+    text = ALIASES.get(text.lower(), text)
     before, _, share = text.rpartition(" ")
     if before and share.rstrip("%").replace(".", "", 1).isdecimal():
         bound = known_as(before.removesuffix(" at").removesuffix("-bound"), BOUNDS)
         share_pct = float(share.rstrip("%"))
         if bound not in BOUNDS or not share_pct > 0:
-            raise UsageError(f"'{text}' is no bound with a share above 0; write {' or '.join(BOUNDS)}, as memory 40%")
+            raise UsageError(f"expected a bound ({', '.join(BOUNDS)}) and a percentage above 0, got '{text}'")
         return lines_about(bound, share_pct)
-    found = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
+    matches = [COLUMNS["bound"], BOUNDS[before]] if share == "side" and before in BOUNDS else []
     for words in KINDS.values():
         if (name := known_as(text.removesuffix("-bound"), words)) in words:
-            found.append(words[name])
-    if not found:
+            matches.append(words[name])
+    if not matches:
         known = [word for words in KINDS.values() for word in words]
-        raise UsageError(f"unknown word '{text}'; {did_you_mean(text, known) or '`python -m bench explain` lists all'}")
+        raise UsageError(f"unknown term '{text}'; {did_you_mean(text, known) or '`python -m bench explain` lists all'}")
     parts = [
         part
-        for word in found
+        for word in matches
         for part in ((f"{word.kind}: ", word.meaning), ("what to do: ", word.advice), ("read on: ", word.source))
     ]
     return [f"{title}{text}" for title, text in parts if text]
+
+
+def listed(words: Mapping[str, Word]) -> list[str]:
+    width = max(map(len, words))
+    return [f"  {name:<{width}}  {word.meaning}" for name, word in words.items()]

@@ -7,9 +7,9 @@ import pytest
 
 from bench import train_step
 from bench.__main__ import main
-from bench.harness.commands.explain import answer
+from bench.harness.commands.explain import KINDS, answer
 from bench.harness.profile import counts, report
-from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, VERDICTS, lines_about
+from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -50,7 +50,7 @@ def test_every_column_and_every_row_of_a_profile_has_an_entry():
     assert set(report.REMAINDERS) == set(ROWS)
 
 
-@pytest.mark.parametrize("words", [FLAGS, ROWS, VERDICTS, BOUNDS])
+@pytest.mark.parametrize("words", [FLAGS, ROWS, VERDICTS, BOUNDS, TERMS])
 def test_an_entry_says_what_it_means_and_where_to_read_on(words):
     for name, word in words.items():
         assert word.meaning.endswith("."), name
@@ -78,31 +78,42 @@ def test_a_bound_with_a_share_may_be_written_in_several_ways(asked):
 def test_a_word_that_is_a_column_and_a_bound_is_told_as_both(capsys):
     assert main(["explain", "memory"]) == 0
     out = capsys.readouterr().out
-    assert "column: Of the host's side" in out
+    assert "column: Host memory" in out
     assert "bound: Moving the compulsory bytes" in out
 
 
 def test_the_side_of_a_row_is_explained_as_the_table_writes_it():
     told = answer("compute side")
-    assert "'side' means that something else holds it back" in told[1]
+    assert "'side' means that something else limits the row" in told[1]
     assert told[3].startswith("bound: Computing takes longer")
 
 
-def test_all_words_are_listed(capsys):
+def test_explain_lists_every_term_with_its_meaning(capsys):
     assert main(["explain"]) == 0
-    out = capsys.readouterr().out
-    assert [line.split(":")[0] for line in out.splitlines()] == ["flags", "columns", "rows", "verdicts", "bounds"]
-    assert "not-converged" in out
+    lines = capsys.readouterr().out.splitlines()
+    for words in KINDS.values():
+        for name, word in words.items():
+            assert any(line.split()[: len(name.split())] == name.split() and word.meaning in line for line in lines), (
+                name
+            )
+
+
+@pytest.mark.parametrize("typed", ["ridge", "Ridge point", "roofline", "arithmetic intensity", "latency"])
+def test_terms_of_the_field_are_explained(typed):
+    assert answer(typed)[0].startswith("term: ")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("preemted",), "unknown word 'preemted'; did you mean preempted"),
-        (("zzzz",), "unknown word 'zzzz'; `python -m bench explain` lists all"),
-        (("gelu", "40%"), "'gelu 40%' is no bound with a share above 0; write memory or compute"),
-        (("memory", "²"), "unknown word 'memory ²'"),
-        (("memory", "0%"), "'memory 0%' is no bound with a share above 0"),
+        (("preemted",), "unknown term 'preemted'; did you mean preempted"),
+        (("zzzz",), "unknown term 'zzzz'; `python -m bench explain` lists all"),
+        (("gelu", "40%"), "expected a bound (memory, compute, mixed, launch) and a percentage above 0, got 'gelu 40%'"),
+        (("memory", "²"), "unknown term 'memory ²'"),
+        (
+            ("memory", "0%"),
+            "expected a bound (memory, compute, mixed, launch) and a percentage above 0, got 'memory 0%'",
+        ),
     ],
 )
 def test_what_is_no_word_is_answered_in_one_line(words, said, capsys):
