@@ -12,6 +12,7 @@ from bench.harness.profile import counts, report
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 
 ROOT = Path(__file__).resolve().parents[3]
+EXPECTED = "expected a bound (memory, compute, mixed, launch) and a percentage above 0"
 
 
 def flags_in_the_code():
@@ -108,7 +109,7 @@ def test_terms_of_the_field_are_explained(typed):
     [
         (("preemted",), "unknown term 'preemted'; did you mean preempted"),
         (("zzzz",), "unknown term 'zzzz'; `python -m bench explain` lists all"),
-        (("gelu", "40%"), "expected a bound (memory, compute, mixed, launch) and a percentage above 0, got 'gelu 40%'"),
+        (("gelu", "40%"), f"{EXPECTED}, got 'gelu 40%'"),
         (("memory", "²"), "unknown term 'memory ²'"),
         (
             ("memory", "0%"),
