@@ -1,4 +1,4 @@
-"""`python -m bench compare`: which of several providers is faster, measured side by side, with a verdict."""
+"""`python -m bench compare`: interleaves providers and prints which is faster, with a verdict."""
 
 from __future__ import annotations
 
@@ -22,26 +22,23 @@ if TYPE_CHECKING:
     from bench.harness.run import Run
 
 BUDGET_HELP = """\
-for all cases together, shared evenly: with preparing, compiling and verifying; without the start of the command and
-calibration (default: 10 s of rounds a case)"""
+time limit for all cases, shared evenly, including preparation and verification (default: 10 s of rounds per case)"""
 
 DESCRIPTION = """\
-Is one provider faster than another? All providers of a case take turns, in random order, in hundreds of rounds, so that
-whatever the machine does meanwhile meets all of them. The ratio is taken within each round.
+Compare providers. The providers of a case are interleaved in random order, in hundreds of rounds, so that changes of
+the machine affect all of them. The ratio is taken within each round. Each provider is verified before and after.
 
-verdicts, of the candidate's time over the baseline's:
-  FASTER, SLOWER   the whole 95 % interval is beyond the margin; by chance in at most 1 % of all tables
+verdicts, for the candidate's time over the baseline's:
+  FASTER, SLOWER   the whole 95 % confidence interval is beyond the margin, corrected for all rows of the table
   SAME             the whole interval is within the margin
-  UNSURE           neither; the reason says what would tell
+  UNSURE           anything else; the reason is printed
 
-A comparison ends as soon as its verdicts are clear, else after 10 s a case, or with --budget. It looks again and again,
-so its interval is wider than that of a fixed count of rounds (--rounds). Each provider is verified before and after.
+A comparison ends as soon as its verdicts are clear, else after 10 s per case or at --budget. The interval allows for
+these repeated looks; with a fixed number of --rounds it is narrower.
 
-If a function of your own is compared, path/to/file.py:function, each case runs in another process: what the function
-breaks is its own row. All providers use the same memory. One that cannot be loaded fails, and the others are compared.
-A case that cannot be measured (a dtype the device lacks, no memory, no time) is listed with the reason.
-What speaks against a measurement is shown as flags; a time that cannot be true is no time, and has no verdict.
-A provider that is named twice is compared with itself, as NAME and NAME#2: that must come out as SAME."""
+If your own function (path/to/file.py:function) is compared, each case runs in a separate process; a crash costs only
+its own row. Cases that cannot be measured are listed with the reason.
+Name a provider twice to compare it with itself, as NAME and NAME#2: the verdict should be SAME."""
 
 EPILOG = """\
 exit codes: 0 ok; 1 a confirmed regression, or a wrong result; 2 usage; 3 no such device; 130 interrupted
@@ -59,30 +56,34 @@ def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[Op, ...]]) -> None:
     group = parser.add_argument_group("what to compare")
-    add(group, "--op", help="operations, of any family (python -m bench list), or path/to/mine_op.py")
+    add(group, "--op", help="operations of any family (see python -m bench list), or path/to/mine_op.py")
     add(group, "--dtype", "--size")
     add(group, "--shape", help="shapes, as in the family's own command (default: the op's)")
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
         add(group, f"--{name}", help="; ".join(texts).replace("%", "%%"))
     names = "torch, torch-compile, triton-vN, file.py:function"
-    add(group, "--provider", help=f"who is compared, two or more with the baseline: {names}")
-    add(group, "--baseline", help="what the others are set against (default: the first)")
+    add(group, "--provider", help=f"implementations to compare, at least two: {names}")
+    add(group, "--baseline", help="provider to compare the others with (default: the first)")
     group = parser.add_argument_group("how to measure")
     whole = number(LEAST_PAIRS, MAX_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MAX_ROUNDS}", int)
     add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
     add(group, "--budget", help=BUDGET_HELP)
     group.add_argument(
-        "--margin", metavar="SHARE", type=margin, default=DEFAULT_MARGIN, help="change that is none (default: 1%%)"
+        "--margin",
+        metavar="SHARE",
+        type=margin,
+        default=DEFAULT_MARGIN,
+        help="largest change of the time that does not matter (default: 1%%)",
     )
-    group.add_argument("--rounds", metavar="N", type=whole, help="exactly so many rounds, and one look at the end")
-    group = parser.add_argument_group("what to do with it")
+    group.add_argument("--rounds", metavar="N", type=whole, help="fixed number of rounds, with one look at the end")
+    group = parser.add_argument_group("output")
     group.add_argument(
-        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdicts that exit with 1 (default: slower)"
+        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdict that exits with 1 (default: slower)"
     )
     add(group, "--format", "--output", "--no-save", "--quiet")
-    add(group, "--plot", help="draw ratios and MFU: .png, .svg or .pdf")
-    add(group, "--verbose", help="say how each provider was verified and timed")
+    add(group, "--plot", help="save a plot of ratios and MFU: .png, .svg or .pdf")
+    add(group, "--verbose", help="show how each provider was verified and timed")
     parser.set_defaults(run=run)
 
 
@@ -112,13 +113,13 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
     if not args.op:
         known = [op.name for ops in families.values() for op in ops]
-        raise UsageError(f"name an operation: --op, one or more of {', '.join(known)}")
+        raise UsageError(f"expected --op, one or more of {', '.join(known)}")
     ops = chosen_ops(args.op, families)
     for name, by_family in merged_options(families).items():
         is_given = any(getattr(args, option.dest) is not None for option in by_family.values())
         other = next((op for family, op in ops if family not in by_family), None)
         if is_given and other is not None:
-            raise UsageError(f"--{name} is no option of {other.name}; leave it out")
+            raise UsageError(f"--{name} does not apply to {other.name}; remove it")
     providers = chosen_providers(args, [family for family, _ in ops])
     main.make_all_cases(args, ops, "cpu")  # what is wrong is found before torch is loaded
     main.check_places(args)
@@ -150,8 +151,10 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
     names[:0] = [] if args.baseline is None else [args.baseline]
     main.check_providers(names, families)
     if len(names) < 2:
-        given = f"only {names[0]} is named" if names else "no provider is named"
-        raise UsageError(f"{given}; a comparison needs two: --provider torch,torch-compile (or one of them twice)")
+        given = f"only {names[0]}" if names else "none"
+        raise UsageError(
+            f"expected at least two providers, got {given}; use --provider torch,torch-compile, or name one twice"
+        )
     return names
 
 

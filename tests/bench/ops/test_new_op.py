@@ -121,7 +121,7 @@ def test_an_option_that_an_op_does_not_have_is_refused(name, capsys):
         words = ["compare", "--op", ops, "--provider", "torch,torch", f"--{name}", "no-such-value"]
         assert main(words) == 2
         out, err = capsys.readouterr()
-        assert (out, err) == ("", f"python -m bench compare: error: --{name} is no option of {other}; leave it out\n")
+        assert (out, err) == ("", f"python -m bench compare: error: --{name} does not apply to {other}; remove it\n")
 
 
 def test_names_are_those_of_before():
