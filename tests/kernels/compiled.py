@@ -11,6 +11,16 @@ from kernels.audit import catalog, rows, sass
 ARCHES = catalog.ARCHES
 
 
+FP8 = ("fp8e4m3", "fp8e5m2")
+TENSOR_CORES = {
+    80: {"tf32": "HMMA", "fp16": "HMMA", "bf16": "HMMA", "int8": "IMMA"},
+    90: {"tf32": "HGMMA", "fp16": "HGMMA", "bf16": "HGMMA", "int8": "IGMMA"} | dict.fromkeys(FP8, "QGMMA"),
+    100: {"tf32": "UTCHMMA", "fp16": "UTCHMMA", "bf16": "UTCHMMA"} | dict.fromkeys(FP8, "UTCQMMA"),
+}
+TENSOR_CORES[100]["int8"] = "UTCIMMA" if triton.__version__ >= "3.8" else "IMMA"
+"""Names of the instructions that multiply matrices, by architecture and dtype."""
+
+
 def compile_ahead(variant, arch, integers="i32", known_sizes=True):
     """Compile as a launch would: aligned pointers, and sizes known to be multiples of 16 only if specialized."""
     source = rows.source_of(variant, integers, known_sizes)

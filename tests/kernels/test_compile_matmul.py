@@ -3,9 +3,8 @@
 import re
 
 import pytest
-import triton
 from bugs import BUGS
-from compiled import assert_lean, compile_ahead, read_back, widened_first
+from compiled import TENSOR_CORES, assert_lean, compile_ahead, read_back, widened_first
 from families import versions_of
 from planted import plant
 
@@ -19,17 +18,6 @@ pytestmark = [
 ]
 
 VERSIONS = versions_of("matmul")
-NEWEST = [
-    pytest.param(80, v3_persistent, id="sm_80-v3"),
-    *(pytest.param(a, v5_split_k, id=f"sm_{a}-v5") for a in (90, 100)),
-]
-INT8_100 = "UTCIMMA" if triton.__version__ >= "3.8" else "IMMA"
-MMA = {
-    80: {"fp32": None, "tf32": "HMMA", "fp16": "HMMA", "bf16": "HMMA", "int8": "IMMA"},
-    90: {"fp32": None, "tf32": "HGMMA", "fp16": "HGMMA", "bf16": "HGMMA", "int8": "IGMMA"} | {"fp8e4m3": "QGMMA"},
-    100: {"fp32": None, "tf32": "UTCHMMA", "fp16": "UTCHMMA", "bf16": "UTCHMMA", "int8": INT8_100}
-    | {"fp8e4m3": "UTCQMMA"},
-}
 SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # CUDA C++ Programming Guide, table of limits
 SMALL_SHARED_BYTES = 99 * 1024  # of sm_86, sm_89 and sm_120, from the same table
 ONE_OF_EACH = ("nn, large", "nn, any", "nt, large")  # a dtype's main shape class; the audit compiles all
@@ -39,25 +27,9 @@ def main_variants(module, arch):
     """Return one variant of each dtype: the largest tile, in layout nn where there is it."""
     found = {}
     for variant in module.variants(arch):
-        if variant.shape_class in ONE_OF_EACH and variant.dtype in MMA[arch]:
+        if variant.shape_class in ONE_OF_EACH and variant.dtype in ("fp32", *TENSOR_CORES[arch]):
             found.setdefault(variant.dtype, variant)
     return found
-
-
-@pytest.mark.parametrize(("arch", "module"), NEWEST)
-def test_newest_is_lean_and_feeds_tensor_cores(arch, module):
-    found = main_variants(module, arch)
-    assert set(found) == set(MMA[arch])
-    for dtype, variant in found.items():
-        compiled = compile_ahead(variant, arch)
-        binary = read_back(compiled)
-        assert_lean(binary)
-        assert sass.mma_kind(binary.instructions) == MMA[arch][dtype], dtype
-        assert compiled.metadata.shared <= SHARED_LIMIT_BYTES[arch], dtype
-        loads, stores = (sass.widths(binary.instructions, kind) for kind in ("load", "store"))
-        wanted = sass.TMA if module is v5_split_k else 128
-        assert sass.main_width(stores) == wanted, (dtype, stores)
-        assert sass.main_width(loads) == wanted, (dtype, loads)
 
 
 def test_fp8_sums_are_kept_in_fp32_on_sm_90():
@@ -77,20 +49,7 @@ def test_version_3_is_lean_for_what_no_descriptor_says(arch):
         assert_lean(binary)
         loads, bits = sass.widths(binary.instructions, "load"), {"bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
         assert sass.main_width(loads) == (bits.get(variant.dtype, 8) if is_shifted else 128), variant.shape_class
-        if variant.dtype in MMA[arch]:
-            assert sass.mma_kind(binary.instructions) == MMA[arch][variant.dtype], variant.shape_class
-
-
-@pytest.mark.parametrize("arch", [90, 100])
-@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8e4m3"])
-def test_sums_of_split_terms_are_added_wide_and_without_spills(dtype, arch):
-    parts = [variant for variant in v5_split_k.variants(arch) if variant.part and variant.dtype == dtype]
-    assert {variant.part for variant in parts} == {"partial", "finish"}
-    for variant in parts:
-        binary = read_back(compile_ahead(variant, arch))
-        assert_lean(binary)
-        loads = sass.widths(binary.instructions, "load")
-        assert sass.main_width(loads) == (sass.TMA if variant.part == "partial" else 128)
+        assert sass.mma_kind(binary.instructions) == TENSOR_CORES[arch].get(variant.dtype), variant.shape_class
 
 
 @pytest.mark.parametrize("arch", [90, 100])

@@ -55,11 +55,6 @@ def check_groups(module, k=8):
     check_case(module, DTYPES["fp32"], "nt", ((GROUP_M + 1) * tile.m + 1, tile.n + 1, k), kind="integers")
 
 
-@every_version
-def test_last_group_of_tiles(version):
-    check_groups(VERSIONS[version])
-
-
 @pytest.mark.parametrize("version", NARROW)
 def test_every_size_of_tile(version):
     for shape in ((200, 264, 24), (200, 200, 24), (40, 40, 24)):  # with the 4 processors of the interpreter
@@ -79,10 +74,6 @@ def check_splits(module):
         check_case(module, torch.int8, "nt", (70, 80, 700), kind="bytes")
     with patch.object(module, "chosen", lambda asked: (Tile(64, 64, 32, 4, 3), 4)):
         check_case(module, DTYPES["fp32"], "nt", (5, 36, 333))
-
-
-def test_terms_shared_by_programs():
-    check_splits(VERSIONS["v5"])
 
 
 @every_layout
@@ -129,11 +120,6 @@ def check_range_of_sums(module):
     check("matmul", module, a, b, "nt", is_exact=True)
 
 
-@every_version
-def test_sums_are_not_kept_in_fp16(version):
-    check_range_of_sums(VERSIONS[version])
-
-
 @pytest.mark.parametrize("version", NARROW)
 @pytest.mark.parametrize("name", FP8)
 def test_fp8(version, name):
@@ -146,11 +132,6 @@ def test_fp8(version, name):
 def test_int8(version, layout):
     check_case(VERSIONS[version], torch.int8, layout, (70, 66, 200), kind="bytes")
     check_case(VERSIONS[version], torch.int8, layout, (129, 17, 33), kind="bytes", batch=(2,), padded=True)
-
-
-@every_version
-def test_offsets_beyond_32_bits(version):
-    check_far(VERSIONS[version])
 
 
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])

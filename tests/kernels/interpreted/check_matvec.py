@@ -95,12 +95,6 @@ def test_fp16_sums_beyond_fp16_range_on_the_way(op, module):
         check(op, module, *draw_cancelling(op, n))
 
 
-@pytest.mark.parametrize("stride", [FAR, FAR + 1], ids=["aligned", "odd"])
-@every_pair
-def test_rows_beyond_32_bits(op, module, stride):
-    check_far_rows(op, module, stride)
-
-
 @every_pair
 def test_no_columns_give_zeros(op, module):
     out = torch.ones(3)
