@@ -137,12 +137,7 @@ def flops(elements: int, iterations: int) -> int:
 def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Tensor, config: Config) -> None:
     """Run every chain of `x` for `UNROLL` x `iterations` steps and write its end to `out`.
 
-    Args:
-        ab: a and b, see `coefficients`.
-        x: starts, a multiple of `config.block`.
-        iterations: rounds, below 2^31.
-        out: ends, of the same shape.
-        config: how the chains are laid out.
+    There are a multiple of `config.block` chains and fewer than 2^31 iterations; `ab` is what `coefficients` returns.
     """
     label = "fma v1"
     operands = {"x": x, "ab": ab, "out": out}

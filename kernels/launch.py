@@ -31,8 +31,6 @@ class Gpu:
     """Multiprocessors."""
     cache_bytes: int
     """Of the last-level cache."""
-    name: str = ""
-    """As its driver calls it."""
 
 
 stand_in = Gpu(90, 4, 2**20)
@@ -41,7 +39,6 @@ that a process without a GPU compiles for, see precompile.py."""
 
 
 def gpu_of(device: torch.device) -> Gpu:
-    """Return the facts of the GPU that holds the tensors of a launch."""
     return _facts(device) if device.type == "cuda" else stand_in
 
 
@@ -49,7 +46,7 @@ def gpu_of(device: torch.device) -> Gpu:
 def _facts(device: torch.device) -> Gpu:
     properties = torch.cuda.get_device_properties(device)
     arch = 10 * properties.major + properties.minor
-    return Gpu(arch, properties.multi_processor_count, properties.L2_cache_size, properties.name)
+    return Gpu(arch, properties.multi_processor_count, properties.L2_cache_size)
 
 
 @dataclass(frozen=True)
@@ -112,13 +109,7 @@ CACHE_SHARE = 2  # rows in flight take at most this fraction of the cache, `1 / 
 def pieces_of(m: int, n: int, row_bytes: int, step: int, unit: int, gpu: Gpu) -> Pieces | None:
     """Return how programs share m rows of n elements; None if rows are neither few nor too wide for the cache.
 
-    Args:
-        m: Rows.
-        n: Elements a row.
-        row_bytes: Bytes a row.
-        step: Elements of a step of the loop, which is the least worth a program.
-        unit: Of how many elements a piece is a multiple.
-        gpu: The GPU.
+    A step of the loop, `step` elements, is the least worth a program; a piece is a multiple of `unit` elements.
     """
     if n < WIDE and (m >= gpu.processors or n < FEWEST_STEPS * step):
         return None
@@ -187,12 +178,7 @@ def require_shape(label: str, name: str, tensor: torch.Tensor, shape: Sequence[i
 def row_stride(label: str, name: str, matrix: torch.Tensor, axes: str = "(m, n)", of_one_row: int | None = None) -> int:
     """Return the elements from one row of a matrix to the next; refuse rows that are not dense, or overlap.
 
-    Args:
-        label: Opening words of the message.
-        name: What the message calls the matrix.
-        matrix: Rows and columns.
-        axes: What the message calls them.
-        of_one_row: The stride of a matrix that has one row, as torch gives it any; None is its length.
+    A matrix that has one row, of which torch gives any stride, has `of_one_row`, by default the length of the row.
     """
     if matrix.dim() != 2:
         raise ValueError(f"{label}: {name} has shape {tuple(matrix.shape)}; two dimensions are needed, {axes}")

@@ -52,15 +52,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None, processes: int | None = None) -> dict[str, str]:
+def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None) -> dict[str, str]:
     """Compile launches in processes of their own; stderr is told how far it is.
 
     Time nothing meanwhile: all cores are busy. This process starts nothing on the GPU, and neither do the others.
-
-    Args:
-        launches: By a name of each.
-        gpu: What to compile for; None is the current CUDA device.
-        processes: How many share the work; None is one for each core.
+    It compiles for `gpu`, by default the current CUDA device.
 
     Returns:
         What does not compile, by name, each with the first line of the reason. The rest is in Triton's cache.
@@ -73,7 +69,7 @@ def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None, processes
         gpu = launch.gpu_of(torch.device("cuda", torch.cuda.current_device()))
     found: dict[str, str] = {}
     try:
-        found |= in_processes(partial(_compile, gpu), list(launches.items()), processes)
+        found |= in_processes(partial(_compile, gpu), list(launches.items()))
     except BrokenProcessPool:
         found = dict.fromkeys(launches, ENDED) | found
     return {name: found[name] for name in launches if found.get(name)}
@@ -135,20 +131,12 @@ class _NoDriver:
         return 0
 
 
-def in_processes(
-    function: Callable[[Item], Result], items: Sequence[Item], processes: int | None = None
-) -> Iterator[Result]:
+def in_processes(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
     """Yield what a function makes of each kernel, in the order in which they are done; stderr is told how far it is.
 
-    Args:
-        function: Compiles a kernel in another process.
-        items: The kernels.
-        processes: How many processes share them; None is one for each core.
-
-    Raises:
-        BrokenProcessPool: A process was ended from outside.
+    It runs in a process for each core, and BrokenProcessPool is raised if one of them is ended from outside.
     """
-    count = min(processes or len(os.sched_getaffinity(0)), len(items))
+    count = min(len(os.sched_getaffinity(0)), len(items))
     beginning = said_if_slow(f"compiling {len(items)} kernels in {count} process{'es' * (count > 1)}")
     said = time.monotonic() + QUIET_S - REPORT_EVERY_S
     with beginning, _pool_of(count) as pool:

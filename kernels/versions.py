@@ -41,9 +41,6 @@ def source_files(module: str) -> list[Path]:
 
     They are found by the import statements, at any depth and in functions too; nothing is imported. The packages that
     they lie in count too, as importing a module runs them.
-
-    Args:
-        module: `kernels.matmul.v4_tma`.
     """
     finder = ModuleFinder([str(PACKAGE.parent)])
     finder.import_hook(module)

@@ -28,15 +28,12 @@ class Version:
 
     @property
     def module(self) -> ModuleType:
-        """The file as a module; it is imported when first asked for."""
         return importlib.import_module(self.module_name)
 
     def variants(self, arch: int) -> tuple[Variant, ...]:
-        """Return what the version compiles for an architecture."""
         return _variants(self.module_name, arch)
 
     def dtypes(self) -> dict[str, list[str]]:
-        """Return the dtypes of each operation."""
         found: dict[str, dict[str, None]] = {}
         for arch in ARCHES:
             for variant in self.variants(arch):
@@ -65,7 +62,6 @@ def shipped() -> list[Version]:
 
 
 def newest() -> list[Version]:
-    """Return the newest version of each family."""
     return list({version.family: version for version in shipped()}.values())
 
 
@@ -80,12 +76,10 @@ class Choice:
 
     @property
     def variant(self) -> Variant:
-        """The variant itself."""
         return self.version.variants(self.arch)[self.index]
 
     @property
     def kernel(self) -> str:
-        """Family and operation."""
         return f"{self.version.family}/{self.variant.op}"
 
 
@@ -120,16 +114,9 @@ def quick(every: Sequence[Choice]) -> list[Choice]:
 def select(
     names: Sequence[str], arches: Sequence[int], dtypes: Sequence[str] = (), wanted_versions: Sequence[str] = ()
 ) -> list[Choice]:
-    """Return the variants that names, dtypes and versions ask for.
+    """Return the variants that names, dtypes and versions ask for; no name, dtype or version means all.
 
-    Args:
-        names: Families, operations, `family/operation`, each with `/v2` behind it or without; none means all.
-        arches: Architectures, 90 for sm_90.
-        dtypes: None means all.
-        wanted_versions: None means all.
-
-    Raises:
-        AuditError: A name, dtype or version that nothing has; or nothing has all that is asked for together.
+    A name is a family, an operation, or `family/operation`, each with `/v2` behind it or without.
     """
     found = choices()
     for what, asked, words_of in (
@@ -151,7 +138,6 @@ def select(
 
 
 def _words(choice: Choice) -> list[str]:
-    """Return the names that mean a variant."""
     family, op, version = choice.version.family, choice.variant.op, choice.version.name
     plain = [family, op, f"{family}/{op}"]
     return [*plain, *(f"{word}/{version}" for word in plain)]

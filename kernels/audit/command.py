@@ -48,13 +48,11 @@ NOTE = "change"
 
 
 def show_versions(args: argparse.Namespace) -> None:
-    """Print the shipped kernels."""
     found = catalog.by_version() if args.format in ("table", "md") else catalog.listing()
     print_out(render(found, args.format, tuple(found[0]), {}))
 
 
 def audit(args: argparse.Namespace) -> None:
-    """Audit what was asked for and print it."""
     if launch.INTERPRETED:
         raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
     own = [name for name in args.names if ":" in name or name.endswith(".py")]
@@ -111,14 +109,7 @@ def _print(found: Sequence[rows.Row], args: argparse.Namespace) -> None:
 
 
 def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
-    """Return rows as text.
-
-    Args:
-        rows: The same keys in each.
-        how: One of `TABLE_FORMATS`.
-        columns: Those of the table and of Markdown; the other formats have all.
-        environment: What the rows have in common, for JSON.
-    """
+    """Return rows in one of `TABLE_FORMATS`; `columns` are those of the table and of Markdown, the others have all."""
     used = [name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)]
     table = Table(
         rows=lambda: [{key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows],

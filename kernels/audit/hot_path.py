@@ -35,7 +35,6 @@ class HotPath:
 
 
 def find(instructions: Sequence[Instruction]) -> HotPath:
-    """Return the hot path of a kernel."""
     places = {item.address: place for place, item in enumerate(instructions)}
     loops = []
     for end, item in enumerate(instructions):

@@ -59,12 +59,7 @@ def programs_by(arch: int, registers: int, shared_bytes: int, threads: int, colu
     multiple of b. Warps of specialized kernels may trade registers at run time, which is not seen here.
     Source: CUDA Occupancy Calculator, as in `cuda_occupancy.h` of the CUDA Toolkit; tensor memory: PTX ISA, tcgen05.
 
-    Args:
-        arch: A key of `MULTIPROCESSORS`.
-        registers: Of one thread.
-        shared_bytes: Of one program, static and dynamic.
-        threads: Of one program.
-        columns: Columns of tensor memory of one program.
+    Registers are those of a thread; shared memory, threads and columns of tensor memory those of a program.
     """
     machine = MULTIPROCESSORS[arch]
     warps = -(-threads // WARP_SIZE)

@@ -37,14 +37,7 @@ PTX_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
 def ast_source(
     kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], divisible: Collection[str]
 ) -> ASTSource:
-    """Return what Triton compiles.
-
-    Args:
-        kernel: A `triton.jit` function.
-        types: Triton type of each runtime argument by name.
-        constants: All other arguments by name.
-        divisible: Arguments known to be multiples of 16, in bytes for a pointer.
-    """
+    """Return what Triton compiles; `divisible` arguments are known to be multiples of 16, in bytes for a pointer."""
     names = [parameter.name for parameter in kernel.params]
     signature = {name: types.get(name, "constexpr") for name in names}
     known = [["tt.divisibility", ALIGNMENT_BYTES]]
@@ -55,10 +48,8 @@ def ast_source(
 def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True) -> ASTSource:
     """Return the source of a variant with the types that a launch would have.
 
-    Args:
-        variant: As launched.
-        integers: Triton type of whole numbers that `variant.types` does not name.
-        known_sizes: Whether whole numbers that Triton may specialize are multiples of 16.
+    `integers` is the Triton type of whole numbers that `variant.types` does not name; with `known_sizes` those that
+    Triton may specialize are multiples of 16.
     """
     types, divisible = {}, set()
     for parameter in variant.kernel.params:
@@ -74,7 +65,6 @@ def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True)
 
 
 def compile_ahead(source: ASTSource, arch: int, options: Mapping[str, Any]) -> Any:
-    """Return what Triton compiles a source to for `sm_<arch>`."""
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what `tl.static_print` prints is not part of the output
             return triton.compile(source, target=GPUTarget("cuda", arch, limits.WARP_SIZE), options=dict(options))
@@ -189,7 +179,6 @@ def key_of(item: Row) -> str:
 
 
 def audit(choice: Choice) -> Row:
-    """Compile a shipped variant in this process and return its row."""
     compiled = compile_ahead(source_of(choice.variant), choice.arch, choice.variant.options)
     return row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
 

@@ -57,17 +57,14 @@ class Instruction:
 
     @property
     def base(self) -> str:
-        """The opcode without modifiers."""
         return self.opcode.partition(".")[0]
 
     @property
     def modifiers(self) -> list[str]:
-        """What follows the opcode."""
         return self.opcode.split(".")[1:]
 
     @property
     def is_padding(self) -> bool:
-        """Whether it only fills space."""
         return self.base == "NOP"
 
     @property
@@ -140,7 +137,6 @@ class Binary:
 
 
 def read_back(cubin: bytes) -> Binary:
-    """Return the instructions and resources of a compiled kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

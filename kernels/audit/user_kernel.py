@@ -43,11 +43,7 @@ DTYPES |= {name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() 
 
 
 def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
-    """Import the file of `path/to/file.py:kernel` and return the kernel and its module.
-
-    Raises:
-        AuditError: The file is not there, cannot be imported, or has no such kernel.
-    """
+    """Import the file of `path/to/file.py:kernel` and return the kernel and its module."""
     path, _, name = path_and_name.rpartition(":")
     if not path.endswith(".py") or not Path(path).is_file():
         raise AuditError(f"{path_and_name}: give an existing file and its kernel, path/to/file.py:kernel")
@@ -93,17 +89,8 @@ def variant(
 ) -> tuple[Variant, ASTSource]:
     """Return a kernel with the types, constants and known divisors that the user gave, and what Triton compiles.
 
-    Args:
-        kernel: The kernel.
-        module: Where the names of functions among the constants are looked up.
-        signature: See above.
-        constexpr: `BLOCK=1024,ROUND=True`.
-        options: Of the compiler.
-        elements: What one program handles in one pass of its main loop.
-        bytes: That memory moves for them.
-
-    Raises:
-        AuditError: An argument is missing, unknown or of an unknown type; the line names it.
+    `module` has the functions that constants name; one pass of the main loop takes `elements`, for which memory moves
+    `bytes`.
     """
     parameters = {parameter.name: parameter for parameter in kernel.params}
     constants = {name: constant(text, module) for name, text in _by_name(constexpr, ()).items()}

@@ -120,13 +120,7 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def split(m: int, v: int, step: int) -> tuple[int, int]:
-    """Return into how many pieces a row is cut, and the elements of each; the last may be shorter.
-
-    Args:
-        m: Rows.
-        v: Elements a row.
-        step: Elements of one step of the loop, which is the least worth a program.
-    """
+    """Return into how many pieces each of m rows is cut, and the elements of each piece; the last may be shorter."""
     wanted = min(triton.cdiv(PROGRAMS_WANTED, m), triton.cdiv(v, step), MAX_SPLITS)
     chunk = triton.cdiv(triton.cdiv(v, wanted), UNIT.value) * UNIT.value
     return triton.cdiv(v, chunk), chunk

@@ -15,6 +15,11 @@ beside them, dropout a seed."""
 Variants = Mapping[tuple[str, torch.dtype], Variant]
 
 
+def named(ending: str) -> Callable[[Any], str]:
+    """Return what names a kernel: a profiler shows the formula, `gelu_lean`, which says more than `unary_kernel`."""
+    return lambda specialization: f"{specialization.constants['FORMULA'].__name__}_{ending}"
+
+
 def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
     """Return the variants of a version by operation and dtype, each for blocks of `block_bytes` of an operand."""
     return {

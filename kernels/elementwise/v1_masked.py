@@ -38,12 +38,10 @@ What the formula leaves out: 1 + erf cancels in the negative tail. The absolute 
 of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
 """
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from kernels.elementwise import launchers, variants_of
+from kernels.elementwise import launchers, named, variants_of
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
@@ -62,45 +60,38 @@ KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
 
 @triton.jit
 def copy(x):
-    """Pass a block through, bits unchanged."""
     return x
 
 
 @triton.jit
 def add(x, y):
-    """Add two blocks in fp32."""
     return x.to(tl.float32) + y.to(tl.float32)
 
 
 @triton.jit
 def mul(x, y):
-    """Multiply two blocks in fp32."""
     return x.to(tl.float32) * y.to(tl.float32)
 
 
 @triton.jit
 def triad(x, y):
-    """Add a multiple of one block to another, in fp32."""
     return x.to(tl.float32) + TRIAD_SCALAR * y.to(tl.float32)
 
 
 @triton.jit
 def relu(x):
-    """Clip below at zero; NaN stays NaN."""
     # The default of tl.maximum returns the number beside a NaN, torch.relu the NaN.
     return tl.maximum(x.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def gelu(x):
-    """Apply GELU by the error function, in fp32."""
     v = x.to(tl.float32)
     return 0.5 * v * (1.0 + tl.erf(v * SQRT_HALF))
 
 
 @triton.jit
 def gelu_tanh(x):
-    """Apply the tanh form of GELU as a logistic function of twice its argument, in fp32."""
     v = x.to(tl.float32)
     z = SQRT_2_OVER_PI * (v + CUBIC * v * v * v)
     return v * tl.sigmoid(2.0 * z)
@@ -108,20 +99,17 @@ def gelu_tanh(x):
 
 @triton.jit
 def silu(x):
-    """Multiply a block by its own logistic function, in fp32."""
     v = x.to(tl.float32)
     return v * tl.sigmoid(v)
 
 
 @triton.jit
 def swiglu(x, y):
-    """Gate one block with SiLU of the other, in fp32."""
     return silu(x) * y.to(tl.float32)
 
 
 @triton.jit
 def bias_gelu(x, bias):
-    """Add the bias and apply GELU by the error function, in fp32."""
     return gelu(x.to(tl.float32) + bias.to(tl.float32))
 
 
@@ -130,16 +118,10 @@ def dropout(
     x,  # block in its own dtype
     uniform,  # fp32 number in [0, 1) for each element
 ):
-    """Zero the elements whose number is below the share to drop, and scale the others up, in fp32."""
     return tl.where(uniform >= DROPPED, x.to(tl.float32) * KEPT_SCALE, 0.0)
 
 
-def _formula_name(specialization: Any) -> str:
-    # A profiler shows this name: `gelu_masked` says more than `unary_kernel`.
-    return f"{specialization.constants['FORMULA'].__name__}_masked"
-
-
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("masked"))
 def unary_kernel(
     x_ptr,  # input, n elements
     out_ptr,  # output, n elements
@@ -154,7 +136,7 @@ def unary_kernel(
     tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("masked"))
 def binary_kernel(
     x_ptr,  # first input, n elements
     y_ptr,  # second input, n elements
@@ -171,7 +153,7 @@ def binary_kernel(
     tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("masked"))
 def row_bias_kernel(
     x_ptr,  # input, n elements, rows of cols elements one after another
     bias_ptr,  # bias, cols elements
@@ -189,7 +171,7 @@ def row_bias_kernel(
     tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("masked"))
 def random_kernel(
     x_ptr,  # input, n elements
     seed_ptr,  # one 64-bit integer

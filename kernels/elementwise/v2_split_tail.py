@@ -17,12 +17,10 @@ block, 26 where the full path of `copy` needs 14.
 What the formulas leave out is what those of version 1 do.
 """
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from kernels.elementwise import launchers, variants_of
+from kernels.elementwise import launchers, named, variants_of
 from kernels.elementwise.v1_masked import OPS as FIRST_OPS
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
@@ -30,12 +28,7 @@ WARPS = 4
 BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program
 
 
-def _formula_name(specialization: Any) -> str:
-    # A profiler shows this name: `gelu_split` says more than `unary_kernel`.
-    return f"{specialization.constants['FORMULA'].__name__}_split"
-
-
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("split"))
 def unary_kernel(
     x_ptr,  # input, n elements
     out_ptr,  # output, n elements
@@ -55,7 +48,7 @@ def unary_kernel(
         tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("split"))
 def binary_kernel(
     x_ptr,  # first input, n elements
     y_ptr,  # second input, n elements
@@ -78,7 +71,7 @@ def binary_kernel(
         tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("split"))
 def row_bias_kernel(
     x_ptr,  # input, n elements, rows of cols elements one after another
     bias_ptr,  # bias, cols elements
@@ -110,7 +103,7 @@ def row_bias_kernel(
         tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("split"))
 def random_kernel(
     x_ptr,  # input, n elements
     seed_ptr,  # one 64-bit integer

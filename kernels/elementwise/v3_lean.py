@@ -34,13 +34,11 @@ dtype is not computed two at a time, as the compiler does for add and mul. `out`
 overlap one in part.
 """
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from kernels.elementwise import launchers, variants_of
-from kernels.elementwise.v1_masked import add, copy, mul, relu, triad
+from kernels.elementwise import launchers, named, variants_of
+from kernels.elementwise.v1_masked import OPS as FIRST_OPS
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
@@ -67,7 +65,6 @@ G6_TO_11 = tl.constexpr((5.1048824e-5, -7.2835169e-6, 6.4008526e-7, -3.4671231e-
 
 @triton.jit
 def gelu(x):
-    """Apply GELU by the normal tail of |x|, in fp32."""
     v = x.to(tl.float32)
     t = tl.minimum(tl.abs(v), GELU_LIMIT)
     g = G6_TO_11[5] * t + G6_TO_11[4]
@@ -91,27 +88,23 @@ def logistic_product(
 
 @triton.jit
 def gelu_tanh(x):
-    """Apply the tanh form of GELU as a logistic function of twice its argument, in fp32."""
     v = x.to(tl.float32)
     return logistic_product(v, v * (v * v * -TANH_CUBIC - TANH_LINEAR))
 
 
 @triton.jit
 def silu(x):
-    """Multiply a block by its own logistic function, in fp32."""
     v = x.to(tl.float32)
     return logistic_product(v, v * -LOG2_E)
 
 
 @triton.jit
 def swiglu(x, y):
-    """Gate one block with SiLU of the other, in fp32."""
     return silu(x) * y.to(tl.float32)
 
 
 @triton.jit
 def bias_gelu(x, bias):
-    """Add the bias and apply GELU, in fp32."""
     return gelu(x.to(tl.float32) + bias.to(tl.float32))
 
 
@@ -120,7 +113,6 @@ def dropout(
     x,  # block in its own dtype
     words,  # random unsigned 32-bit integer of each element
 ):
-    """Zero the elements whose word is in the share to drop, and scale the others up, in fp32."""
     return tl.where(words >= DROP_BELOW, x.to(tl.float32) * KEPT_SCALE, 0.0)
 
 
@@ -136,12 +128,7 @@ def random_words(
     return tl.join(tl.join(word0, word2), tl.join(word1, word3)).reshape(COUNT)
 
 
-def _formula_name(specialization: Any) -> str:
-    # A profiler shows this name: `gelu_lean` says more than `unary_kernel`.
-    return f"{specialization.constants['FORMULA'].__name__}_lean"
-
-
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def unary_kernel(
     x_ptr,  # input, n elements
     out_ptr,  # output, n elements
@@ -163,7 +150,7 @@ def unary_kernel(
         tl.store(out_ptr + rest, FORMULA(last_x), mask=rest < n)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def binary_kernel(
     x_ptr,  # first input, n elements
     y_ptr,  # second input, n elements
@@ -188,7 +175,7 @@ def binary_kernel(
         tl.store(out_ptr + rest, FORMULA(last_x, last_y), mask=rest < n)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def row_bias_kernel(
     x_ptr,  # input, n elements, rows of cols elements one after another
     bias_ptr,  # bias, cols elements
@@ -219,7 +206,7 @@ def row_bias_kernel(
         tl.store(out_ptr + rest, FORMULA(last_x, last_bias), mask=rest < n)
 
 
-@triton.jit(do_not_specialize=["n"], repr=_formula_name)
+@triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def random_kernel(
     x_ptr,  # input, n elements
     seed_ptr,  # one 64-bit integer
@@ -243,22 +230,13 @@ def random_kernel(
         tl.store(out_ptr + rest, FORMULA(last_x, random_words(seed, whole.to(tl.int64), WHOLE)), mask=rest < n)
 
 
+KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
+FORMULA_OF = {"gelu": gelu, "gelu-tanh": gelu_tanh, "silu": silu, "swiglu": swiglu}
+FORMULA_OF |= {"bias-gelu": bias_gelu, "dropout": dropout}
 OPS = {  # kernel, formula, and the names that messages give the inputs of one shape
-    "copy": (unary_kernel, copy, ("x",)),
-    "add": (binary_kernel, add, ("x", "y")),
-    "mul": (binary_kernel, mul, ("x", "y")),
-    "triad": (binary_kernel, triad, ("x", "y")),
-    "relu": (unary_kernel, relu, ("x",)),
-    "gelu": (unary_kernel, gelu, ("x",)),
-    "gelu-tanh": (unary_kernel, gelu_tanh, ("x",)),
-    "silu": (unary_kernel, silu, ("x",)),
-    "swiglu": (binary_kernel, swiglu, ("gate", "up")),
-    "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
-    "residual-add": (binary_kernel, add, ("x", "residual")),
-    "dropout": (random_kernel, dropout, ("x",)),
+    op: (KERNEL_OF.get(op, unary_kernel if len(names) == 1 else binary_kernel), FORMULA_OF.get(op, formula), names)
+    for op, (_, formula, names) in FIRST_OPS.items()
 }
-
-
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
 
 

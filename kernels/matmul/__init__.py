@@ -73,12 +73,8 @@ def aligned_unit(dtype: str) -> int:
 def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor) -> Operands:
     """Read a product from its tensors.
 
-    Args:
-        label: Opening words of a message.
-        a: A, (m, k), or (batch, m, k).
-        b: B, (k, n), or (batch, k, n).
-        scales: For fp8 the factors of A and of B, fp32, one element each; else nothing.
-        out: C, (m, n), or (batch, m, n), stored row-major; of the dtype of A, but int32 for int8 and bf16 for fp8.
+    A is (m, k), B (k, n), C (m, n), all with a batch in front or without; C is stored row-major, of the dtype of A, but
+    int32 for int8 and bf16 for fp8. Scales are the factors of A and of B in fp8, fp32, one element each.
     """
     launch.require_tensors(label, dtypes=DTYPES, a=a, b=b)
     launch.require_companion(label, "out", out, OUTPUTS.get(a.dtype, a.dtype), ("a", a))

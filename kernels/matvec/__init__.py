@@ -13,15 +13,9 @@ def read(
     scales: torch.Tensor | None = None,
     unit: int = 1,
 ) -> int:
-    """Return the elements from one row of A to the next.
+    """Return the elements from one row of A to the next; of one row its length, rounded up to a multiple of `unit`.
 
-    Args:
-        label: Opening words of a message.
-        a: A, (m, n); of the dtype of x, or int8 where there are scales.
-        x: x, (n,).
-        out: y, (m,), of the dtype of x.
-        scales: One factor a row of an int8 matrix, fp32.
-        unit: The stride of a matrix that has one row is its length, rounded up to a multiple of this.
+    A is (m, n), x (n,), out (m,), all of one dtype; with scales, fp32 and one a row, A is int8.
     """
     vectors = {"x": x, "out": out}
     if scales is None:

@@ -39,7 +39,6 @@ DROP = tl.constexpr("evict_first")  # what is not
 
 @triton.jit
 def rounded_sum(x, r):  # blocks of one shape and dtype
-    """Return the sum of x and a residual, in the dtype of both."""
     return (x.to(tl.float32) + r.to(tl.float32)).to(x.dtype)
 
 

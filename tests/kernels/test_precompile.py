@@ -47,7 +47,6 @@ def calls(device):
 
 @pytest.fixture
 def compilations(monkeypatch):
-    """Return whether each compilation was found in Triton's cache."""
     found = []
     monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **told: found.append(told["cache_hit"]))
     return found
@@ -74,7 +73,7 @@ def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(precompile, "QUIET_S", 0.0)
     broken = partial(launch_version, SOFTMAX, "softmax", torch.empty(3, 8, device="meta"), out=None)
-    failed = precompile.precompile({**calls("meta"), "broken": broken}, H100, processes=2)
+    failed = precompile.precompile({**calls("meta"), "broken": broken}, H100)
     assert list(failed) == ["broken"]
     assert "out is of type NoneType" in failed["broken"]
     assert "compiled 1 of 7 kernels" in capsys.readouterr().err
@@ -90,7 +89,7 @@ def test_processes_do_not_run_the_script_that_started_them(tmp_path, monkeypatch
     script.__file__ = str(tmp_path / "script.py")
     (tmp_path / "script.py").write_text("raise SystemExit('a script without a guard runs again')\n")
     monkeypatch.setitem(sys.modules, "__main__", script)
-    assert sorted(precompile.in_processes(abs, [-1, 5], processes=2)) == [1, 5]
+    assert sorted(precompile.in_processes(abs, [-1, 5])) == [1, 5]
     assert sys.modules["__main__"] is script
 
 
@@ -109,7 +108,7 @@ def test_processes_that_are_ended_from_outside_are_told_in_a_line(monkeypatch):
         yield BrokenPool()
 
     monkeypatch.setattr(precompile, "_pool_of", broken_pool)
-    assert precompile.precompile(dict.fromkeys("ab"), H100, processes=2) == dict.fromkeys("ab", precompile.ENDED)
+    assert precompile.precompile(dict.fromkeys("ab"), H100) == dict.fromkeys("ab", precompile.ENDED)
     monkeypatch.setattr(rows, "FEW", 0)
     with pytest.raises(AuditError, match="a process that compiles was ended from outside"):
         rows.audit_all([None] * 30)
