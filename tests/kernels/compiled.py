@@ -28,7 +28,6 @@ def compile_ahead(variant, arch, integers="i32", known_sizes=True):
 
 
 def read_back(compiled):
-    """Return resources and instructions of one compiled kernel."""
     return sass.read_back(compiled.asm["cubin"])
 
 

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from exact import EPS32, Expected, assert_close, far_rows, run_apart, run_guarded
+from exact import DTYPES, EPS32, Expected, assert_close, far_rows, run_apart, run_guarded
 from softmax_cases import exponential_error, normal
 
 IGNORED = -100  # torch's default ignore_index
@@ -39,18 +39,16 @@ def compare(out, x, labels, what="cross-entropy"):
     assert not out[~kept].any(), f"{what}: not 0 where the label is ignored"
 
 
-def check(op, module, x, labels, device="cpu"):
-    """Run on dense logits with guards around every tensor, and compare."""
-    out = run_guarded(module.KERNELS[op], (x, labels), (len(x),), device, torch.float32)
+def check(op, module, x, labels):
+    out = run_guarded(module.KERNELS[op], (x, labels), (len(x),), torch.float32)
     compare(out, x, labels, f"cross-entropy {tuple(x.shape)}")
 
 
-def check_apart(module, x, labels, pad, device="cpu"):
-    """Run with `pad` elements of NaN after each row of the logits, and compare."""
-    m, v = x.shape
-    launcher = module.KERNELS["cross-entropy"]
-    out = run_apart(launcher, (x, labels), [v + pad], (m,), device=device, out_dtype=torch.float32)
-    compare(out, x, labels, f"cross-entropy {m}x{v} padded by {pad}")
+def check_apart(op, module, dtype, m, v, pads):
+    """Run with NaN after each row of the logits, as many elements as the first of `pads`, and compare."""
+    x, labels = draw(op, dtype, m, v)
+    out = run_apart(module.KERNELS[op], (x, labels), [v + pads[0]], (m,), out_dtype=torch.float32)
+    compare(out, x, labels, f"cross-entropy {m}x{v} padded by {pads[0]}")
 
 
 def special_logits(v, dtype):
@@ -79,8 +77,31 @@ def special_labels(v, dtype):
     return normal(len(labels), v, dtype), labels
 
 
+def specials(op, dtype, v):
+    return [special_logits(v, dtype), special_labels(v, dtype)]
+
+
 def check_far_logits(module, v=40):
     """Run on rows of logits that begin beyond 2^31 elements, and compare; 20,000 columns are shared by programs."""
     x, labels, out = normal(3, v, torch.float16), torch.tensor([3, 0, v - 1]), torch.empty(3)
     module.KERNELS["cross-entropy"](far_rows(x), labels, out=out)
     compare(out, x, labels, "cross-entropy beyond 2^31 elements")
+
+
+def battery(module):
+    """A short form of the checks of every family; 262,200 columns are several steps for each piece of version 3."""
+    check_far_logits(module)
+    for dtype in DTYPES.values():
+        for m, v in ((2, 1), (2, 7), (2, 256), (2, 1030), (2, 20011)):
+            check("cross-entropy", module, *draw("cross-entropy", dtype, m, v))
+        for v, pad in ((24, 16), (24, 5), (20003, 3)):
+            check_apart("cross-entropy", module, dtype, 2, v, [pad])
+        check("cross-entropy", module, *special_labels(24, dtype))
+        check("cross-entropy", module, *special_logits(1029, dtype))
+    for v, dtype in ((1029, torch.float32), (1029, torch.float16), (20005, torch.float16)):
+        check("cross-entropy", module, torch.full((1, v), 3e4).to(dtype), torch.tensor([v - 1]))
+        check("cross-entropy", module, *draw("cross-entropy", dtype, 1, v, 60.0, 3e4))
+    check_far_logits(module, 20000)
+    check("cross-entropy", module, *draw("cross-entropy", torch.float32, 1, 262200))
+    check("cross-entropy", module, *special_labels(20005, torch.float16))
+    check("cross-entropy", module, *special_logits(20005, torch.float16))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import torch
-from exact import EPS32, TINY32, Expected, assert_close, run_guarded, version_of
+from exact import DEVICE, EPS32, TINY32, Expected, assert_close, run_guarded, version_of
 
 UNARY = ("copy", "relu", "gelu", "gelu-tanh", "silu")
 SPECIALS = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-7, -1e-7, 0.5, -1.0, -3.0, -5.0, -10.0, -88.5, -6e4, 6e4, 2.7]
@@ -74,7 +74,6 @@ def _logistic_product(v, argument, argument_eps):
 
 
 def expect(op, version, *inputs):
-    """Evaluate one operation in fp64."""
     x = inputs[0].double()
     if op == "dropout":
         keep = kept(version, int(inputs[1]), x.numel()).view(x.shape)
@@ -105,20 +104,14 @@ def expect(op, version, *inputs):
     return Expected(exact, gate.fp32_error * y.abs() + exact.abs() * EPS32)
 
 
-def check(op, module, *inputs, device="cpu", in_place=False):
+def check(op, module, *inputs):
     """Run one operation of a version and compare every element, zeros with their sign."""
-
-    def launch(x, *others, out):
-        if in_place:
-            out.copy_(x)
-        module.KERNELS[op](out if in_place else x, *others, out=out)
-
     version = version_of(module)
-    out = run_guarded(launch, inputs, tuple(inputs[0].shape), device)
+    out = run_guarded(module.KERNELS[op], inputs, tuple(inputs[0].shape))
     expected = expect(op, version, *inputs)
     assert_close(out, expected, f"{op} {version}")
     zero = expected.exact == 0
-    if op != "relu" or device != "cpu":  # on a GPU the larger of -0 and 0 is 0, in the interpreter it may be either
+    if op != "relu" or DEVICE != "cpu":  # on a GPU the larger of -0 and 0 is 0, in the interpreter it may be either
         assert torch.equal(torch.signbit(out)[zero], torch.signbit(expected.exact)[zero]), f"{op}: sign of zero"
 
 
@@ -143,7 +136,18 @@ def specials(op, dtype, count):
     pairs = pairs.repeat(-(-count // len(pairs)), 1)[:count]
     first, second = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
     if op == "bias-gelu":
-        return first[None, :], second
+        return [(first[None, :], second)]
     if op == "dropout":
-        return first, torch.tensor([SEED])
-    return (first,) if op in UNARY else (first, second)
+        return [(first, torch.tensor([SEED]))]
+    return [(first,) if op in UNARY else (first, second)]
+
+
+def battery(module):
+    """The quickest set of checks that a broken version must not pass: every kernel, every kind of formula."""
+    block = module.VARIANTS["copy", torch.float16].elements
+    for op in ("copy", "triad", "swiglu", "gelu-tanh", "bias-gelu", "dropout"):
+        check(op, module, *specials(op, torch.float16, 307)[0])
+        for n in (block + 512, 2 * block - 1):
+            check(op, module, *draw(op, torch.float16, n))
+    check("bias-gelu", module, *draw("bias-gelu", torch.float16, 3 * 1000, 1000))
+    check("bias-gelu", module, *draw("bias-gelu", torch.float32, 3 * 1040, 1040))

@@ -14,12 +14,16 @@ from types import ModuleType
 import pytest
 import torch
 
+from kernels.launch import INTERPRETED
+
 EPS32 = 2.0**-23  # distance from 1 to the next fp32 number, that is two rounding errors
 TINY32 = 2.0**-126  # an fp32 exponential below this is flushed to zero
 GUARD = 64  # elements before and after a tensor; a multiple of 16 bytes in every dtype
 UNWRITTEN = -77.0
 FAR = 2**30  # a row stride: the third row begins at 2^31 elements, which a 32-bit offset does not reach
 MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
+DEVICE = "cpu" if INTERPRETED else "cuda"
+"""Where kernels run: in the interpreter, or on a GPU."""
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 """What the interpreter computes rightly: it truncates bf16."""
 
@@ -55,14 +59,13 @@ def assert_close(out: torch.Tensor, expected: Expected, what: str) -> None:
 class Guarded:
     """A dense tensor in the middle of a longer buffer, so that accesses beyond its ends can be seen."""
 
-    def __init__(self, values: torch.Tensor, fill: float, device: str) -> None:
+    def __init__(self, values: torch.Tensor, fill: float) -> None:
         self.fill = fill if values.dtype.is_floating_point else torch.iinfo(values.dtype).max - 5
-        self.buffer = torch.full((values.numel() + 2 * GUARD,), self.fill, dtype=values.dtype, device=device)
+        self.buffer = torch.full((values.numel() + 2 * GUARD,), self.fill, dtype=values.dtype, device=DEVICE)
         self.tensor = self.buffer[GUARD : GUARD + values.numel()].view(values.shape)
         self.tensor.copy_(values)
 
     def assert_untouched(self, what: str) -> None:
-        """Fail if anything was written before or after the tensor."""
         outside = torch.cat((self.buffer[:GUARD], self.buffer[-GUARD:]))
         assert bool((outside == self.fill).all()), f"{what}: wrote outside its output"
 
@@ -71,25 +74,24 @@ def run_guarded(
     launcher: Callable[..., None],
     inputs: tuple[torch.Tensor, ...],
     out_shape: tuple[int, ...],
-    device: str,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Launch on copies of the inputs surrounded by NaN, so that a read beyond an end shows in the result."""
-    copies = [Guarded(tensor, math.nan, device).tensor for tensor in inputs]
-    out = Guarded(torch.full(out_shape, UNWRITTEN, dtype=out_dtype or inputs[0].dtype), UNWRITTEN, device)
+    copies = [Guarded(tensor, math.nan).tensor for tensor in inputs]
+    out = Guarded(torch.full(out_shape, UNWRITTEN, dtype=out_dtype or inputs[0].dtype), UNWRITTEN)
     launcher(*copies, out=out.tensor)
     out.assert_untouched("kernel")
     return out.tensor.cpu()
 
 
-def apart(values: torch.Tensor, stride: int, fill: float, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
+def apart(values: torch.Tensor, stride: int, fill: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a copy of a matrix, or of a stack, whose rows lie `stride` elements apart amid `fill`, and its memory.
 
     There is room behind it for a kernel that takes a larger stride for this one.
     """
     *planes, m, n = values.shape
     count = math.prod(planes) * m * stride
-    memory = torch.full((count + GUARD * (m + 2),), fill).to(values.dtype).to(device)
+    memory = torch.full((count + GUARD * (m + 2),), fill).to(values.dtype).to(DEVICE)
     view = memory[GUARD : GUARD + count].view(*planes, m, stride)[..., :n]
     view.copy_(values)
     return view, memory
@@ -101,7 +103,6 @@ def run_apart(
     strides: Sequence[int],
     out_shape: tuple[int, ...],
     out_stride: int | None = None,
-    device: str = "cpu",
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Launch on copies of the inputs, with NaN between the rows of the first, and look between the rows of out.
@@ -109,11 +110,11 @@ def run_apart(
     `strides` has one for each input whose rows lie apart; `out_stride` is None for an output of one dimension.
     """
     fills = [math.nan if tensor.dtype.is_floating_point else 113 for tensor in inputs]
-    views = [apart(*given, device)[0] for given in zip(inputs, strides, fills, strict=False)]
-    others = [Guarded(tensor, math.nan, device).tensor for tensor in inputs[len(strides) :]]
+    views = [apart(*given)[0] for given in zip(inputs, strides, fills, strict=False)]
+    others = [Guarded(tensor, math.nan).tensor for tensor in inputs[len(strides) :]]
     shape = out_shape if out_stride else (1, *out_shape)
     blank = torch.full(shape, UNWRITTEN).to(out_dtype or inputs[0].dtype)
-    out, memory = apart(blank, out_stride or shape[-1], UNWRITTEN, device)
+    out, memory = apart(blank, out_stride or shape[-1], UNWRITTEN)
     out = out if out_stride else out[0]
     launcher(*views, *others, out=out)
     found = out.clone().cpu()
@@ -135,7 +136,6 @@ class Plane:
         self._elements = torch.frombuffer(memory, dtype=dtype)
 
     def strided(self, shape: tuple[int, ...], strides: tuple[int, ...], start: int = 0) -> torch.Tensor:
-        """Return a view that starts so many elements after the middle."""
         return self._elements.as_strided(shape, strides, self.before + start)
 
 

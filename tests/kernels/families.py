@@ -25,7 +25,6 @@ SMALL = {
 
 
 def versions_of(family: str) -> dict[str, ModuleType]:
-    """Import every version of a family, oldest first."""
     return {version: importlib.import_module(name) for version, name in versions.modules(family).items()}
 
 
@@ -34,14 +33,19 @@ def cases_of(family: str) -> ModuleType:
     return importlib.import_module(f"{family}_cases")
 
 
+def runs_here(module: ModuleType) -> bool:
+    """Whether the GPU, if there is one, is new enough for a version."""
+    needed = getattr(module, "MINIMUM_ARCH", 0) // 10
+    return launch.INTERPRETED or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= needed
+
+
 def pairs(family: str) -> list:
-    """Return operation and module of every version of a family."""
-    found = versions_of(family).items()
+    found = [(version, module) for version, module in versions_of(family).items() if runs_here(module)]
     return [pytest.param(op, module, id=f"{op}-{version}") for version, module in found for op in module.KERNELS]
 
 
-def ways(family: str, dtypes: dict[str, torch.dtype] = DTYPES) -> list:
-    """Return operation, module and dtype of every version of a family."""
+def ways(family: str) -> list:
+    dtypes = DTYPES if launch.INTERPRETED else ON_A_GPU
     return [
         pytest.param(*pair.values, dtype, id=f"{pair.id}-{name}")
         for pair in pairs(family)
@@ -50,14 +54,12 @@ def ways(family: str, dtypes: dict[str, torch.dtype] = DTYPES) -> list:
 
 
 def every_way() -> list:
-    """Return family, operation and module of every version."""
     return [
         pytest.param(family, *pair.values, id=f"{family}-{pair.id}") for family in FAMILIES for pair in pairs(family)
     ]
 
 
 def blank(family: str, op: str, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Return the output of an operation, filled with zeros."""
     shape, dtype = inputs[0].shape, inputs[0].dtype
     if family == "matmul":
         shape = (*shape[:-1], inputs[1].shape[-1])
@@ -77,7 +79,6 @@ def small(family: str, op: str, dtype: torch.dtype, *shape: int) -> tuple[tuple[
 
 
 def skip_without(free_gigabytes: int) -> None:
-    """Skip a test if the GPU has less free memory."""
     free_bytes, _ = torch.cuda.mem_get_info()
     if free_bytes < free_gigabytes * 10**9:
         pytest.skip(f"needs {free_gigabytes} GB of free GPU memory, {free_bytes / 1e9:.0f} GB are free")

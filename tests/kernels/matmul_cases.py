@@ -5,11 +5,13 @@ beyond its matrix shows in the result; and nothing but the elements of C may be 
 """
 
 import math
+from unittest.mock import patch
 
 import torch
-from exact import EPS32, FAR, Expected, Plane, assert_close, run_apart
+from exact import DEVICE, DTYPES, EPS32, FAR, Expected, Plane, assert_close, run_apart
 
 from kernels.matmul import OUTPUTS
+from kernels.matmul.tiles import GROUP_M, Tile
 
 FP8 = {"fp8e4m3": torch.float8_e4m3fn, "fp8e5m2": torch.float8_e5m2}
 LAYOUTS = ("nn", "nt", "tn")
@@ -35,7 +37,6 @@ def values(shape, dtype, kind="normal", seed=0):
 
 
 def draw(op, dtype, m, n, k, batch=(), kind="normal"):
-    """Return A and B of a product."""
     return values((*batch, m, k), dtype, kind), values((*batch, k, n), dtype, kind, seed=1)
 
 
@@ -49,9 +50,8 @@ def expect(a, b, scale=1.0, is_exact=False):
     return Expected(a @ b * scale, error)
 
 
-def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="KERNELS"):
-    """Launch on stored copies of A and B and return C."""
-    factors = [torch.tensor([scale], device=device) for scale in scales]
+def run(module, a, b, layout, scales=(), padded=False, launchers="KERNELS"):
+    factors = [torch.tensor([scale], device=DEVICE) for scale in scales]
     orders = dict(zip("ab", layout, strict=True))
 
     def launch(*stored, out):
@@ -61,11 +61,10 @@ def run(module, a, b, layout, scales=(), device="cpu", padded=False, launchers="
     stored = [a if orders["a"] == "n" else a.mT, b if orders["b"] == "n" else b.mT]
     strides = [row_stride(module, rows.shape[-1], rows.dtype, padded) for rows in stored]
     shape, dtype = (*a.shape[:-1], b.shape[-1]), output_dtype(a.dtype)
-    return run_apart(launch, stored, strides, shape, row_stride(module, shape[-1], dtype, padded), device, dtype)
+    return run_apart(launch, stored, strides, shape, row_stride(module, shape[-1], dtype, padded), dtype)
 
 
 def check(op, module, a, b, layout="nn", is_exact=False, scales=(), **how):
-    """Compare every element of the product that a version computes."""
     out = run(module, a, b, layout, scales, **how)
     what = f"{module.LABEL} {tuple(a.shape)} {tuple(b.shape)} {layout} {a.dtype}"
     if out.dtype.is_floating_point:
@@ -78,7 +77,6 @@ def check(op, module, a, b, layout="nn", is_exact=False, scales=(), **how):
 
 
 def check_case(module, dtype, layout, shape, batch=(), kind="normal", **more):
-    """Draw A and B of a shape (m, n, k) and check their product."""
     a, b = draw("matmul", dtype, *shape, batch, kind)
     check("matmul", module, a, b, layout, is_exact=kind != "normal", **more)
 
@@ -107,3 +105,51 @@ def check_far(module):
         module.KERNELS["matmul"](placed["a"], placed["b"], out=placed["out"])
         wanted = placed["a"].double() @ placed["b"].double()
         assert torch.equal(placed["out"].double(), wanted), f"{module.LABEL}: {far} beyond 2^31 elements, {layout}"
+
+
+def check_groups(module, k=8):
+    """Two columns of a group of tiles and two rows more, as fp32 is computed."""
+    tile = next(iter(module.TILES[90]["fp32"].values())) if hasattr(module, "TILES") else module.TILE
+    check_case(module, DTYPES["fp32"], "nt", ((GROUP_M + 1) * tile.m + 1, tile.n + 1, k), kind="integers")
+
+
+def check_splits(module):
+    """Terms shared by programs: evenly and not, of batches, with scales."""
+    half, fp8, tile = DTYPES["fp16"], FP8["fp8e4m3"], Tile(64, 128, 64, 4, 3)
+    check_case(module, half, "nt", (60, 56, 700), kind="integers", padded=True)  # split by the rule for few tiles
+    check_case(module, half, "nt", (330, 264, 72), kind="integers")
+    with patch.object(module, "chosen", lambda asked: (tile, 2)):
+        check_case(module, half, "nn", (33, 40, 600), (2,), "integers", padded=True)
+        check_case(module, fp8, "nt", (33, 24, 400), kind="ones", scales=(4.0, 0.125))
+    with patch.object(module, "chosen", lambda asked: (tile, 4)):
+        check_case(module, half, "tn", (72, 129, 600), kind="integers")
+        check_case(module, torch.int8, "nt", (70, 80, 700), kind="bytes")
+    with patch.object(module, "chosen", lambda asked: (Tile(64, 64, 32, 4, 3), 4)):
+        check_case(module, DTYPES["fp32"], "nt", (5, 36, 333))
+
+
+def check_range_of_sums(module):
+    """fp16 operands whose partial sums leave the range of fp16, and then its precision."""
+    a = torch.full((2, 256), 200.0).half()
+    a[:, 128:] = -200.0
+    check("matmul", module, a, torch.full((256, 8), 200.0).half(), "nt")
+    a = torch.ones(2, 513).half()
+    a[:, 0] = 2048.0
+    b = torch.full((513, 8), 2.0**-8).half()
+    check("matmul", module, a, b, "nt", is_exact=True)
+
+
+def battery(module):
+    for layout in LAYOUTS:
+        check_case(module, DTYPES["fp16"], layout, (33, 17, 31))
+        check_case(module, DTYPES["fp32"], layout, (66, 65, 33), batch=(2,), padded=True)
+    check_groups(module)
+    check_range_of_sums(module)
+    check_far(module)
+    if hasattr(module, "TILES") and "int8" in module.TILES[90]:
+        check_case(module, torch.int8, "nt", (70, 66, 200), kind="bytes")
+        check_case(module, FP8["fp8e4m3"], "nt", (33, 17, 144), kind="ones", scales=(4.0, 0.125))
+        check_case(module, DTYPES["fp16"], "nn", (200, 264, 40), kind="integers")
+        check_case(module, DTYPES["fp16"], "tn", (40, 48, 24))
+    if hasattr(module, "chosen"):
+        check_splits(module)

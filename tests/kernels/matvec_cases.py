@@ -1,5 +1,6 @@
 """Inputs, fp64 references and error bounds of the matrix-vector product, in every dtype and with int8 weights."""
 
+import itertools
 import math
 
 import torch
@@ -27,7 +28,6 @@ def expect(a, x, scales=None):
 
 
 def draw(op, dtype, m, n):
-    """Draw seeded inputs."""
     generator = torch.Generator().manual_seed(1000 * m + n)
     x = torch.randn(n, generator=generator).to(dtype)
     if op == "matvec":
@@ -54,24 +54,43 @@ def draw_cancelling(op, n):
     return a, torch.full((n,), 200.0).half(), *([torch.ones(2)] if op == "matvec-int8" else [])
 
 
-def check(op, module, *inputs, device="cpu"):
-    """Run between guard elements and hold every element of the product against fp64."""
-    out = run_guarded(module.KERNELS[op], inputs, inputs[0].shape[:1], device, inputs[1].dtype)
+def specials(op, dtype, n):
+    """Return inputs with special values in single rows, or in x, which reach every row, with denormals and zeros."""
+    values = (math.nan, math.inf, -math.inf)
+    a, x, *scales = draw(op, dtype, 24, n)
+    for row, (value, column) in enumerate(itertools.product(values, (0, n // 3, n // 2, n - 1))):
+        if op == "matvec":
+            a[2 * row, column] = value
+        else:
+            scales[0][2 * row] = value
+    found = [(a, x, *scales)]
+    for value in values[:2]:
+        a, x, *scales = draw(op, dtype, 5, n)
+        x[n - 1] = value
+        a[2, n - 1] = 0  # 0 * inf is NaN
+        found.append((a, x, *scales))
+    a, x, *scales = draw(op, dtype, 4, n)
+    a[:3] = torch.tensor([[0], [1], [-1]])
+    tiny = torch.finfo(dtype).smallest_normal / 4
+    return [*found, (a, torch.full_like(x, tiny), *scales), (a, torch.full_like(x, -0.0), *scales)]
+
+
+def check(op, module, *inputs):
+    out = run_guarded(module.KERNELS[op], inputs, inputs[0].shape[:1], inputs[1].dtype)
     assert_close(out, expect(*inputs), f"{op} {tuple(inputs[0].shape)}")
 
 
-def check_exact(op, module, *inputs, device="cpu"):
-    """Run on integers and compare bit for bit with the rounded result."""
-    out = run_guarded(module.KERNELS[op], inputs, inputs[0].shape[:1], device, inputs[1].dtype)
+def check_exact(op, module, *inputs):
+    out = run_guarded(module.KERNELS[op], inputs, inputs[0].shape[:1], inputs[1].dtype)
     exact = expect(*inputs).exact
     assert torch.equal(out, exact.to(out.dtype)), f"{op} {tuple(inputs[0].shape)}: integers come out inexact"
 
 
-def check_apart(op, module, dtype, m, n, stride, device="cpu"):
-    """Run on rows of n elements, `stride` apart, with what must not be read in between."""
+def check_apart(op, module, dtype, m, n, pads):
+    """Run with what must not be read after each row of A, as many elements as the first of `pads`, and compare."""
     inputs = draw(op, dtype, m, n)
-    out = run_apart(module.KERNELS[op], inputs, [stride], (m,), device=device, out_dtype=dtype)
-    assert_close(out, expect(*inputs), f"{op} {m}x{n}, rows {stride} apart")
+    out = run_apart(module.KERNELS[op], inputs, [n + pads[0]], (m,), out_dtype=dtype)
+    assert_close(out, expect(*inputs), f"{op} {m}x{n} padded by {pads[0]}")
 
 
 def check_far_rows(op, module, stride=FAR):
@@ -82,3 +101,16 @@ def check_far_rows(op, module, stride=FAR):
     out = torch.zeros(4).half()
     module.KERNELS[op](a, torch.ones(40).half(), *([torch.ones(4)] if is_int8 else []), out=out)
     assert torch.equal(out, (40 * numbers).half()), f"{op}: rows beyond 2^31 elements"
+
+
+def battery(module):
+    """Far rows come last: beyond their last one there is no memory, and reading it would end the process."""
+    for op in module.KERNELS:
+        for pad in (90, 105):  # strides of 1201 and 1216
+            check_apart(op, module, torch.float16, 9, 1111, [pad])
+        check(op, module, *draw_cancelling(op, 16384))
+        for m, n in ((3, 127), (18, 1041), (5, 2048), (3, 16401)):
+            check(op, module, *draw(op, torch.float16, m, n))
+            check_exact(op, module, *draw_integers(op, torch.float32, m, n))
+        check_far_rows(op, module)
+        check_far_rows(op, module, FAR + 1)

@@ -4,8 +4,13 @@ The bounds follow the formulas in fp32: u is half the distance from 1 to the nex
 depth of about log2(n) additions and a few more, and what is left is one rounding to the dtype of the output.
 """
 
+import math
+from unittest.mock import patch
+
 import torch
 from exact import EPS32, FAR, Expected, Plane, assert_close, far_rows, run_apart, run_guarded
+
+import kernels.launch
 
 OPS = ("rmsnorm", "layernorm", "residual-rmsnorm")
 SCALES = (1.0, 1e-4, 300.0)  # of rows: plain, where eps decides, where squares pass the range of fp16
@@ -43,10 +48,10 @@ def expect_layernorm(x, weight, bias, corrected):
     return Expected(exact, error + SMALLEST32)
 
 
-def check(op, module, *inputs, corrected=None, device="cpu"):
+def check(op, module, *inputs, corrected=None):
     """Run on guarded copies of the inputs and compare every element; return the output."""
     shape = tuple(inputs[0].shape)
-    out = run_guarded(module.KERNELS[op], inputs, (2, *shape) if op == "residual-rmsnorm" else shape, device)
+    out = run_guarded(module.KERNELS[op], inputs, (2, *shape) if op == "residual-rmsnorm" else shape)
     compare(op, out, *inputs, corrected=is_corrected(module) if corrected is None else corrected)
     return out
 
@@ -80,17 +85,28 @@ def draw(op, dtype, m, n, scales=(1.0,), shift=0.0):
     return (*rows, *((1 + normal(n) / 2).to(dtype) for _ in range(vectors)))
 
 
+def specials(op, dtype, n):
+    """Return inputs with special values in every other row, and rows of zeros and of numbers below the normal range."""
+    x, *others = draw(op, dtype, 9, n, SCALES)
+    for row, (column, value) in enumerate([(0, math.nan), (n - 1, math.inf), (n // 2, -math.inf), (n - 1, math.nan)]):
+        x[2 * row, column] = value
+    x[1], x[3] = 0.0, -0.0
+    x[5, ::2] = 2.0**-24  # below the normal range of fp16
+    x[7] = 1e-40
+    return [(x, *others)]
+
+
 def is_corrected(module):
     """Return whether the error of a LayerNorm follows the spread of a row, whatever its mean: from version 3 on."""
     return hasattr(module, "layer_tiles") or hasattr(module, "layer_finish")
 
 
-def check_apart(op, module, dtype, m, n, extra, device="cpu"):
-    """Check rows apart: `extra` holds by how much the strides of x, of a residual and of out exceed n."""
+def check_apart(op, module, dtype, m, n, pads):
+    """Check rows apart: `pads` holds by how much the strides of x, of a residual and of out exceed n."""
     inputs = draw(op, dtype, m, n, SCALES)
-    *strides, out_stride = [n + more for more in (extra if op == "residual-rmsnorm" else extra[::2])]
+    *strides, out_stride = [n + more for more in (pads if op == "residual-rmsnorm" else pads[::2])]
     shape = (2, m, n) if op == "residual-rmsnorm" else (m, n)
-    out = run_apart(module.KERNELS[op], inputs, strides, shape, out_stride, device)
+    out = run_apart(module.KERNELS[op], inputs, strides, shape, out_stride)
     compare(op, out, *inputs, corrected=is_corrected(module))
 
 
@@ -104,3 +120,40 @@ def check_far_rows(op, module, dtype, n):
     out = Plane(dtype).strided(shape, strides)
     module.KERNELS[op](*views, *inputs[count:], out=out)
     compare(op, out.clone(), *inputs, corrected=is_corrected(module))
+
+
+def battery(module):
+    """Raise unless every kernel of a version is right.
+
+    It goes through rows where eps decides, whose squares pass the range of fp16, that lie 2^30 elements apart, and, if
+    the version has kernels for them, through wide rows, rows with a large mean, and rows that programs share.
+    """
+    if hasattr(module, "SHARED"):
+        battery_of_shared_rows(module)
+        return
+    for op in ("residual-rmsnorm", "layernorm", "rmsnorm"):
+        for dtype, m, n in ((torch.float16, 17, 40), (torch.float16, 3, 1001), (torch.float32, 1, 1025)):
+            check(op, module, *draw(op, dtype, m, n, SCALES))
+        for extra in ((3, 5, 9), (3, 11, 19)):
+            check_apart(op, module, torch.float16, 3, 200, extra)
+        check_far_rows(op, module, torch.float16, 40)
+        if is_corrected(module):
+            check(op, module, *draw(op, torch.float16, 2, 9001, (300.0, 1e-4)))
+            check_far_rows(op, module, torch.float32, 8301)
+    if is_corrected(module):
+        check("layernorm", module, *draw("layernorm", torch.float32, 3, 1000, shift=1e4))
+        check_apart("residual-rmsnorm", module, torch.float16, 2, 9001, (7, 15, 31))
+
+
+def battery_of_shared_rows(module):
+    """Check rows of several pieces, in groups and together, with a large mean, and far apart."""
+    with patch.object(kernels.launch, "FEWEST_STEPS", 1):  # shorter rows, so that it takes less
+        for op in ("residual-rmsnorm", "layernorm", "rmsnorm"):
+            check(op, module, *draw(op, torch.float16, 3, 6008, SCALES))
+            check(op, module, *draw(op, torch.float32, 2, 5001, (300.0, 1e-4)))
+            check_apart(op, module, torch.float16, 3, 5003, (7, 15, 31))
+            check_far_rows(op, module, torch.float16, 4104)
+        check("layernorm", module, *draw("layernorm", torch.float32, 3, 5001, shift=1e4))
+        check("rmsnorm", module, *draw("rmsnorm", torch.float32, 3, 10001))
+        with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 30_000)):  # a row at a time
+            check("rmsnorm", module, *draw("rmsnorm", torch.float16, 3, 5001, SCALES))

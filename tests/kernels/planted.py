@@ -1,26 +1,21 @@
 """Planted bugs: a kernel file with one thing broken, which the checks of its family must notice.
 
-Each family lists its bugs in `bugs.py`. Those that show in a result are caught in the interpreter, by the family's
-`battery(module)`; those that need more memory than a test has, such as an offset that wraps at 2^31 elements of a flat
+Each family lists its bugs in `bugs.py`. Those that show in a result are caught in the interpreter, by `battery` of the
+family's cases; those that need more memory than a test has, such as an offset that wraps at 2^31 elements of a flat
 operation, by reading what the compiler makes of the file.
 """
 
 import importlib.util
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
 class Bug:
-    """One change of the text of a kernel file that makes it wrong."""
-
     kind: str
     file: str
     """The kernel file, from the root of the repository: `kernels/norm/v2_wide.py`."""
@@ -35,7 +30,6 @@ class Bug:
 
     @property
     def label(self) -> str:
-        """A name for the test report."""
         version = Path(self.seen_in or self.file)
         return f"{version.parent.name}-{version.stem.partition('_')[0]}-{self.kind}"
 
@@ -63,23 +57,3 @@ def _imported(file: str, text: str, folder: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
-
-
-def planted_tests(
-    battery: Callable[[ModuleType], None], versions: dict[str, ModuleType], bugs: list[Bug], *errors: type[Exception]
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return two tests: a battery passes for every version, and fails or raises one of `errors` for every bug."""
-
-    @pytest.mark.sampled(9)
-    @pytest.mark.parametrize("version", versions)
-    def passes_without_a_bug(version):
-        battery(versions[version])
-
-    @pytest.mark.exhaustive
-    @pytest.mark.parametrize("bug", [bug for bug in bugs if not bug.only_compiled], ids=lambda bug: bug.label)
-    def catches_the_bug(bug, tmp_path):
-        module = plant(bug, tmp_path)
-        with pytest.raises((AssertionError, pytest.fail.Exception, *errors)):
-            battery(module)
-
-    return passes_without_a_bug, catches_the_bug

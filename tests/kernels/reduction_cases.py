@@ -1,7 +1,9 @@
 """Inputs, fp64 references and error bounds of the reductions to one number."""
 
+import math
+
 import torch
-from exact import EPS32, Expected, assert_close, run_guarded
+from exact import DTYPES, EPS32, Expected, assert_close, run_guarded
 
 
 def depth(n):
@@ -14,13 +16,11 @@ def depth(n):
 
 
 def expect(x, y=None):
-    """Evaluate the sum in fp64."""
     terms = x.double() if y is None else x.double() * y.double()
     return Expected(terms.sum(), depth(len(x)) * EPS32 / 2 * terms.abs().sum())
 
 
 def draw(op, dtype, n):
-    """Draw seeded normal inputs."""
     generator = torch.Generator().manual_seed(n)
     return tuple(torch.randn(n, generator=generator).to(dtype) for _ in range(1 if op == "sum" else 2))
 
@@ -44,13 +44,35 @@ def draw_cancelling(op, n):
     return (x,) if op == "sum" else (x, torch.full((n,), 200.0).half())
 
 
-def check(op, module, *inputs, device="cpu"):
-    """Run between guard elements and hold the number against fp64."""
-    out, expected = run_guarded(module.KERNELS[op], inputs, (), device), expect(*inputs)
+def specials(op, dtype, n):
+    """Return inputs with special values at the start, in the middle and at the end, and with denormals and zeros."""
+    found = []
+    for values in ([math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]):
+        for place in (0, n // 2, n - len(values)):
+            x, *others = draw(op, dtype, n)
+            x[place : place + len(values)] = torch.tensor(values)
+            found.append((x, *others))
+    for value in (0.0, -0.0, torch.finfo(dtype).smallest_normal / 8):
+        x, *others = draw(op, dtype, n)
+        found.append((x.fill_(value), *others))
+    return found
+
+
+def check(op, module, *inputs):
+    out, expected = run_guarded(module.KERNELS[op], inputs, ()), expect(*inputs)
     assert_close(out[None], Expected(expected.exact[None], expected.fp32_error[None]), f"{op} of {len(inputs[0])}")
 
 
-def check_exact(op, module, *inputs, device="cpu"):
-    """Run on integers and compare bit for bit with the rounded result."""
-    out, exact = run_guarded(module.KERNELS[op], inputs, (), device), expect(*inputs).exact
+def check_exact(op, module, *inputs):
+    out, exact = run_guarded(module.KERNELS[op], inputs, ()), expect(*inputs).exact
     assert torch.equal(out, exact.to(out.dtype)), f"{op} of {len(inputs[0])}: {out} where {exact} is exact"
+
+
+def battery(module):
+    for op in module.KERNELS:
+        for dtype in DTYPES.values():
+            for n in (7, 2049, 16385, 150001):
+                check_exact(op, module, *draw_integers(op, dtype, n))
+        for n in (127, 16385):
+            check(op, module, *draw(op, torch.float16, n))
+        check(op, module, *draw_cancelling(op, 40002))

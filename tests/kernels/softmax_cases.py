@@ -5,21 +5,22 @@ tolerance of the usual size lets a row of zeros pass.
 """
 
 import math
+from unittest.mock import patch
 
 import torch
-from exact import EPS32, TINY32, Expected, assert_close, far_rows, run_apart, run_guarded
+from exact import DTYPES, EPS32, TINY32, Expected, assert_close, far_rows, run_apart, run_guarded
+
+import kernels.launch
 
 FEW_SPECIAL_ROWS = [0, 2, 4, 8, 9, 12, 14]  # one of each kind, for rows that take long
 
 
 def normal(m, n, dtype, scale=3.0, offset=0.0):
-    """Draw a seeded matrix."""
     generator = torch.Generator().manual_seed(1000 * m + n)
     return (scale * torch.randn((m, n), generator=generator) + offset).to(dtype)
 
 
 def draw(op, dtype, m, n, scale=3.0, offset=0.0):
-    """Draw seeded inputs."""
     return (normal(m, n, dtype, scale, offset),)
 
 
@@ -52,21 +53,20 @@ def compare(out, x, what="softmax"):
     assert ((out.double().sum(1) - 1).abs() <= slack)[rows].all(), f"{what}: rows do not sum to 1"
 
 
-def check(op, module, x, device="cpu"):
-    """Run on a dense matrix with guards around it, and compare."""
-    out = run_guarded(module.KERNELS[op], (x,), tuple(x.shape), device)
+def check(op, module, x):
+    out = run_guarded(module.KERNELS[op], (x,), tuple(x.shape))
     compare(out, x, f"softmax {tuple(x.shape)}")
 
 
-def check_apart(module, x, pads, device="cpu"):
+def check_apart(op, module, dtype, m, n, pads):
     """Run with NaN after each row of x and marks after each row of out, `pads` elements of each, and compare."""
-    m, n = x.shape
-    out = run_apart(module.KERNELS["softmax"], (x,), [n + pads[0]], (m, n), n + pads[1], device)
+    x = normal(m, n, dtype)
+    out = run_apart(module.KERNELS[op], (x,), [n + pads[0]], (m, n), n + pads[1])
     compare(out, x, f"softmax {m}x{n} padded by {pads}")
 
 
-def special_rows(n, dtype):
-    """Return rows of special values at the start, in the middle and at the end, and rows of nothing else."""
+def specials(op, dtype, n):
+    """Return inputs with special values at the start, in the middle and at the end, and rows of nothing else."""
     info = torch.finfo(dtype)
     x = normal(15, n, dtype)
     for row, value in enumerate((math.nan, math.inf, -math.inf)):
@@ -77,7 +77,9 @@ def special_rows(n, dtype):
     tiny = torch.tensor([0.0, -0.0, info.smallest_normal * info.eps, -info.smallest_normal])
     x[13] = tiny.repeat(n // 4 + 1)[:n].to(dtype)
     x[14, 0], x[14, n - 1] = info.max, info.min
-    return x
+    late = normal(2, n, dtype)
+    late[:, : n * 5 // 6] = -math.inf  # a maximum that comes late
+    return [(x[FEW_SPECIAL_ROWS] if n > 2000 else x,), (late,)]
 
 
 def check_far_rows(module, n=40):
@@ -86,3 +88,19 @@ def check_far_rows(module, n=40):
     out = far_rows(torch.zeros_like(x))
     module.KERNELS["softmax"](far_rows(x), out=out)
     compare(out, x, "softmax beyond 2^31 elements")
+
+
+def battery(module):
+    check_far_rows(module)
+    check_far_rows(module, 16400)  # which programs share
+    with patch.object(kernels.launch, "stand_in", kernels.launch.Gpu(90, 4, 70_000)):  # a row at a time
+        check("softmax", module, normal(3, 17000, torch.float16))
+    for dtype in DTYPES.values():
+        for m, n in ((3, 1), (3, 7), (2, 256), (2, 1030), (1, 33007)):
+            check("softmax", module, normal(m, n, dtype))
+        for n, pads in ((24, (16, 0)), (24, (3, 19)), (33003, (16, 32))):
+            check_apart("softmax", module, dtype, 2, n, pads)
+        for n in (2029, 33005):
+            check("softmax", module, torch.zeros((1, n), dtype=dtype))
+            check("softmax", module, normal(1, n, dtype, 60.0, 3e4))
+            check("softmax", module, *specials("softmax", dtype, n)[0])

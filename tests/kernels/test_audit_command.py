@@ -27,7 +27,6 @@ KEYS = {
 
 
 def said(capsys, *arguments):
-    """Exit code, stdout and stderr of a command."""
     try:
         code = main(arguments)
     except SystemExit as leaving:

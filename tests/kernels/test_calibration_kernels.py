@@ -27,7 +27,6 @@ def fma_count(instructions):
 
 
 def compiled(variant, dtype, arch):
-    """Machine code of a variant whose dtype is that of the tensors."""
     return read_back(compile_ahead(replace(variant, dtype=dtype), arch))
 
 
@@ -129,30 +128,3 @@ def test_launches_pass_what_the_kernels_take(launches):
         assert divisible(compiled) >= {name for name in compiled.src.fn.arg_names if name.endswith("_ptr")}
     strided = [compiled.src.signature for _, compiled in launches[:4]]
     assert all(signature.get("steps") == "i32" for signature in strided)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("config", tiles.configs(SM_COUNT), ids=lambda config: config.words)
-def test_tiles_on_a_gpu(config):
-    count = tiles.covered(config, 2**24 + 12345)
-    x, y = (torch.randint(-(2**31), 2**31, (count,), device="cuda").to(torch.int32) for _ in range(2))
-    out = torch.zeros_like(x)
-    tiles.copy(x, out=out, config=config)
-    assert torch.equal(out, x)
-    tiles.triad(x, y, out=out, factor=3, config=config)
-    assert torch.equal(out, x + 3 * y)
-    tiles.write(out=out, factor=7, config=config)
-    assert torch.equal(out, 7 * torch.arange(count, device="cuda", dtype=torch.int32))
-    sums = torch.zeros_like(x)
-    tiles.read(x, out=sums, config=config)
-    assert (int(sums.long().sum()) - int(x.long().sum())) % 2**32 == 0
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", fma.NAMES, ids=str)
-def test_chains_on_a_gpu(dtype):
-    config = fma.Config(8, 16, 1024)
-    x = torch.arange(config.elements(2), device="cuda").remainder(8).to(dtype)
-    out = torch.zeros_like(x)
-    fma.launch(torch.ones(2, dtype=dtype, device="cuda"), x, 2, out=out, config=config)
-    assert torch.equal(out, x + 2 * fma.UNROLL)  # at most 71, exact in every dtype

@@ -1,15 +1,20 @@
-"""Kernels compiled ahead of time: 64-bit offsets, and what single versions promise. No GPU is needed."""
+"""Kernels as machine code: 64-bit offsets, and what the opening of a kernel file says of it. No GPU is needed.
+
+`test_audit_shipped.py` has what must hold of the newest version of every family.
+"""
 
 import re
+from dataclasses import dataclass
 
 import pytest
 from bugs import BUGS
-from compiled import ARCHES, assert_lean, compile_ahead, read_back
-from families import FAMILIES, versions_of
+from compiled import ARCHES, TENSOR_CORES, assert_lean, compile_ahead, read_back, widened_first
+from families import FAMILIES, ON_A_GPU, versions_of
 from planted import plant
 
 from kernels.audit import catalog, hot_path, sass
 from kernels.launch import INTERPRETED
+from kernels.matmul import v3_persistent, v4_tma, v5_split_k
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="interpreted kernels are not compiled")
 
@@ -111,3 +116,192 @@ def test_partial_sums_are_written_before_and_read_after_the_program_is_counted()
     first_read = next(place for place, opcode in enumerate(after) if opcode.startswith("LDG"))
     assert any(opcode.startswith("BAR") for opcode in after[:first_read])  # the others wait for the one that counts
     assert ".STRONG.GPU" in after[first_read]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A pattern in a compiled kernel, found `times` times; None: at least once."""
+
+    version: str
+    op: str
+    form: str
+    """`ptx`, `ttgir`, `sass`, or `hot`, the hot path of the machine code."""
+    pattern: str
+    times: int | None = None
+    dtype: str = "bf16"
+    arch: int = 90
+    shapes: str = ""
+    """How the shape class begins."""
+    known_sizes: bool = True
+
+    def __str__(self):
+        return f"{self.version}-{self.op}-{self.dtype}-sm_{self.arch}-{self.form}-{self.pattern}"
+
+
+ELEMENTWISE = ("elementwise/v1", "elementwise/v2", "elementwise/v3")
+MMA = {arch: rf"\b{names['bf16']}\b" for arch, names in TENSOR_CORES.items()}
+SPILL = r"\b(?:STL|LDL)\b"
+LOAD_BY_THREADS = r"\bLDG"
+WIDER_THAN_2_BYTES = r"\bLDG\.E(?!\.U16)"
+PROMISES = [
+    # One maximum that keeps NaN, and no comparison. Source: CUDA Math API, `__hmax2_nan`.
+    *[Promise(name, "relu", "ptx", r"\bmax\.NaN\.", dtype=dtype) for name in ELEMENTWISE for dtype in ON_A_GPU],
+    *[Promise(name, "relu", "ptx", r"\b(?:selp|setp\.\w+)\.b?f\d", 0) for name in ELEMENTWISE],
+    # A profiler shows the formula.
+    Promise("elementwise/v1", "bias-gelu", "ptx", r"\.entry bias_gelu_masked\("),
+    Promise("elementwise/v2", "bias-gelu", "ptx", r"\.entry bias_gelu_split\("),
+    Promise("elementwise/v3", "bias-gelu", "ptx", r"\.entry bias_gelu_lean\("),
+    # Version 3 has no division in the logistic function.
+    Promise("elementwise/v2", "silu", "hot", r"\bMUFU\.RCP\b", 8),
+    Promise("elementwise/v3", "silu", "hot", r"\bMUFU\.RCP\b", 0),
+    Promise("elementwise/v3", "silu", "hot", r"\bMUFU\.RSQ\b", 16),
+    # Its exponential flushes to zero, so that GELU of -infinity is -0.
+    *[Promise("elementwise/v3", "gelu", "ptx", r"\bex2\.approx\.ftz\.f32\b", arch=arch) for arch in ARCHES],
+    *[Promise("elementwise/v3", "gelu", "ptx", r"\bex2\.(?!approx\.ftz\.f32\b)", 0, arch=arch) for arch in ARCHES],
+    # The first versions read odd sizes element by element, and spill the widest rows.
+    Promise("elementwise/v1", "copy", "sass", WIDER_THAN_2_BYTES, 0, known_sizes=False),
+    Promise("softmax/v1", "softmax", "sass", WIDER_THAN_2_BYTES, 0, known_sizes=False),
+    Promise("softmax/v1", "softmax", "sass", SPILL, shapes="n <= 65536"),
+    Promise("norm/v1", "layernorm", "sass", SPILL, shapes="n <= 65536"),
+    # Loops of loads are pipelined: of 2 or 3 steps in flight, 4 rows each.
+    Promise("softmax/v2", "softmax", "ttgir", r"ttg\.local_alloc.*memdesc<2x4x", 2, shapes="n > 32768"),
+    Promise("matvec/v2", "matvec", "ttgir", r"memdesc<3x4x"),
+    # Every version of the matrix product feeds tensor cores; fp32 does not spill.
+    *[Promise("matmul/v1", "matmul", "sass", MMA[arch], arch=arch) for arch in ARCHES],
+    *[Promise("matmul/v2", "matmul", "sass", MMA[arch], arch=arch) for arch in ARCHES],
+    *[Promise("matmul/v3", "matmul", "sass", MMA[arch], arch=arch) for arch in (90, 100)],
+    *[Promise("matmul/v4", "matmul", "sass", MMA[arch], arch=arch) for arch in (90, 100)],
+    *[Promise("matmul/v3", "matmul", "sass", SPILL, 0, "fp32", arch) for arch in ARCHES],
+    *[Promise("matmul/v5", "matmul", "sass", SPILL, 0, "fp32", arch) for arch in (90, 100)],
+    # Descriptors cost nothing where sizes are odd; int8 with its terms side by side is loaded 16 bytes at a time.
+    Promise("matmul/v5", "matmul", "sass", r"\bUTMALDG\b", known_sizes=False),
+    Promise("matmul/v5", "matmul", "sass", r"\bUTMASTG\b", known_sizes=False),
+    Promise("matmul/v5", "matmul", "sass", LOAD_BY_THREADS, 0, known_sizes=False),
+    Promise("matmul/v3", "matmul", "sass", r"\bLDGSTS\.\S*\b128\b", dtype="int8", arch=80, shapes="nt, any"),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("promise", PROMISES, ids=str)
+def test_a_version_keeps_its_promise(promise):
+    family, _, version = promise.version.partition("/")
+    variant = next(
+        variant
+        for variant in versions_of(family)[version].variants(promise.arch)
+        if (variant.op, variant.dtype) == (promise.op, promise.dtype) and variant.shape_class.startswith(promise.shapes)
+    )
+    compiled = compile_ahead(variant, promise.arch, known_sizes=promise.known_sizes)
+    if promise.form in ("sass", "hot"):
+        instructions = read_back(compiled).instructions
+        kept = instructions if promise.form == "sass" else hot_path.find(instructions).instructions
+        text = "\n".join(map(str, kept))
+    else:
+        text = compiled.asm[promise.form]
+    found = re.findall(promise.pattern, text)
+    assert len(found) == promise.times or (found and promise.times is None), found[:5]
+
+
+MOST_INSTRUCTIONS = {"copy": 3, "relu": 5, "silu": 11, "gelu-tanh": 13, "swiglu": 15, "gelu": 22, "dropout": 21}
+"""Of an element in bf16 on sm_90. An H100 has issue slots for about 40 at 3.0 TB/s, for 59 where two are read."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("op", MOST_INSTRUCTIONS)
+def test_each_elementwise_version_needs_fewer_instructions(op):
+    needed = []
+    for module in versions_of("elementwise").values():
+        variant = module.VARIANTS[op, ON_A_GPU["bf16"]]
+        path = hot_path.find(read_back(compile_ahead(variant, 90)).instructions)
+        needed.append(path.count * 32 * variant.options["num_warps"] / variant.elements)
+    assert needed == sorted(needed, reverse=True)
+    assert round(needed[-1]) <= MOST_INSTRUCTIONS[op]
+
+
+@pytest.mark.exhaustive
+def test_warps_by_width_save_registers_of_a_norm():
+    first, second = (
+        read_back(compile_ahead(module.VARIANTS["layernorm", ON_A_GPU["bf16"], 16384], 90)).registers
+        for module in (versions_of("norm")["v1"], versions_of("norm")["v2"])
+    )
+    assert second <= 0.6 * first
+
+
+# ---- matmul --------------------------------------------------------------------------------------------------------
+
+MATMUL = versions_of("matmul")
+SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # CUDA C++ Programming Guide, table of limits
+SMALL_SHARED_BYTES = 99 * 1024  # of sm_86, sm_89 and sm_120, from the same table
+ONE_OF_EACH = ("nn, large", "nn, any", "nt, large")  # a dtype's main shape class; the audit compiles all
+
+
+def main_variants(module, arch):
+    """Return one variant of each dtype: the largest tile, in layout nn where there is it."""
+    found = {}
+    for variant in module.variants(arch):
+        if variant.shape_class in ONE_OF_EACH and variant.dtype in ("fp32", *TENSOR_CORES[arch]):
+            found.setdefault(variant.dtype, variant)
+    return found
+
+
+@pytest.mark.exhaustive
+def test_fp8_sums_are_kept_in_fp32_on_sm_90():
+    binary = read_back(compile_ahead(main_variants(v5_split_k, 90)["fp8e4m3"], 90))
+    tile = v4_tma.TILES[90]["fp8e4m3"]["large"]
+    sums_of_a_thread = tile.m * tile.n // (32 * tile.warps)
+    assert sum(item.base == "FADD" for item in binary.instructions) >= sums_of_a_thread
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arch", [80, 90, 100])
+def test_version_3_is_lean_for_what_no_descriptor_says(arch):
+    for variant in v3_persistent.variants(arch):
+        is_shifted = variant.shape_class.endswith("shifted")
+        if not variant.shape_class.startswith("nt") or (variant.dtype != "bf16" and (arch != 90 or not is_shifted)):
+            continue
+        binary = read_back(compile_ahead(variant, arch, known_sizes=False))
+        assert_lean(binary)
+        loads, bits = sass.widths(binary.instructions, "load"), {"bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
+        assert sass.main_width(loads) == (bits.get(variant.dtype, 8) if is_shifted else 128), variant.shape_class
+        assert sass.mma_kind(binary.instructions) == TENSOR_CORES[arch].get(variant.dtype), variant.shape_class
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arch", [90, 100])
+@pytest.mark.parametrize("dtype", ["bf16", "tf32", "int8", "fp8e4m3"])
+def test_what_autotune_tries_fits(dtype, arch):
+    for tile in v5_split_k.TUNED[dtype]:
+        variant = v4_tma._variant(dtype, "nt", "tuned", tile)
+        assert compile_ahead(variant, arch).metadata.shared <= SHARED_LIMIT_BYTES[arch], tile
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("arch", "version"), [(86, "v2"), (89, "v3"), (120, "v5")])
+def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
+    module = MATMUL[version]
+    variants = [variant for variant in module.variants(arch) if variant.shape_class.startswith("nt")]
+    assert {variant.dtype for variant in variants} >= {"fp32", "tf32", "bf16"}
+    for variant in variants:
+        if variant.dtype in ("tf32", "bf16", "int8"):
+            assert compile_ahead(variant, arch).metadata.shared <= SMALL_SHARED_BYTES, variant.dtype
+
+
+def tile_numbers_are_wide(module):
+    """Whether tiles are numbered in 64 bits, as the sizes of a launch allow more than 2^31 of them."""
+    if hasattr(module, "add_splits"):
+        return widened_first(compile_ahead(module._finish("bf16"), 90).asm["ttir"])
+    ir = compile_ahead(main_variants(module, 90)["bf16"], 90).asm["ttir"]
+    divided = re.findall(r"arith\.(?:divsi|remsi) .* : (i\d+)", ir)
+    products = re.findall(r"%tiles\w* = arith\.muli .* : (i\d+)", ir)
+    return divided.count("i64") >= 4 and bool(products) and set(products) == {"i64"}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", ["v3", "v4", "v5"])
+def test_tiles_are_numbered_in_64_bits(version):
+    assert tile_numbers_are_wide(MATMUL[version])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("bug", [bug for bug in BUGS["matmul"] if bug.only_compiled], ids=lambda bug: bug.label)
+def test_planted_wrap_of_a_tile_number_shows_when_compiled(bug, tmp_path):
+    assert not tile_numbers_are_wide(plant(bug, tmp_path))

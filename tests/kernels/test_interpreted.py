@@ -1,10 +1,10 @@
-"""Correctness without a GPU: runs the checks of `interpreted/` under Triton's interpreter.
+"""Correctness without a GPU: runs what is run on one, and `interpreted/`, under Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when a kernel is decorated, so the checks need processes of their own, two for all files,
-and the files are named `check_*.py` so that no other run collects them. They use fp32 and fp16 alone: the interpreter
-rounds bf16 wrongly (it truncates). To see one fail by itself:
+Triton reads TRITON_INTERPRET when a kernel is decorated, so this needs processes of its own, two for all files; the
+files that need the interpreter are named `check_*.py` so that no other run collects them. They use fp32 and fp16 alone:
+the interpreter rounds bf16 wrongly (it truncates). To see one fail by itself:
 
-    TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_norm.py -o python_files='check_*.py'
+    TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_rows.py -o python_files='check_*.py'
 """
 
 import functools
@@ -27,8 +27,13 @@ from kernels.launch import INTERPRETED
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="the interpreter runs in processes of its own")
 
 HERE = Path(__file__).parent
-CHECKS = sorted(path.stem for path in (HERE / "interpreted").glob("check_*.py"))
-ONE_HALF = ("check_cross_entropy", "check_elementwise", "check_norm")
+CHECKS = [
+    "test_every_family",
+    "test_matmul",
+    "test_calibration",
+    *sorted(path.stem for path in (HERE / "interpreted").glob("check_*.py")),
+]
+ONE_HALF = ("test_every_family",)
 """Files of one process; those of the other take about as long together. Loading torch and Triton for each file would
 take as long as the checks of some."""
 OPTIONS = ("-o", "python_files=check_*.py", "-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning")
@@ -58,7 +63,7 @@ def run_half(checks, chosen):
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        paths = [str(HERE / "interpreted" / f"{check}.py") for check in checks]
+        paths = [str(next(HERE.rglob(f"{check}.py"))) for check in checks]
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *paths, *OPTIONS, *chosen, f"--junit-xml={report}"],
             cwd=HERE.parents[1],
@@ -92,10 +97,10 @@ def test_checks_pass(check, chosen):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_operation_was_checked_and_every_planted_bug_caught(family):
-    passed = run_of(f"check_{family}").passed
+    passed = run_of("test_matmul" if family == "matmul" else "test_every_family").passed
     for version, module in versions_of(family).items():
         for op in module.KERNELS:
             for dtype in DTYPES:
                 assert any(f"{op}-{version}-{dtype}" in name for name in passed), (op, version, dtype)
-    caught = sum(name.startswith("catches_the_bug") or "planted_bug" in name for name in passed)
+    caught = sum(f"planted_bug_is_caught[{family}-" in name for name in run_of("check_planted").passed)
     assert caught == sum(not bug.only_compiled for bug in BUGS[family])

@@ -22,7 +22,6 @@ def run(family, op, version, dtype, *shape):
 
 
 def told(compiled):
-    """Return the kernel, its types and constants, and its warps."""
     names = compiled.src.fn.arg_names
     constants = {names[path[0]]: value for path, value in compiled.src.constants.items()}
     types = {name: kind for name, kind in compiled.src.signature.items() if kind != "constexpr"}

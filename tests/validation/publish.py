@@ -56,7 +56,7 @@ class Step:
 
 CALIBRATE_QUICK = Step("calibrate-quick", "bench calibrate --quick", 90)
 CALIBRATE = Step("calibrate", "bench calibrate -v --plot calibrate.png", 330)
-KERNEL_TESTS = "tests/kernels/test_gpu_*.py"
+KERNEL_TESTS = "tests/kernels"
 
 
 def compare(family, op, size, dtype="bf16"):
@@ -68,7 +68,7 @@ def compare(family, op, size, dtype="bf16"):
 
 
 def gpu_tests(name, path):
-    """Return the step that runs tests on the GPU; each file is a process of its own, as an error there is sticky."""
+    """Return the step that runs tests on the GPU in a process of their own, as an error there is sticky."""
     return Step(f"tests-{name}", f"pytest -m gpu -v --tb=short --junit-xml=tests-{name}.xml {ROOT / path}", 300)
 
 
@@ -104,7 +104,10 @@ def steps():
         Step("profile", f"bench profile {model} --budget {{budget}} --plot profile.png", 120, is_judged=True),
         Step("transfer", "bench.transfer --budget {budget}", 90, is_judged=True),
         Step("false-verdicts", "tests.validation.false_verdicts --rows 120 --output false_verdicts.jsonl", 240),
-        *(gpu_tests(path.stem.removeprefix("test_gpu_"), path) for path in sorted(ROOT.glob(KERNEL_TESTS))),
+        *(gpu_tests(family, f"{KERNEL_TESTS}/test_every_family.py -k {family}") for family, *_ in compared),
+        gpu_tests("streams", f"{KERNEL_TESTS}/test_gpu.py"),
+        gpu_tests("layouts", f"{KERNEL_TESTS}/test_matmul.py"),
+        gpu_tests("calibration", f"{KERNEL_TESTS}/test_calibration.py"),
     ]
 
 

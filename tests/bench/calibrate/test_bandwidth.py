@@ -1,6 +1,6 @@
 """What moves the bytes: bytes counted against what is really read and written, sizes against the cache and memory.
 
-The Triton kernels are run word by word in tests/kernels/interpreted/check_calibration.py.
+The Triton kernels are run word by word in tests/kernels/test_calibration.py.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Calibration kernels under Triton's interpreter, word by word. See test_interpreted.py for how this is run.
+"""Calibration kernels, word by word: under Triton's interpreter, and on a GPU. See test_every_family.py.
 
 Words are integers, so a sum in any order is exact and the smallest slip in an address shows.
 """
@@ -7,21 +7,27 @@ import re
 
 import pytest
 import torch
+from exact import DEVICE
 
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.device.device import MIB, Device
 from kernels import bandwidth as tiles
 from kernels import fma, launch_floor
 from kernels.bandwidth import Config
+from kernels.launch import INTERPRETED
+
+pytestmark = [] if INTERPRETED else pytest.mark.gpu
 
 UNWRITTEN = -77
-CONFIGS = [Config(1, 1), Config(1, 4), Config(2, 2, programs=3), Config(1, 2, programs=2, policy="streaming")]
+SMALL_CONFIGS = [Config(1, 1), Config(1, 4), Config(2, 2, programs=3), Config(1, 2, programs=2, policy="streaming")]
+CONFIGS = SMALL_CONFIGS if INTERPRETED else tiles.configs(132)
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="for tensors in host memory")
 FMA_CONFIGS = [fma.Config(1, 4, 64), fma.Config(2, 8, 128)]
 
 
 def words(count, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).to(torch.int32)
+    return torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int64).to(torch.int32).to(DEVICE)
 
 
 def wrapped(values):
@@ -31,16 +37,17 @@ def wrapped(values):
 
 def covered(config):
     """A count of words that is several steps for every program, and more than the whole tiles."""
-    return tiles.covered(config, 7 * config.block + 5)
+    return tiles.covered(config, 7 * config.block + 5 if INTERPRETED else 2**24 + 12345)
 
 
 def unwritten(count):
-    return torch.full((count,), UNWRITTEN, dtype=torch.int32)
+    return torch.full((count,), UNWRITTEN, dtype=torch.int32, device=DEVICE)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
 def test_read_sums_every_word_once(config):
-    x, out = words(covered(config)), unwritten(64)
+    x = words(covered(config))
+    out = unwritten(tiles.grid(config, x.numel())[0] + 16)
     tiles.read(x, out=out, config=config)
     programs, steps = tiles.grid(config, x.numel())
     sums = x.view(steps, programs, config.block).long().sum((0, 2))
@@ -53,7 +60,7 @@ def test_write_reaches_every_word_and_no_more(config):
     count = covered(config)
     out = unwritten(count + 16)
     tiles.write(out=out[:count], factor=12345, config=config)
-    assert torch.equal(out[:count], wrapped(torch.arange(count) * 12345))
+    assert torch.equal(out[:count], wrapped(torch.arange(count, device=DEVICE) * 12345))
     assert (out[count:] == UNWRITTEN).all()
 
 
@@ -73,9 +80,9 @@ def test_copy_and_triad(config):
 def test_sizes_of_fma(name, iterations):
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "fp64": torch.float64}[name]
     for config in FMA_CONFIGS:
-        x = torch.arange(3 * config.block).remainder(64).to(dtype)
+        x = torch.arange(3 * config.block, device=DEVICE).remainder(64).to(dtype)
         out = torch.full_like(x, UNWRITTEN)
-        fma.launch(torch.ones(2, dtype=dtype), x, iterations, out=out, config=config)
+        fma.launch(torch.ones(2, dtype=dtype, device=DEVICE), x, iterations, out=out, config=config)
         # With a = b = 1 a chain counts its steps, exactly.
         assert torch.equal(out, x + iterations * fma.UNROLL)
         per_chain = fma.flops(x.numel(), iterations) / x.numel()
@@ -84,15 +91,15 @@ def test_sizes_of_fma(name, iterations):
 
 def test_fma_coefficients_are_applied_in_their_places():
     config = FMA_CONFIGS[0]
-    x, out = torch.arange(config.block) / 64 - 1, torch.empty(config.block)
-    fma.launch(torch.tensor([-1.0, 0.25]), x, 1, out=out, config=config)
+    x, out = torch.arange(config.block, device=DEVICE) / 64 - 1, torch.empty(config.block, device=DEVICE)
+    fma.launch(torch.tensor([-1.0, 0.25], device=DEVICE), x, 1, out=out, config=config)
     assert torch.equal(out, x)  # x <- 0.25 - x twice is x again, and the count of steps is even
-    fma.launch(torch.tensor([0.0, 0.25]), x, 1, out=out, config=config)
+    fma.launch(torch.tensor([0.0, 0.25], device=DEVICE), x, 1, out=out, config=config)
     assert (out == 0.25).all()
 
 
 def test_the_empty_kernel_touches_nothing():
-    x = torch.ones(8)
+    x = torch.ones(8, device=DEVICE)
     launch_floor.launch(x)
     assert (x == 1).all()
 
@@ -102,6 +109,7 @@ def test_the_empty_kernel_touches_nothing():
 GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=1)
 
 
+@interpreted
 @pytest.mark.parametrize("mix", bandwidth.MIXES)
 def test_every_candidate_moves_the_bytes_it_counts(mix):
     arrays = bandwidth.filled(GPU, 160 * 1024)
@@ -120,6 +128,7 @@ def test_every_candidate_moves_the_bytes_it_counts(mix):
         assert (out[count:] == UNWRITTEN).all(), candidate.name
 
 
+@interpreted
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
 def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
     monkeypatch.setattr(peaks, "ISSUE_SLOTS", 2**14)
@@ -133,6 +142,7 @@ X, OUT = torch.zeros(256, dtype=torch.int32), torch.zeros(256, dtype=torch.int32
 AB, STARTS = torch.ones(2), torch.zeros(CHAINS.block)
 
 
+@interpreted
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [

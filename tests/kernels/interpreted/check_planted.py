@@ -1,0 +1,27 @@
+"""Planted bugs are caught, and nothing else is, under Triton's interpreter. See planted.py and test_interpreted.py."""
+
+import pytest
+from bugs import BUGS
+from families import FAMILIES, cases_of, versions_of
+from planted import plant
+from triton.runtime.errors import InterpreterError
+
+ALL_VERSIONS = [(family, version) for family in FAMILIES for version in versions_of(family)]
+PLANTED = [
+    pytest.param(family, bug, id=bug.label) for family in FAMILIES for bug in BUGS[family] if not bug.only_compiled
+]
+
+
+@pytest.mark.sampled(len(ALL_VERSIONS))
+@pytest.mark.parametrize(("family", "version"), ALL_VERSIONS)
+def test_the_battery_passes_without_a_bug(family, version):
+    cases_of(family).battery(versions_of(family)[version])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("family", "bug"), PLANTED)
+def test_a_planted_bug_is_caught(family, bug, tmp_path):
+    refused = (InterpreterError,) if family == "matmul" else ()  # by Triton 3.6
+    module = plant(bug, tmp_path)
+    with pytest.raises((AssertionError, pytest.fail.Exception, *refused)):
+        cases_of(family).battery(module)

@@ -1,0 +1,156 @@
+"""What every version of every family must compute, against fp64: under Triton's interpreter, and on a GPU.
+
+Without TRITON_INTERPRET these are tests of a GPU; `test_interpreted.py` runs them in the interpreter. What one family
+alone has to do is in `interpreted/` and `test_gpu.py`; matmul, which has layouts, in `test_matmul.py`.
+"""
+
+import pytest
+import torch
+from exact import DEVICE, version_of
+from families import blank, cases_of, every_way, small, ways
+
+from kernels.launch import INTERPRETED
+
+pytestmark = [] if INTERPRETED else pytest.mark.gpu
+
+# Around the widths of accesses, of blocks, and from which a row is walked or shared by programs.
+WIDTHS = (1, 7, 16, 257, 1000, 1024, 1128, 4099)
+ROWS = [(m, n) for n in WIDTHS for m in (1, 3)]
+ROWS += [(17, 24), (17, 27), (1, 8193), (1, 16408), (2, 20001), (2, 32769), (1, 65536), (1, 131075)]
+SHAPES = {
+    "cross_entropy": ROWS,
+    "elementwise": [(m * n, n) for n in (1, 7, 256, 513) for m in (1, 5)],  # the second is the length of a bias
+    "matvec": [(m, n) for n in (1, 7, 127, 256, 511, 513, 1000, 2049, 4099) for m in (1, 3, 18)],
+    "norm": ROWS,
+    "reduction": [(n,) for n in (1, 7, 1023, 1025, 2049, 16384, 49152, 98305, 250003)],
+    "softmax": ROWS,
+}
+SHAPES["matvec"] += [(2, 8192), (2, 8209), (2, 16400)]  # two steps and more of columns that programs share
+LARGE_ROWS = [(199, 1000), (199, 4099), (17, 50257), (17, 128256), (1, 262144)]
+LARGE = {
+    "cross_entropy": LARGE_ROWS,
+    "elementwise": [(1_000_003, 1_000_003), (1001 * 2064, 2064), (1001 * 4099, 4099)],
+    "matvec": [(129, 1000), (1001, 513), (4096, 4096), (1, 1_000_003), (7, 65536)],
+    "norm": LARGE_ROWS,
+    "reduction": [(1_000_003,), (20_000_001,)],
+    "softmax": LARGE_ROWS,
+}
+"""What is too much for the interpreter."""
+MOST_COLUMNS = {("softmax", "v1"): 65536, ("norm", "v1"): 65536, ("norm", "v2"): 32768}
+
+
+def takes(family, module, columns):
+    return columns <= MOST_COLUMNS.get((family, version_of(module)), 2**30)
+
+
+def each_way(*families):
+    """Return family, operation, module and dtype of every version of some families."""
+    return [pytest.param(family, *way.values, id=f"{family}-{way.id}") for family in families for way in ways(family)]
+
+
+def each_size(*families):
+    return [
+        pytest.param(*way.values, shape, id=f"{way.id}-{'x'.join(map(str, shape))}")
+        for way in each_way(*families)
+        for shape in SHAPES[way.values[0]] + ([] if INTERPRETED else LARGE[way.values[0]])
+        if takes(way.values[0], way.values[2], shape[-1])
+    ]
+
+
+@pytest.mark.sampled(24)
+@pytest.mark.parametrize(("family", "op", "module", "dtype", "shape"), each_size(*SHAPES))
+def test_sizes(family, op, module, dtype, shape):
+    cases = cases_of(family)
+    cases.check(op, module, *cases.draw(op, dtype, *shape))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("family", "op", "module", "dtype", "shape"), each_size("matvec", "reduction"))
+def test_integers_are_exact(family, op, module, dtype, shape):
+    cases = cases_of(family)
+    cases.check_exact(op, module, *cases.draw_integers(op, dtype, *shape))
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("n", [13, 1111, 33001])
+@pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("cross_entropy", "matvec", "norm", "softmax"))
+def test_rows_apart(family, op, module, dtype, n):
+    aligned = -n % 16
+    if takes(family, module, n):
+        for pads in ((aligned, aligned + 16, aligned + 48), (5, 21, 37), (0, 16, 32)):
+            cases_of(family).check_apart(op, module, dtype, 9 if n < 2000 else 2, n, pads)
+
+
+@pytest.mark.sampled(14)
+@pytest.mark.parametrize("n", [24, 1029, 33005])
+@pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way(*SHAPES))
+def test_special_values(family, op, module, dtype, n):
+    cases = cases_of(family)
+    if takes(family, module, n):
+        for inputs in cases.specials(op, dtype, n):
+            cases.check(op, module, *inputs)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 1e4), (1.0, -1e4), (60.0, 0.0), (0.0, 3.0)])
+@pytest.mark.parametrize("n", [1000, 34000])
+@pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("cross_entropy", "softmax"))
+def test_large_offsets_and_wide_ranges(family, op, module, dtype, n, scale, offset):
+    cases = cases_of(family)
+    cases.check(op, module, *cases.draw(op, dtype, 2, n, scale, offset))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("order", [1, -1], ids=["rising", "falling"])
+@pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("cross_entropy", "softmax"))
+def test_maximum_of_every_step(family, op, module, dtype, order):
+    labels = [torch.tensor([777])] if family == "cross_entropy" else []
+    cases_of(family).check(op, module, torch.linspace(-50 * order, 50 * order, 60000)[None].to(dtype), *labels)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("elementwise", "norm", "softmax"))
+def test_result_may_replace_the_first_input(family, op, module, dtype):
+    if op == "residual-rmsnorm":  # whose output is twice as large
+        return
+    for shape in ((3 * 1040, 1040),) if family == "elementwise" else ((3, 1001), (3, 20008)):
+        x, *others = (tensor.to(DEVICE) for tensor in cases_of(family).draw(op, dtype, *shape))
+        out = torch.empty_like(x)
+        module.KERNELS[op](x, *others, out=out)
+        module.KERNELS[op](x, *others, out=x)
+        assert torch.equal(out, x)
+
+
+every_launcher = pytest.mark.parametrize(("family", "op", "module"), every_way())
+
+
+@pytest.mark.sampled(7)
+@every_launcher
+def test_the_same_call_gives_the_same_bits(family, op, module):
+    inputs, out = small(family, op, torch.float32)
+    first, second = torch.zeros_like(out, device=DEVICE), torch.ones_like(out, device=DEVICE)
+    for found in (first, second):
+        module.KERNELS[op](*(tensor.to(DEVICE) for tensor in inputs), out=found)
+    assert torch.equal(first, second)
+
+
+EMPTY = {
+    "cross_entropy": [(0, 5)],
+    "elementwise": [(0, 4)],
+    "matmul": [(0, 8, 4), (8, 0, 4)],
+    "matvec": [(0, 3), (3, 0)],
+    "norm": [(0, 8), (3, 0)],
+    "reduction": [(0,)],
+    "softmax": [(0, 5), (5, 0)],
+}
+"""Shapes without an output, or whose sums have no terms and are zero."""
+
+
+@pytest.mark.sampled(7)
+@every_launcher
+def test_empty_operands_give_zeros_or_nothing(family, op, module):
+    for shape in EMPTY[family]:
+        inputs = cases_of(family).draw(op, torch.float32, *shape)
+        out = torch.ones_like(blank(family, op, inputs), device=DEVICE)
+        module.KERNELS[op](*(tensor.to(DEVICE) for tensor in inputs), out=out)
+        assert not out.any()
