@@ -10,6 +10,7 @@ import pytest
 
 from tests.bench import commands
 from tests.bench.process_checks import descendants, is_running, soon
+from tests.child_signals import usual_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S, END_S = 240, 60
@@ -24,16 +25,15 @@ def started(tmp_path):
     running = []
 
     def start(*words, **variables):
-        process = subprocess.Popen(
-            [sys.executable, *map(str, words)],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
-            stdout=subprocess.DEVNULL,
-            stderr=(tmp_path / "errors").open("w"),
-            start_new_session=True,
-            # A shell may have started these tests with Ctrl-C ignored, which children would inherit.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        with usual_signals():
+            process = subprocess.Popen(
+                [sys.executable, *map(str, words)],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+                stdout=subprocess.DEVNULL,
+                stderr=(tmp_path / "errors").open("w"),
+                start_new_session=True,
+            )
         running.append(process)
         return process
 
@@ -65,46 +65,12 @@ def errors(tmp_path):
 
 # ---- kernels audit -------------------------------------------------------------------------------------------------
 
-SLOW_COMPILER = """
-import os, pathlib, time
-from kernels.audit import rows
-
-def compile_ahead(source, arch, options):
-    folder = pathlib.Path(os.environ["AT_WORK"])
-    (folder / str(os.getpid())).touch()
-    time.sleep(1000)
-
-rows.compile_ahead = compile_ahead
-"""
-"""In place of the compiler, in every process of the command."""
-
-AT_START = "import sys\nif any('spawn_main' in word for word in sys.orig_argv): import slow_compiler"
-"""What Python runs at the start of each process: those that compile do not run the script of their parent."""
-
-
-@pytest.fixture
-def audit(started, tmp_path, monkeypatch):
-    """Return what starts an audit of many kernels, and says whether two of its processes compile."""
-    (tmp_path / "slow_compiler.py").write_text(SLOW_COMPILER)
-    (tmp_path / "sitecustomize.py").write_text(AT_START)
-    text = "import slow_compiler, sys; from kernels.__main__ import main\nif __name__ == '__main__': sys.exit(main())"
-    script = tmp_path / "audit.py"
-    script.write_text(text)
-    at_work = tmp_path / "at work"
-    at_work.mkdir()
-
-    def start():
-        process = started(script, "audit", "gelu", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}", AT_WORK=str(at_work))
-        return process, lambda: len(list(at_work.iterdir())) >= min(2, len(os.sched_getaffinity(0)))
-
-    return start
-
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ENDINGS)
-def test_an_audit_that_is_ended_leaves_no_process(audit, tmp_path, how):
-    process, at_work = audit()
-    assert ends_with_all(process, how, at_work) == []
+def test_an_audit_that_is_ended_leaves_no_process(started, tmp_path, how):
+    process = started("-m", "kernels", "audit", "--all", TRITON_CACHE_DIR=str(tmp_path))
+    assert ends_with_all(process, how, lambda: "compiled " in errors(tmp_path)) == []
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert errors(tmp_path).splitlines()[-1] == "python -m kernels audit: interrupted"

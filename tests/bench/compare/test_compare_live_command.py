@@ -80,7 +80,6 @@ def provide(monkeypatch):
 
 
 def compare(*words):
-    """Run the command in this process and return its exit code."""
     try:
         return command.main(["compare", *map(str, words)])
     except SystemExit as exit:
@@ -88,7 +87,6 @@ def compare(*words):
 
 
 def document(capsys, *words, code=0):
-    """Return the JSON of a comparison that ends with this code."""
     assert compare(*CASE, *ROUNDS, "--format", "json", "-q", *words) == code
     found = json.loads(capsys.readouterr().out)
     assert found["summary"]["exit_code"] == code

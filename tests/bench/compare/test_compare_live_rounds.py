@@ -6,12 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.harness.compare.turns import (
-    FIRST_LOOK,
-    MAX_ROUNDS,
-    ComparePolicy,
-    run_rounds,
-)
+from bench.harness.compare.turns import FIRST_LOOK, MAX_ROUNDS, ComparePolicy, run_rounds
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.verdict import compare_pairs, times_longer
@@ -69,17 +64,17 @@ def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
     assert found.comparison(1, ComparePolicy(0.01)).verdict == SLOWER
 
 
-def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict():
-    device = SimulatedDevice(noise=0.01)
-    found = rounds_of(device, 1.0, 1.5, policy=ComparePolicy(0.01), is_disturbed=lambda: True)
-    assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
-
-
 @pytest.mark.parametrize(
-    "disturbed", [{"drift": 0.5}, {"slow_share": 0.4, "slow_by": 0.3, "seed": 1}], ids=["drift", "two speeds"]
+    ("device", "options"),
+    [
+        ({}, {"is_disturbed": lambda: True}),
+        ({"drift": 0.5}, {}),
+        ({"slow_share": 0.4, "slow_by": 0.3, "seed": 1}, {}),
+    ],
+    ids=["told so", "drift", "two speeds"],
 )
-def test_samples_that_look_disturbed_take_more_rounds_for_a_clear_verdict(disturbed):
-    found = rounds_of(SimulatedDevice(noise=0.005, **disturbed), 1.0, 2.0, policy=ComparePolicy(0.01))
+def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict(device, options):
+    found = rounds_of(SimulatedDevice(noise=0.005, **device), 1.0, 2.0, policy=ComparePolicy(0.01), **options)
     assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
 
 

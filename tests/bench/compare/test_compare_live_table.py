@@ -58,7 +58,6 @@ class World:
 
 @pytest.fixture
 def world(runs, monkeypatch):
-    """Let simulated providers be compared."""
     commands.keep_ceilings(runs)
     made = World(noise=0.02)
     for module in (compare, run):
@@ -124,7 +123,6 @@ def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
 
 @pytest.fixture
 def quick(runs, monkeypatch):
-    """Measure for real, but not for long."""
     commands.keep_ceilings(runs)
     monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
 
@@ -141,7 +139,6 @@ NOTHING = "skipped: nothing to compare with: torch skipped: "
 
 
 def expected(dtype, case, reason):
-    """Return both sides of a case that was refused."""
     return [
         ("baseline", dtype, case, "skipped", f"skipped: {reason}"),
         ("candidate", dtype, case, "skipped", f"{NOTHING}{reason}"),

@@ -30,8 +30,6 @@ def quick(monkeypatch):
 
 
 class Plain(Contender):
-    """A contender whose calls are given and whose result is right."""
-
     def __init__(self, calls, name="f", cache="cold", new_call=None):
         super().__init__(replace(BLANK, provider=name), 0, cpu_device())
         self.calls, self.cache, self.new_call = calls, cache, new_call

@@ -60,16 +60,15 @@ class Repository:
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120
         )
 
-    def measure(self, tag, name):
+    def measure(self, tag):
         self.git("checkout", "--quiet", tag)
-        (self.folder / f"{name}.jsonl").unlink(missing_ok=True)
-        done = self.python("bench.elementwise", *commands.arguments([*MEASURE, "--output", f"{name}.jsonl"]))
+        done = self.python("bench.elementwise", *commands.arguments([*MEASURE, "--output", f"{tag}.jsonl"]))
         assert done.returncode == 0, done.stdout + done.stderr
-        return commands.lines_of(self.folder / f"{name}.jsonl")[1]
+        return commands.lines_of(self.folder / f"{tag}.jsonl")[1]
 
-    def compare(self, a, b, *words):
-        found = ("--margin", "90%", "--format", "json")
-        return self.python("results", "compare", f"{a}.jsonl", f"{b}.jsonl", *found, *words)
+    def compare(self, a, b):
+        words = ("--margin", "90%", "--format", "json", "--by", "git")
+        return self.python("results", "compare", f"{a}.jsonl", f"{b}.jsonl", *words)
 
     def rewrite(self, name, launch_s):
         """Give the record of a run quiet samples, 1 % apart, and save a second run of the same code beside it."""
@@ -98,7 +97,7 @@ def repository(tmp_path_factory):
 @pytest.fixture(scope="module")
 def records(repository):
     """The kernel's record at each revision; its run lies beside the kernel and is named by the tag."""
-    measured = {tag: repository.measure(tag, tag) for tag in LAUNCH_S}
+    measured = {tag: repository.measure(tag) for tag in LAUNCH_S}
     for tag, launch_s in LAUNCH_S.items():
         repository.rewrite(tag, launch_s)
     return measured
@@ -113,7 +112,7 @@ def sha(repository, tag):
     ("before", "after", "code"), [("first", "slower", 1), ("first", "comment", 0), ("slower", "first", 0)]
 )
 def test_a_confirmed_regression_between_revisions_exits_with_1(repository, records, before, after, code):
-    done = repository.compare(before, after, "--by", "git")
+    done = repository.compare(before, after)
     assert done.returncode == code, done.stdout + done.stderr
     found = json.loads(done.stdout)
     (row,) = found["rows"]
@@ -132,22 +131,6 @@ def test_records_hold_the_revision_and_the_text_of_the_users_file(repository, re
     assert len({record["source_sha256"] for record in records.values()}) == 3
     environment = commands.lines_of(repository.folder / "first.jsonl")[0]
     assert environment["git"]["sha"] == git_state()["sha"] != records["first"]["source_git"]["sha"]
-
-
-@pytest.mark.exhaustive
-def test_uncommitted_changes_are_told_apart_by_their_text(repository, records):
-    path = repository.folder / "kernel.py"
-    repository.git("checkout", "--quiet", "first")
-    for name, text in (("dirty", FIRST + "\n"), ("dirtier", FIRST + "\n\n")):
-        path.write_text(text)
-        record = repository.measure("first", name)
-        assert record["source_git"] == {"sha": sha(repository, "first"), "dirty": True}
-    done = repository.compare("dirty", "dirtier", "--by", "git")
-    assert done.returncode == 2
-    assert f"revision {sha(repository, 'first')[:10]}-dirty, but kernel.py:gelu changed: commit before" in done.stderr
-    (row,) = json.loads(repository.compare("dirty", "dirtier").stdout)["rows"]
-    assert f"; its source file changed at revision {sha(repository, 'first')[:10]}-dirty" in row["reason"]
-    repository.git("checkout", "--quiet", "--force", "comment")
 
 
 # ---- the state of a file ---------------------------------------------------------------------------------------------
