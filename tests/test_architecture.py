@@ -215,7 +215,6 @@ FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py"))
 
 
 def run(code, *arguments, cwd=ROOT, **environment):
-    """Run Python code in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         cwd=cwd,

@@ -38,7 +38,6 @@ def case_of(name, dtype, *extents, **options):
 
 
 def is_refused(case):
-    """Return whether the op has no such case."""
     try:
         EVERY_OP[case.op].check(case, "cpu")
     except UnsupportedCaseError:

@@ -46,7 +46,6 @@ def foreign(tmp_path):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A working directory that holds nothing."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     return folder

@@ -1,12 +1,15 @@
-"""The commands of the README and of each folder's page run as they are written there, page by page, in order."""
+"""The commands and the Python examples of the README and of each folder's page run as they are written there."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.bench.commands import QUICK, keep_ceilings
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (".", "bench", "bench/harness", "bench/harness/profile", "kernels", "roofline", "results")
@@ -96,3 +99,32 @@ def test_pictures_and_links_of_a_page_are_there(page):
     assert pictures or page not in ("README.md", "roofline/README.md")
     for picture in pictures:
         assert (folder / picture).read_bytes().startswith(b"\x89PNG"), picture
+
+
+# ---- from Python ---------------------------------------------------------------------------------------------------
+
+PYTHON_PAGES = (
+    "roofline/README.md",
+    "results/README.md",
+    pytest.param("bench/README.md", marks=pytest.mark.exhaustive),
+)
+
+
+def examples(page):
+    section = PAGES[page].partition("## From Python\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES)
+def test_the_python_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
+    published = next((ROOT / "results" / "published").rglob("*-matmul-*.jsonl"))
+    shutil.copy(published, tmp_path)
+    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    keep_ceilings(tmp_path)
+    for place in ("api.function", "loop"):  # no test believes what it measures here
+        monkeypatch.setattr(f"bench.harness.{place}.limits_of", lambda device: QUICK)
+    found, names = examples(page), {}
+    assert found
+    for example in found:
+        exec(compile(example, page, "exec"), names)

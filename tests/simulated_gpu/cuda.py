@@ -155,8 +155,6 @@ class graph:  # noqa: N801  the name of torch
 
 
 class HostGenerator(torch.Generator):
-    """Draws on the host, for any device."""
-
     def __new__(cls, device=None):
         return super().__new__(cls)
 
@@ -166,7 +164,6 @@ current = [Stream()]
 
 @contextmanager
 def on_device(chosen):
-    """Stand for `torch.cuda.device`."""
     index_of(chosen)
     yield
 

@@ -13,7 +13,6 @@ launch = interpreter.GridExecutor.__call__
 
 
 def on_host(value):
-    """Return an argument of a kernel with its values in host memory."""
     if isinstance(value, TensorDescriptor):
         return dataclasses.replace(value, base=inner_of(value.base))
     return inner_of(value)

@@ -20,14 +20,12 @@ def libraries():
 
 
 def missing():
-    """Return why the simulation cannot run here, or None."""
     if (libraries() / "libtorch_cuda.so").exists():
         return "the simulated GPU needs the CPU build of torch"
     return None
 
 
 def environment():
-    """Return the variables with which a Python process starts on the simulated device."""
     paths = [str(HERE / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
@@ -38,7 +36,6 @@ def environment():
 
 
 def start():
-    """Put the device in place."""
     if "torch" in sys.modules:
         raise RuntimeError("torch was imported before the simulated device")
     import torch

@@ -28,7 +28,6 @@ class Timeline:
         return self.now_s
 
     def wait(self):
-        """Let the host wait for all work."""
         self.waited_s = self.now_s
 
 
@@ -99,7 +98,6 @@ class OnDevice(TorchDispatchMode):
 
 
 def inner_of(value):
-    """Return the tensor in host memory for a simulated one, everything else unchanged."""
     return value.inner if isinstance(value, SimulatedTensor) else value
 
 

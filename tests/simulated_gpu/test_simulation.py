@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(bool(missing()), reason
 
 @pytest.fixture
 def run(runs):
-    """Return a function that runs a module on the simulated GPU."""
 
     def run(*words, option="-m"):
         command, variables = [sys.executable, option, *words], environment() | {"RIDGEPOINT_RUNS": str(runs)}
@@ -58,7 +57,6 @@ def test_it_keeps_the_rules_of_a_gpu_and_the_doctor_runs_all_of_its_checks(run):
 
 
 def records(done):
-    """Return the rows that a command printed as JSON."""
     assert done.stdout, done.stderr[-4000:]
     printed = json.loads(done.stdout)
     assert printed["environment"]["versions"]["torch"].endswith("+simulated.gpu")  # none is taken for that of a GPU

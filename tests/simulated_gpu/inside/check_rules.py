@@ -48,7 +48,6 @@ def test_a_graph_that_is_collected_within_a_capture_ends_it_and_a_sampler_collec
 
 
 def measured(function):
-    """Return the record of a function as a row of gelu, measured on the device."""
     op = next(op for op in ELEMENTWISE if op.name == "gelu")
     case = Case("gelu", "fp32", {"n": 2**16}, {})
     device, limits = detect("cuda"), Limits(5, 1.0, 0.0, 0.5, 0.0, 1e-4)
