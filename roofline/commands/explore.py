@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import socket
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -67,10 +66,8 @@ def options(port: int, is_headless: bool) -> list[str]:
 
 
 def _is_free(port: int) -> bool:
-    with closing(socket.socket()) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError:
-            return False
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
     return True

@@ -63,13 +63,10 @@ def _roof(answer: Answer) -> None:
     rows = {f"{row['gpu']} {row['dtype']}": row for row in answer.rows if row["seconds"] is not None}
     ridges = {n: ridge_intensity(row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]) for n, row in rows.items()}
     ends = [*ridges.values(), *(row["intensity"] for row in rows.values())]
-    roofs = {
-        name: [
-            (x, min(row["peak_flops_per_s"], x * row["bandwidth_bytes_per_s"]))
-            for x in (min(ends) / 32, ridges[name], max(ends) * 8)
-        ]
-        for name, row in rows.items()
-    }
+    roofs = {}
+    for name, row in rows.items():
+        peak, bandwidth = row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]
+        roofs[name] = [(x, min(peak, x * bandwidth)) for x in (min(ends) / 32, ridges[name], max(ends) * 8)]
     roofs |= {f"the product, {name}": [(row["intensity"], row["flops"] / row["seconds"])] for name, row in rows.items()}
     marks = {f"ridge of {name}, {ridge:.1f} FLOP/B": ridge for name, ridge in ridges.items()}
     show(draw_lines, answer.title, "arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks)

@@ -68,10 +68,15 @@ def opened(served):
         page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
         page.asked, page.wrong = [], []
         page.on("request", lambda request: page.asked.append(request.url))
-        page.on("console", lambda said: page.wrong.append(said.text) if said.type == "error" else None)
+        page.on("console", lambda said: page.wrong.append(said.text) if is_wrong(said) else None)
         page.on("pageerror", lambda error: page.wrong.append(str(error)))
         yield page
         browser.close()
+
+
+def is_wrong(said):
+    """Return whether a message is an error; Streamlit looks for its server below the address of a page first."""
+    return said.type == "error" and "/_stcore/" not in said.location["url"]
 
 
 def command_of(page):
