@@ -15,14 +15,14 @@ from roofline.work import ordered_dtypes
 QUANTITIES = {**dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"), "bandwidth": "B/s", "launch": "s"}
 """What a ceiling limits, and the unit of its value.
 
-`flops` is the fastest matmul; `burst` and `sustained` are the same matmul at the start of a long run and in its later
-half, and nothing is judged by them; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector
-units. `launch` is a floor of time: no launch is shorter."""
+`flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector units.
+`launch` is a floor of time: no launch is shorter. Runs of earlier versions have `burst` and `sustained` too, the matmul
+at the start of a long run and in its later half, by which nothing is judged."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
-"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`: what a long
-run sustains while the power limit holds the clock down; `measured`: reached on this machine; `derived`: computed
-from what the device reports about itself."""
+"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`, of earlier
+versions: what a long run sustained at the power limit; `measured`: reached on this machine; `derived`: computed from
+what the device reports about itself."""
 
 PUBLISHED_FIRST = ("datasheet", "derived", "measured")
 """Kinds by which a record is judged, best first: MFU is by definition over the dense peak that is published."""
