@@ -207,7 +207,6 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
         verified=verified,
         copies=len(sets),
         source_sha256=provider.source_sha256,
-        compiled=provider.compile_options(row.case.dtype),
     )
 
 

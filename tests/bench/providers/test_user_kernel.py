@@ -227,11 +227,6 @@ def test_what_signature_prints_works_as_it_is(tmp_path, runs, capsys, family, wo
         assert ",ok," in capsys.readouterr().out
 
 
-def test_an_unknown_op_has_no_signature(capsys):
-    assert commands.here("elementwise", "--op", "nosuch", "--signature") == 2
-    assert "unknown op 'nosuch'" in capsys.readouterr().err
-
-
 # ---- as a provider like others -------------------------------------------------------------------------------------
 
 
