@@ -292,15 +292,6 @@ def test_no_check_follows_where_the_gpu_keeps_an_error(monkeypatch):
     ]
 
 
-@pytest.mark.usefixtures("no_rows")
-def test_hostile_names_reach_no_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "compare_with_itself", lambda checkup: compared())
-    monkeypatch.setattr("bench.harness.device.host.cpu_name", lambda: "CPU \x1b[31m[bold]")
-    command.main(["doctor", "--device", "cpu", "-q"])
-    out = capsys.readouterr().out
-    assert "\x1b" not in out.replace("\x1b[0m", "")
-
-
 def test_ctrl_c_keeps_what_was_found(monkeypatch, capsys):
     def interrupted(checkup):
         raise KeyboardInterrupt
@@ -319,8 +310,3 @@ def test_a_real_report_has_a_row_of_each_family(monkeypatch, capsys):
     for said in ("one kernel against itself", "matmul bf16 128x128x128, torch", "copy bf16 1048576, torch"):
         assert said in streams.out
     assert "checking: families" in streams.err
-
-
-def test_no_gpu_is_exit_code_3(capsys):
-    assert command.main(["doctor", "--device", "cuda"]) == 3
-    assert len(capsys.readouterr().err.splitlines()) == 1
