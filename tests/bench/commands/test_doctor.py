@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import random
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,8 @@ from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.run import Progress
 from results.record import Record
-from roofline.machine import Ceiling, Machine
+from roofline.gpu_table import load_gpus
+from roofline.machine import QUANTITIES, Ceiling, Machine
 from tests.bench import nvml_replay
 from tests.bench.commands import CPU
 
@@ -204,6 +206,20 @@ def test_a_published_figure_precedes_the_datasheet_and_a_cpu_has_neither():
     assert "(datasheet)" in judged("matmul", H100, "flops", "fp16", 700e12).value
     assert judged("", Machine("h200-sxm", "H200"), "launch", "launch", 4e-6).status == BAD  # a time should be short
     assert judged("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
+
+
+def test_every_published_figure_has_a_source_and_is_possible():
+    records = tomllib.loads(doctor.PUBLISHED.read_text(encoding="utf-8"))["record"]
+    seen = [(gpu, one["quantity"], one["name"]) for one in records for gpu in one["gpus"]]
+    assert len(seen) == len(set(seen))
+    for one in records:
+        assert one["unit"] == QUANTITIES[one["quantity"]]
+        assert one["source"].startswith(("github.com/", "AMD"))
+        for gpu in (load_gpus()[slug] for slug in one["gpus"]):
+            if one["quantity"] == "flops":  # boost clocks are above those of the datasheet
+                assert one["value"] < 1.1 * gpu.peak(one["name"]).value
+            if one["quantity"] == "bandwidth":
+                assert one["value"] < gpu.memory_bandwidth_bytes_per_s
 
 
 def test_only_large_rows_are_compared_with_expected_rates():
