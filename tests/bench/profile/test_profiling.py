@@ -107,7 +107,7 @@ def test_a_compiled_function_is_still_compiled_afterwards_and_only_once(was_comp
     x = torch.ones(4)
     if was_compiled_before:
         function(x)
-    step = ProfiledStep(target_of("step", function, [x]), "forward")
+    step = ProfiledStep(target_of("step", function, [x]), "plain")
     breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
     assert [call.op for call in breakdown.operations] == ["aten.add"]
     runs.clear()
