@@ -30,6 +30,7 @@ EXAMPLES = (
 
 
 def softmax(x: Tensor) -> Tensor:
+    """Return the softmax of each row."""
     return x.softmax(-1)
 
 

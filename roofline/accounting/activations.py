@@ -135,19 +135,15 @@ def layer_activations(
     if config.state:
         raise ConfigError(f"{config.name}: what a state-space model keeps for its backward pass is not estimated")
     kernels, tokens = kernels or Kernels(), sequence * batch
-    whole = _norm_bytes(config, kernels)
-    if kernels.has_dropout:
-        whole["dropout_masks"] = 2 * kernels.mask_bytes * config.width
-    split: dict[str, int | Fraction] = {}
-    scores = _score_bytes(config, kernels, sequence)
-    if has_experts and config.experts:
-        split["experts"] = _expert_bytes(config, config.experts, kernels)
-    else:
-        split["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
     ways = tensor_parallel if is_sequence_parallel else 1
-    kept = {name: ceil(tokens * size / ways) for name, size in whole.items()}
+    kept = {name: ceil(tokens * size / ways) for name, size in _norm_bytes(config, kernels).items()}
     kept["attention"] = ceil(tokens * _attention_bytes(config, kernels, tensor_parallel))
-    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in (scores | split).items()}
+    divided = _score_bytes(config, kernels, sequence)
+    if has_experts and config.experts:
+        divided["experts"] = _expert_bytes(config, config.experts, kernels)
+    else:
+        divided["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
+    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in divided.items()}
     return {name: size for name, size in kept.items() if size}
 
 
@@ -164,6 +160,7 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
         "norm_inputs": saved,
         "product_inputs": kernels.element_bytes * inputs * width,
         "norm_statistics": kernels.statistic_bytes * statistics * count,
+        "dropout_masks": 2 * kernels.mask_bytes * width if kernels.has_dropout else 0,
     }
 
 

@@ -176,10 +176,7 @@ class ConfigKeys:
         self.assumptions: list[str] = []
 
     def has(self, key: str) -> bool:
-        return self._values.get(key) is not None
-
-    def is_word(self, key: str, word: str) -> bool:
-        return bool(self._values.get(key) == word)
+        return self._values.get(key) not in (None, "auto")
 
     def rank(self, key: str, default: int) -> int:
         """Return a whole number, 0 where the file says null, and the default where it does not name the key."""

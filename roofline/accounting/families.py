@@ -79,13 +79,9 @@ def _decoder(
     }
 
 
-def _grouped(keys: ConfigKeys, is_tied: bool = False) -> dict[str, Any]:
-    return _decoder(keys, is_tied, keys.whole("num_key_value_heads"))
-
-
-def _maybe_grouped(keys: ConfigKeys, is_tied: bool = False) -> dict[str, Any]:
-    heads = keys.whole("num_attention_heads")
-    return _decoder(keys, is_tied, keys.whole("num_key_value_heads", default=heads))
+def _grouped(keys: ConfigKeys, is_tied: bool = False, is_optional: bool = False) -> dict[str, Any]:
+    default = keys.whole("num_attention_heads") if is_optional else None
+    return _decoder(keys, is_tied, keys.whole("num_key_value_heads", default=default))
 
 
 def _attention_biases(keys: ConfigKeys, default: bool) -> dict[str, bool]:
@@ -141,7 +137,8 @@ def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
 
 def _llama(keys: ConfigKeys) -> dict[str, Any]:
     """Llama: RMSNorm, gated MLP; files of Llama 1 have no `num_key_value_heads`, because every head has its own."""
-    return _maybe_grouped(keys) | _attention_biases(keys, False) | {"has_mlp_bias": keys.flag("mlp_bias", False)}
+    values = _grouped(keys, is_optional=True) | _attention_biases(keys, False)
+    return values | {"has_mlp_bias": keys.flag("mlp_bias", False)}
 
 
 def _mistral(keys: ConfigKeys) -> dict[str, Any]:
@@ -151,7 +148,7 @@ def _mistral(keys: ConfigKeys) -> dict[str, Any]:
 
 def _phi3(keys: ConfigKeys) -> dict[str, Any]:
     """Phi-3: Llama with query, key and value, and gate and up, in one matrix each; the counts are the same."""
-    values = _maybe_grouped(keys)
+    values = _grouped(keys, is_optional=True)
     return values | _window(keys, values["layers"])
 
 
@@ -266,7 +263,7 @@ def _olmo2(keys: ConfigKeys) -> dict[str, Any]:
 def _cohere(keys: ConfigKeys) -> dict[str, Any]:
     """Command-R: attention and MLP side by side behind one LayerNorm without biases, tied."""
     norms = {"is_qk_norm_per_head": True, "norm": "layer", "norms_per_layer": 1}
-    values = _maybe_grouped(keys, is_tied=True) | _attention_biases(keys, False)
+    values = _grouped(keys, is_tied=True, is_optional=True) | _attention_biases(keys, False)
     return values | norms | {"has_qk_norm": keys.flag("use_qk_norm", False)}
 
 
@@ -333,8 +330,7 @@ def _opt(keys: ConfigKeys) -> dict[str, Any]:
 
 def _mamba(keys: ConfigKeys) -> dict[str, Any]:
     """Mamba: layers of one mixer each, a state for every channel, no attention and no MLP."""
-    has_rank = keys.has("time_step_rank") and not keys.is_word("time_step_rank", "auto")
-    rank = keys.whole("time_step_rank") if has_rank else -(-keys.whole("hidden_size") // 16)
+    rank = keys.whole("time_step_rank") if keys.has("time_step_rank") else -(-keys.whole("hidden_size") // 16)
     return _state_space(keys, True, state_size=keys.whole("state_size", default=16), step_rank=rank)
 
 

@@ -196,15 +196,15 @@ def _forward(config: ModelConfig, sequence: int, convention: Convention, documen
     if convention.params:
         flops = {"parameters": 2 * sequence * convention.params(config, count_parameters(config))}
         if convention.mask:
-            flops["attention_core"] = _all_layers_core(config, sequence, convention)
+            flops["attention_core"] = all_layers_core(config, sequence, sequence, convention.mask, sees_windows=False)
         return flops
     products = gemm_flops(config, sequence)
     if convention.name == "chinchilla":
         products["embedding"] = 2 * sequence * config.vocabulary * config.width
         products["attention_softmax"] = 3 * config.layers * config.heads * sequence**2
-    whole, rest = divmod(sequence, document or sequence)
-    core, rest_core = (_all_layers_core(config, length, convention) for length in (document or sequence, rest))
-    products["attention_core"] = whole * core + rest_core
+    lengths = [document or sequence, sequence % (document or sequence)]
+    core, rest = (all_layers_core(config, n, n, convention.mask, convention.sees_masks) for n in lengths)
+    products["attention_core"] = sequence // lengths[0] * core + rest
     return products
 
 
@@ -230,11 +230,17 @@ def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
     return flops
 
 
-def _all_layers_core(config: ModelConfig, sequence: int, convention: Convention) -> int:
-    shape = (sequence, sequence, config.heads, config.query_key_dim, config.value_dim, convention.mask)
-    windowed = config.windowed_layers if convention.sees_masks else 0
+def all_layers_core(
+    config: ModelConfig, queries: int, keys: int, mask: str, sees_windows: bool = True, is_absorbed: bool = False
+) -> int:
+    """Return `attention_core_flops` of all layers; `is_absorbed` as in `inference.decode_flops`."""
+    dims = (config.query_key_dim, config.value_dim)
+    if is_absorbed and config.latent:
+        dims = (config.latent.kv_rank + config.latent.rope_dim, config.latent.kv_rank)
+    shape = (queries, keys, config.heads, *dims, mask)
+    windowed = config.windowed_layers if sees_windows else 0
     full = (config.layers - windowed) * attention_core_flops(*shape)
-    return full + (windowed * attention_core_flops(*shape, window=config.window) if windowed else 0)
+    return full + windowed * attention_core_flops(*shape, window=config.window)
 
 
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from roofline.accounting.config import MOST, ModelConfig
-from roofline.accounting.flops import attention_core_flops, gemm_flops
+from roofline.accounting.flops import all_layers_core, gemm_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.work import DTYPE_BITS, Work
 
@@ -19,13 +19,10 @@ def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
 
     Source: Pope et al., Efficiently Scaling Transformer Inference (2022); DeepSeek-AI, DeepSeek-V2 (2024), table 1.
     """
-    return config.layers * _layer_bytes(config, element_bytes)
-
-
-def _layer_bytes(config: ModelConfig, element_bytes: int) -> int:
+    elements = 2 * config.kv_heads * config.head_dim
     if config.latent:
-        return (config.latent.kv_rank + config.latent.rope_dim) * element_bytes
-    return 2 * config.kv_heads * config.head_dim * element_bytes
+        elements = config.latent.kv_rank + config.latent.rope_dim
+    return config.layers * elements * element_bytes
 
 
 def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_bytes: int = 2) -> int:
@@ -38,7 +35,8 @@ def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_b
     positions = (config.layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * config.length_seen(sequence, is_windowed=True)
     state = config.layers * config.state.state_elements * element_bytes if config.state else 0
-    return batch * (positions * _layer_bytes(config, element_bytes) + state)
+    per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
+    return batch * (positions * per_layer + state)
 
 
 def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1, is_head_last: bool = True) -> int:
@@ -49,7 +47,7 @@ def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1, is_head_la
     products = gemm_flops(config, sequence)
     if is_head_last:
         products["lm_head"] = products.get("lm_head", 0) // sequence
-    return batch * (sum(products.values()) + _core_flops(config, sequence, sequence))
+    return batch * (sum(products.values()) + all_layers_core(config, sequence, sequence, "causal-exact"))
 
 
 def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
@@ -61,16 +59,8 @@ def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
 
     Source: as for `prefill_flops`; DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.2 and appendix C.
     """
-    return batch * (sum(gemm_flops(config, 1).values()) + _core_flops(config, 1, sequence, is_absorbed=True))
-
-
-def _core_flops(config: ModelConfig, queries: int, keys: int, is_absorbed: bool = False) -> int:
-    dims = (config.query_key_dim, config.value_dim)
-    if is_absorbed and config.latent:
-        dims = (config.latent.kv_rank + config.latent.rope_dim, config.latent.kv_rank)
-    shape = (queries, keys, config.heads, *dims, "causal-exact")
-    full = (config.layers - config.windowed_layers) * attention_core_flops(*shape)
-    return full + config.windowed_layers * attention_core_flops(*shape, window=config.window)
+    core = all_layers_core(config, 1, sequence, "causal-exact", is_absorbed=True)
+    return batch * (sum(gemm_flops(config, 1).values()) + core)
 
 
 def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> int:
@@ -141,48 +131,17 @@ def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype:
     vectors = batch * config.heads * config.head_dim * size
     one = config.with_layers(1)
     return Work(
-        flops=batch * _core_flops(one, 1, sequence),
+        flops=batch * all_layers_core(one, 1, sequence, "causal-exact"),
         bytes_read=kv_cache_bytes(one, sequence, batch, size) + vectors,
         bytes_written=vectors,
     )
 
 
-def prefill_bytes(config: ModelConfig, sequence: int, batch: int, weight_bytes: float, kv_bytes: int) -> int:
-    """Return the bytes that reading prompts moves: the weights that the tokens need, and the cache that they fill."""
-    return weight_bytes_read(config, batch * sequence, weight_bytes) + kv_cache_bytes(config, sequence, batch, kv_bytes)
-
-
-def decode_bytes(config: ModelConfig, sequence: int, batch: int, weight_bytes: float, kv_bytes: int) -> int:
-    """Return the bytes that one step reads: the weights that its tokens need, and the cache of all sequences."""
-    return weight_bytes_read(config, batch, weight_bytes) + kv_cache_bytes(config, sequence, batch, kv_bytes)
-
-
-def compute_bound_from(
-    config: ModelConfig,
-    sequence: int,
-    peak_flops_per_s: float,
-    bandwidth_bytes_per_s: float,
-    weight_bytes: float = 2,
-    kv_bytes: int = 2,
-) -> int | None:
-    """Return the smallest batch whose step computes as long as it reads, or None if no batch does.
-
-    Compute minus reading is convex in the batch (experts add fewer bytes each time), so it has one crossing at most.
-    """
-
-    def computes_as_long(batch: int) -> bool:
-        moved = decode_bytes(config, sequence, batch, weight_bytes, kv_bytes)
-        return decode_flops(config, sequence, batch) / peak_flops_per_s >= moved / bandwidth_bytes_per_s
-
-    above = next((2**power for power in range(MOST.bit_length()) if computes_as_long(2**power)), None)
-    if above is None:
-        return None
-    return bisect_left(range(above), True, lo=1, key=computes_as_long)
-
-
 class Serving(NamedTuple):
-    """Devices that share a model evenly, and what it lies in."""
+    """Devices that share a model evenly, a batch of sequences, and what weights and cache lie in."""
 
+    config: ModelConfig
+    batch: int
     peak_flops_per_s: float
     """Of all devices."""
     bandwidth_bytes_per_s: float
@@ -192,36 +151,66 @@ class Serving(NamedTuple):
     kv_bytes: int = 2
     """Of one element of the cache."""
 
+    def prefill(self, prompt: int) -> tuple[int, int]:
+        """Return the FLOPs of reading prompts, and the bytes: weights that their tokens need, the cache they fill."""
+        return prefill_flops(self.config, prompt, self.batch), self._bytes(self.batch * prompt, prompt)
 
-def decode_seconds(config: ModelConfig, prompt: int, tokens: int, batch: int, serving: Serving) -> float:
-    """Return the least time of all steps after the first token of a reply of `tokens` tokens.
+    def decode(self, seen: int) -> tuple[int, int]:
+        """Return the FLOPs of a step whose tokens see `seen` positions, and the bytes of weights and cache it reads."""
+        return decode_flops(self.config, seen, self.batch), self._bytes(self.batch, seen)
 
-    The step for token n sees prompt + n - 1 positions. Between the places where a window fills up, FLOPs and bytes grow
-    evenly, so each such stretch is two arithmetic series that cross at most once: exact, however long the reply is.
+    def _bytes(self, tokens: int, positions: int) -> int:
+        cache = kv_cache_bytes(self.config, positions, self.batch, self.kv_bytes)
+        return weight_bytes_read(self.config, tokens, self.weight_bytes) + cache
 
-    Source: the sum of the roofline of `inference.decode_flops` and `inference.decode_bytes` over the steps.
-    """
-    first, end = prompt + 1, prompt + tokens
-    turn = min(max(config.window or first, first), end)
-    parts = ((first, turn), (turn, end))
-    return sum(_stretch_seconds(config, *part, batch, serving) for part in parts if part[0] < part[1])
+    def times(self, work: tuple[int, int]) -> tuple[float, float]:
+        """Return the least seconds that FLOPs take, and that bytes take."""
+        flops, moved = work
+        return flops / self.peak_flops_per_s, moved / self.bandwidth_bytes_per_s
 
+    def critical_batch(self, seen: int) -> int | None:
+        """Return the smallest batch whose step computes as long as it reads, or None if no batch does.
 
-def _stretch_seconds(config: ModelConfig, first: int, end: int, batch: int, serving: Serving) -> float:
-    def compute_s(seen: int) -> float:
-        return decode_flops(config, seen, batch) / serving.peak_flops_per_s
+        Compute minus reading is convex in the batch (experts add fewer bytes each time), so it has one crossing at
+        most.
+        """
 
-    def memory_s(seen: int) -> float:
-        moved = decode_bytes(config, seen, batch, serving.weight_bytes, serving.kv_bytes)
-        return moved / serving.bandwidth_bytes_per_s
+        def computes_as_long(batch: int) -> bool:
+            serving = self._replace(batch=batch)
+            compute_s, memory_s = serving.times(serving.decode(seen))
+            return compute_s >= memory_s
 
-    begins_with_compute = compute_s(first) > memory_s(first)
-    turned = bisect_left(
-        range(first, end), True, key=lambda seen: (compute_s(seen) > memory_s(seen)) != begins_with_compute
-    )
-    before, after = (compute_s, memory_s) if begins_with_compute else (memory_s, compute_s)
-    return _series(before, first, first + turned) + _series(after, first + turned, end)
+        above = next((2**power for power in range(MOST.bit_length()) if computes_as_long(2**power)), None)
+        if above is None:
+            return None
+        return bisect_left(range(above), True, lo=1, key=computes_as_long)
 
+    def decode_seconds(self, prompt: int, tokens: int) -> float:
+        """Return the least time of all steps after the first token of a reply of `tokens` tokens.
 
-def _series(value: Callable[[int], float], first: int, end: int) -> float:
-    return 0.0 if first >= end else (value(first) + value(end - 1)) / 2 * (end - first)
+        The step for token n sees prompt + n - 1 positions. Between the places where a window fills up, FLOPs and bytes
+        grow evenly, so each such stretch is two arithmetic series that cross at most once: exact, however long the
+        reply is.
+
+        Source: the sum of the roofline of `decode` over the steps.
+        """
+
+        def is_compute_bound(seen: int) -> bool:
+            compute_s, memory_s = self.times(self.decode(seen))
+            return compute_s > memory_s
+
+        def crossing(start: int, stop: int) -> int:
+            begins = is_compute_bound(start)
+            return start + bisect_left(range(start, stop), True, key=lambda seen: is_compute_bound(seen) != begins)
+
+        def series(start: int, stop: int) -> float:
+            ends = [max(self.times(self.decode(seen))) for seen in (start, stop - 1)]
+            return sum(ends) / 2 * (stop - start) if start < stop else 0.0
+
+        first, end = prompt + 1, prompt + tokens
+        full = min(max(self.config.window or first, first), end)
+        seconds = 0.0
+        for start, stop in pairwise((first, full, end)):
+            turn = crossing(start, stop)
+            seconds += series(start, turn) + series(turn, stop)
+        return seconds

@@ -10,7 +10,7 @@ from results.store.runs import Run
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
-from roofline.model import bound, intensity, least_time_s, mfu, ridge_intensity
+from roofline.model import bound, intensity, mfu, ridge_intensity
 from roofline.work import dtype_named
 
 ASSUMED_MFU = 0.5
@@ -108,6 +108,7 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
     machine, dtype = find_gpu(gpu) if isinstance(gpu, str) else gpu, dtype_named(dtype)
     flops, moved = int(flops), int(bytes)
     peak, bandwidth = peak_of(machine, dtype), bandwidth_of(machine)
+    compute_s, memory_s = flops / peak, moved / bandwidth
     return Attainable(
         gpu=machine.slug,
         dtype=dtype,
@@ -115,10 +116,10 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
         bytes=moved,
         intensity=intensity(flops, moved),
         ridge=ridge_intensity(peak, bandwidth),
-        seconds=least_time_s(flops, moved, peak, bandwidth),
-        bound=bound(flops / peak, moved / bandwidth, None),
-        compute_s=flops / peak,
-        memory_s=moved / bandwidth,
+        seconds=max(compute_s, memory_s),
+        bound=bound(compute_s, memory_s, None),
+        compute_s=compute_s,
+        memory_s=memory_s,
         peak_flops_per_s=peak,
         bandwidth_bytes_per_s=bandwidth,
         source=machine.source,
@@ -147,17 +148,16 @@ def run_machine(run: Run, where: str) -> Machine:
 
 
 def _reached(records: Iterable[Record], dtype: str, peak: float) -> tuple[float, str] | None:
-    best: dict[str, tuple[float, str]] = {}
-    for record in records:
-        if record.status != "ok" or record.dtype != dtype or not record.flops or record.median_s is None:
-            continue
-        share = mfu(record.flops / record.median_s, peak)
-        if record.op not in best or share > best[record.op][0]:
-            best[record.op] = (share, record.case)
-    if TRAINING in best:
-        share, case = best[TRAINING]
+    reached = [
+        (mfu(record.flops / record.median_s, peak), record.op, record.case)
+        for record in records
+        if record.status == "ok" and record.dtype == dtype and record.flops and record.median_s is not None
+    ]
+    fastest = {op: (share, case) for share, op, case in sorted(reached)}
+    if TRAINING in fastest:
+        share, case = fastest[TRAINING]
         return share, f"MFU {share:.3f}, measured: {TRAINING} {case}"
-    if "matmul" in best:
-        share, case = best["matmul"]
+    if "matmul" in fastest:
+        share, case = fastest["matmul"]
         return share, f"MFU {share:.3f}, measured: the fastest matmul of the run, {case}; an upper bound for training"
     return None

@@ -99,8 +99,8 @@ def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
     return sum(state_bytes(dense_model(1), recipe, optimizer).values())
 
 
-SHARED = ("optimizer_states", "master_weights", "gradients", "weights")
-"""What ZeRO shares: stage 1 the first two, 2 the gradients, too, 3 all."""
+SHARED_FROM = {"weights": 3, "gradients": 2, "master_weights": 1, "optimizer_states": 1}
+"""First stage of ZeRO in which data-parallel devices share each component."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Sharding:
     """How many devices share the state, and how."""
 
     zero: int = 0
-    """Stage of ZeRO: 0 nothing, 1 optimizer states and master copy, 2 gradients too, 3 weights too."""
+    """Stage of ZeRO, see `SHARED_FROM`."""
     data_parallel: int = 1
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
@@ -140,13 +140,7 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
         raise ConfigError(f"expert parallelism of {ways} cannot share {known} evenly")
     found = [shard(weight, config, sharding.tensor_parallel) for weight in weights(sharding.stage(config))]
     if sharding.pipeline_parallel > 1:
-        left_out = (
-            ("embedding", "positions")
-            if is_last and not config.is_tied
-            else ("positions",)
-            if is_last
-            else ("lm_head",)
-        )
+        left_out = ("positions", "" if config.is_tied else "embedding") if is_last else ("lm_head",)
         found = [weight for weight in found if weight.component not in left_out]
     return [replace(w, copies=w.copies // ways) if w.component == "experts" else w for w in found]
 
@@ -179,13 +173,19 @@ def state_bytes(
     sharding = sharding or Sharding()
     found = held_weights(config, sharding, is_last)
     trained = found if lora_rank is None else adapters(found, lora_rank)
-    parts: dict[str, int] = {}
+    held = found if lora_rank is None else [*found, *trained]
+    parts = dict.fromkeys(SHARED_FROM, 0)
     for are_experts, devices in ((False, sharding.data_parallel), (True, sharding.replicas_of_experts())):
-        kept, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (found, trained))
-        own = _parts(kept, updated, recipe, optimizer, lora_rank is not None)
-        for name, size in own.items():
-            share = -(-size // devices) if name in SHARED[: sharding.zero + 1 if sharding.zero else 0] else size
-            parts[name] = parts.get(name, 0) + share
+        kept, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (held, trained))
+        elements = sum(weight.elements for weight in updated)
+        sizes = {
+            "weights": recipe.weight_bytes * sum(weight.elements for weight in kept),
+            "gradients": recipe.gradient_bytes * elements,
+            "master_weights": recipe.master_bytes * elements,
+            "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in updated),
+        }
+        for name, size in sizes.items():
+            parts[name] += -(-size // devices) if sharding.zero >= SHARED_FROM[name] else size
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
         parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, sharding.stage(config).layers)
     return {name: size for name, size in parts.items() if size}
@@ -196,21 +196,7 @@ def cast_bytes(config: ModelConfig, recipe: Recipe, held: Iterable[Weight]) -> i
     return recipe.cast_bytes * sum(weight.elements for weight in is_multiplied)
 
 
-def _parts(
-    kept: Sequence[Weight], trained: Sequence[Weight], recipe: Recipe, optimizer: str, are_adapters: bool
-) -> dict[str, int]:
-    updated = sum(weight.elements for weight in trained)
-    held = sum(weight.elements for weight in kept) + (updated if are_adapters else 0)
-    return {
-        "weights": recipe.weight_bytes * held,
-        "gradients": recipe.gradient_bytes * updated,
-        "master_weights": recipe.master_bytes * updated,
-        "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in trained),
-    }
-
-
-def _largest_layer(found: Iterable[Weight], layers: int) -> int:
-    found = list(found)
+def _largest_layer(found: Sequence[Weight], layers: int) -> int:
     inside = sum(weight.elements for weight in found if weight.component not in OUTSIDE_LAYERS)
     outside = [weight.elements for weight in found if weight.component in OUTSIDE_LAYERS]
     return max([-(-inside // layers), *outside])

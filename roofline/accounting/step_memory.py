@@ -85,16 +85,8 @@ class Moment:
     head: dict[str, int] = field(default_factory=dict)
 
     @property
-    def activations(self) -> int:
-        return sum(self.layers.values())
-
-    @property
-    def logits_loss(self) -> int:
-        return sum(self.head.values())
-
-    @property
     def total(self) -> int:
-        return self.temporary + self.activations + self.cast_copies + self.logits_loss
+        return self.temporary + sum(self.layers.values()) + self.cast_copies + sum(self.head.values())
 
 
 @dataclass(frozen=True)
@@ -114,18 +106,16 @@ class StepMemory:
         moment, held = self.moment, sum(self.state.values()) + self.step_counters
         weights, gradients = self.state["weights"] + self.state.get("gathered_layer", 0), self.state["gradients"]
         of_state = (weights, gradients, held - weights - gradients, self.inputs)
-        above = (moment.activations, moment.cast_copies, moment.logits_loss, moment.temporary)
+        above = (sum(moment.layers.values()), moment.cast_copies, sum(moment.head.values()), moment.temporary)
         return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
 
     def parts(self) -> dict[str, int]:
         moment = self.moment
-        found = {
-            **self.state,
-            **{"step_counters": self.step_counters, "inputs": self.inputs, "cast_copies": moment.cast_copies},
-            **{f"activations_{name}": size for name, size in moment.layers.items()},
-            **{f"head_{name}": size for name, size in moment.head.items()},
-            "temporary": moment.temporary,
-        }
+        found = {**self.state, "step_counters": self.step_counters, "inputs": self.inputs}
+        found["cast_copies"] = moment.cast_copies
+        found |= {f"activations_{name}": size for name, size in moment.layers.items()}
+        found |= {f"head_{name}": size for name, size in moment.head.items()}
+        found["temporary"] = moment.temporary
         return {name: size for name, size in found.items() if size}
 
     @property

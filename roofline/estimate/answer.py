@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.show.grid import Column, print_grid
+from results.show.grid import WHOLE_WORDS, Column, print_grid, print_lines
 from results.show.terminal import one_line
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class Answer:
     assumptions: Sequence[str]
     rows: Sequence[dict[str, Any]] = field(default_factory=tuple)
     """One for each machine and dtype, where there is more to say than `values`."""
-    columns: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Title of each key of `rows` that people see."""
     worked: str = ""
     main: Sequence[str] = ()
     """Keys of what was asked for first of all; people see them before everything else, a sweep alone."""
@@ -152,10 +153,7 @@ def devices(gpus: int) -> str:
 
 def size(byte_count: float) -> str:
     """Return bytes in the decimal unit that fits, with four digits: 2.416 GB."""
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if abs(byte_count) >= factor:
-            return f"{number(byte_count / factor)} {unit}"
-    return f"{number(byte_count)} B"
+    return _scaled(byte_count, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
 
 
 def memory(byte_count: float) -> str:
@@ -165,10 +163,12 @@ def memory(byte_count: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds in the unit that fits, with four digits: 2.315 ms."""
-    for factor, unit in ((86400.0, "days"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= factor:
-            return f"{number(seconds / factor)} {unit}"
-    return f"{number(seconds * 1e9)} ns"
+    return _scaled(seconds, ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    factor, unit = next((entry for entry in units if abs(value) >= entry[0]), units[-1])
+    return f"{number(value / factor)} {unit}"
 
 
 WIDTH = 100
@@ -180,14 +180,21 @@ SMALL = 0.01
 
 
 def print_answer(console: Console, answer: Answer) -> None:
-    width = min(console.width, WIDTH)
-    _print_lines(console, answer.title, "")
+    def paragraph(opening: str, text: str) -> None:
+        width, indent = min(console.width, WIDTH), " " * len(opening)
+        lines = textwrap.wrap(
+            one_line(text, 2000), width, initial_indent=opening, subsequent_indent=indent, **WHOLE_WORDS
+        )
+        print_lines(console, *lines)
+
+    print_lines(console, answer.title, "")
     for warning in answer.warnings:
-        _print_lines(console, *_paragraph("! ", warning, width))
+        paragraph("! ", warning)
     if answer.warnings:
-        _print_lines(console, "")
+        print_lines(console, "")
     if main := answer.said():
-        _print_lines(console, *_paragraph("=> ", ", ".join(main), width), "")
+        paragraph("=> ", ", ".join(main))
+        print_lines(console, "")
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         columns = [
             Column(
@@ -196,20 +203,19 @@ def print_answer(console: Console, answer: Answer) -> None:
                 "left" if place == 0 else "right",
                 goes_below=max(0, place - 1),  # the later columns hold the result
             )
-            for place, (key, title) in enumerate(answer.columns)
+            for place, (key, title) in enumerate(answer.columns.items())
         ]
         print_grid(console, columns)
-        _print_lines(console, "")
+        print_lines(console, "")
     if answer.steps:
         if answer.worked:
-            _print_lines(console, f"Worked for {answer.worked}:")
+            print_lines(console, f"Worked for {answer.worked}:")
         _print_steps(console, folded(answer))
-    for opening, text in (
-        ("formula: ", answer.formula),
-        ("source: ", answer.source),
-        *(("- ", note) for note in sorted(answer.assumptions, key=_is_boilerplate)),
-    ):
-        _print_lines(console, *_paragraph(opening, text, width))
+        print_lines(console, "")
+    paragraph("formula: ", answer.formula)
+    paragraph("source: ", answer.source)
+    for note in sorted(answer.assumptions, key=_is_boilerplate):
+        paragraph("- ", note)
 
 
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
@@ -218,9 +224,8 @@ def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequen
 
 
 def _print_steps(console: Console, steps: Sequence[Step]) -> None:
-    labels, arithmetic, results = zip(
-        *([one_line(text, LONGEST_CELL) for text in step[:3]] for step in steps), strict=True
-    )
+    shown = [[one_line(text, LONGEST_CELL) for text in step[:3]] for step in steps]
+    labels, arithmetic, results = zip(*shown, strict=True)
     columns = [
         Column("step", labels),
         Column("arithmetic", arithmetic, goes_below=1),
@@ -232,7 +237,6 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
         bars = [BAR * round(LONGEST_BAR * (step.amount or 0) / whole) for step in steps]
         columns.append(Column("share", bars, leaves=1))
     print_grid(console, columns)
-    _print_lines(console, "")
 
 
 def folded(answer: Answer) -> list[Step]:
@@ -250,22 +254,6 @@ def folded(answer: Answer) -> list[Step]:
 
 def _is_boilerplate(note: str) -> bool:
     return note.startswith(("left out", "lower bounds", "'")) and "alone" not in note
-
-
-def _print_lines(console: Console, *lines: str) -> None:
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _paragraph(opening: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        one_line(text, 2000),
-        width,
-        initial_indent=opening,
-        subsequent_indent=" " * len(opening),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def cell(key: str, value: Any) -> str:

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, sqrt
 from typing import Any, Unpack
 
 from results.show.terminal import say
-from roofline.accounting.budget import (
-    FITTED_LOSS,
-    FITTED_LOSS_SOURCE,
-    SECONDS_PER_DAY,
-    TOKENS_PER_PARAM,
-    affordable_flops,
-    affordable_tokens,
-    compute_optimal_params,
-    fitted_loss,
-    largest_params,
-    six_nd,
-    training_seconds,
-)
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
-from roofline.accounting.machines import TRAINING, memory_of, mfu_of, peak_of
+from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
 from roofline.estimate.answer import Answer, Curve, Step, billions, by_machine, devices, number, size
@@ -35,27 +22,65 @@ from roofline.estimate.options import (
     Use,
     machines_of,
     model_of,
-    run_of,
     sources_of,
     uses_of,
 )
 from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.machine import Machine
-from roofline.model import judge
 from roofline.model import mfu as share_of
 
+SECONDS_PER_DAY = 86_400
+
+HOFFMANN = "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)"
+TOKENS_PER_PARAM = 20
+"""Source: Hoffmann et al. (2022): about 20 tokens per parameter."""
+
+TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
+
 LEFT_OUT = "left out, unless MFU has it: communication, data, checkpoints, failures, evaluation"
+
+
+def six_nd(params: float, tokens: float) -> float:
+    """Return the FLOPs of training N parameters on D tokens: 6 N D.
+
+    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1.
+    """
+    return 6 * params * tokens
+
+
+def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PARAM) -> float:
+    """Return N of 6 N D = C with D = r N: sqrt(C / (6 r)), so sqrt(C / 120) at 20 tokens per parameter."""
+    return sqrt(flops / six_nd(1, tokens_per_param))
+
+
+FIT = (1.69, 406.4, 0.34, 410.7, 0.28)
+FITTED_LOSS = "{} + {} / N^{} + {} / D^{}".format(*FIT)
+"""L = E + A / N^alpha + B / D^beta.
+
+Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants.
+"""
+
+
+def fitted_loss(params: float, tokens: float) -> float:
+    """Return the loss per token in nats, `FITTED_LOSS`."""
+    floor, of_params, alpha, of_tokens, beta = FIT
+    loss: float = floor + of_params / params**alpha + of_tokens / tokens**beta
+    return loss
 
 
 def _training_uses(
     options: Mapping[str, Any], mfu: float | None, memory: float | None = None
 ) -> tuple[list[Use], list[str]]:
-    """Return machines and dtypes, and notes; if a measured run has no MFU, stderr names the one assumed instead."""
+    """Return machines with their MFU, and notes; if a measured run has no MFU, stderr names the one assumed instead."""
     uses, missing = uses_of(options, memory)
-    for machine, dtype in uses:
-        if machine.run and mfu is None and dtype not in machine.mfu:
-            say(f"note: {mfu_of(machine, dtype, None)[1]}")
-    return uses, [*dict.fromkeys(mfu_of(machine, dtype, mfu)[1] for machine, dtype in uses), *missing]
+    trained, notes = [], []
+    for use in uses:
+        share, origin = mfu_of(use.machine, use.dtype, mfu)
+        if use.machine.run and mfu is None and use.dtype not in use.machine.mfu:
+            say(f"note: {origin}")
+        trained.append(use._replace(mfu=share))
+        notes.append(origin)
+    return trained, [*dict.fromkeys(notes), *missing]
 
 
 def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> tuple[float, str, list[str]]:
@@ -93,43 +118,35 @@ def train(
     config = model_of(model, options, params)
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
     rows: list[dict[str, Any]] = []
-    for machine, dtype in uses:
-        share = mfu_of(machine, dtype, mfu)[0]
-        seconds = training_seconds(flops, peak_of(machine, dtype), gpus, share)
-        row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "mfu": share}
-        row |= {"flops": flops, "seconds": seconds} | cost_of(machine, gpus, seconds, price)
+    for use in uses:
+        seconds = flops / use.speed(gpus)
+        row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
+        row |= cost_of(use.machine, gpus, seconds, price)
         rows.append(row | {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600})
-    row, (machine, dtype) = rows[0], uses[0]
-    speed = affordable_flops(peak_of(machine, dtype), gpus, row["mfu"], 1)
-    hours, run = number(row["device_hours"]), (count_parameters(config).active, tokens)
+    row, use = rows[0], uses[0]
+    speed, hours = f"{number(use.speed(gpus))} FLOP/s", number(row["device_hours"])
     steps = [
         Step("FLOPs", counted, number(flops)),
-        Step(
-            "speed",
-            f"{gpus:,} x {number(peak_of(machine, dtype))} FLOP/s x {row['mfu']:.4g}",
-            f"{number(speed)} FLOP/s",
-        ),
-        Step("seconds", f"{number(flops)} / {number(speed)}", f"{number(row['seconds'])} s"),
+        Step("speed", f"{gpus:,} x {number(use.peak)} FLOP/s x {use.mfu:.4g}", speed),
+        Step("seconds", f"{number(flops)} / {number(use.speed(gpus))}", f"{number(row['seconds'])} s"),
         Step("days", f"{number(row['seconds'])} / 86,400", number(row["days"])),
         Step("device hours", f"{gpus:,} x {number(row['seconds'])} / 3600", hours),
     ]
     if price is not None:
         steps.append(Step("price", f"{hours} hours x {price:g}", number(row["price"])))
-    if machine.tdp_w is not None:
-        drawn = f"{hours} hours x {number(machine.tdp_w)} W at most"
+    if use.machine.tdp_w is not None:
+        drawn = f"{hours} hours x {number(use.machine.tdp_w)} W at most"
         steps.append(Step("energy", drawn, f"{number(row['energy_j'] / 3.6e9)} MWh"))
+    run = (count_parameters(config).active, tokens)
     return Answer(
         main=("days", "device_hours", "price"),
         title=f"Training time on {devices(gpus)}",
         **by_machine(rows, flops=flops),
         steps=steps,
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
-        source=sources_of([machine for machine, _ in uses]),
+        source=sources_of(use.machine for use in uses),
         assumptions=[*notes, *counting, LEFT_OUT],
-        columns=[
-            *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU")),
-            *(("days", "days"), ("device_hours", "device hours")),
-        ],
+        columns={**TRAINED, "days": "days", "device_hours": "device hours"},
         curve=size_against_data(six_nd(*run), TOKENS_PER_PARAM, run),
     )
 
@@ -149,24 +166,21 @@ def mfu(
     gpus: Whole = 1,
     **options: Unpack[Serving],
 ) -> Answer:
-    """MFU and HFU of a training run by every convention, or of the training steps of a saved run."""
-    if "measured" in options and tokens_per_s is None and seconds_per_step is None and days is None:
-        return _measured_mfu(options)
+    """MFU and HFU of a training run by every convention."""
     speed, counted = _tokens_per_s(sequence, batch, tokens_per_s, seconds_per_step, tokens, days)
     uses, missing = uses_of(options)
     config = model_of(model, options, params)
     asked = convention_of(config, convention, "palm")
     rows: list[dict[str, Any]] = []
-    for machine, dtype in uses:
+    for use in uses:
         for name in [asked] if config.parameters else _countable(asked, checkpoint):
             found = train_flops(config, sequence, 1, name, checkpoint)
-            reached, peak = found.per_token * speed, gpus * peak_of(machine, dtype)
-            row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "convention": name}
-            row |= {"flops_per_token": found.per_token, "flops_per_s": reached, "mfu": share_of(reached, peak)}
-            executed = found.hardware_flops / found.tokens
-            rows.append(row | {"hfu": share_of(executed * speed, peak), "tokens_per_s": speed})
+            reached, executed = found.per_token * speed, found.hardware_flops / found.tokens * speed
+            row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": found.per_token}
+            row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
+            rows.append(row | {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed})
     chosen = [row for row in rows if row["convention"] == asked]
-    row, (machine, dtype) = chosen[0], uses[0]
+    row, reached_by = chosen[0], f"({gpus:,} x {number(uses[0].peak)} FLOP/s)"
     notes = ["executed: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
     if config.parameters:
         notes = ["6 N leaves out attention's own products"]
@@ -183,20 +197,16 @@ def mfu(
             Step("tokens/s", counted, number(speed)),
             Step("FLOPs per token", asked, number(row["flops_per_token"])),
             Step("speed", f"{number(row['flops_per_token'])} x {number(speed)}", number(row["flops_per_s"])),
-            Step(
-                "MFU",
-                f"{number(row['flops_per_s'])} / ({gpus:,} x {number(peak_of(machine, dtype))} FLOP/s)",
-                f"{100 * row['mfu']:.2f} %",
-            ),
+            Step("MFU", f"{number(row['flops_per_s'])} / {reached_by}", f"{100 * row['mfu']:.2f} %"),
             Step("HFU", "the same of what is executed", f"{100 * row['hfu']:.2f} %"),
         ],
         formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU counts what is computed twice, too",
-        source=f"Chowdhery et al., PaLM (2022), appendix B; {sources_of([machine for machine, _ in uses])}",
+        source=f"Chowdhery et al., PaLM (2022), appendix B; {sources_of(use.machine for use in uses)}",
         assumptions=[*notes, *config.notes_on(sequence), *missing],
-        columns=[
-            *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("convention", "convention")),
-            *(("flops_per_token", "FLOPs/token"), ("flops_per_s", "FLOP/s"), ("mfu", "MFU"), ("hfu", "HFU")),
-        ],
+        columns={
+            **{"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "convention": "convention"},
+            **{"flops_per_token": "FLOPs/token", "flops_per_s": "FLOP/s", "mfu": "MFU", "hfu": "HFU"},
+        },
     )
 
 
@@ -215,8 +225,8 @@ def _tokens_per_s(
 ) -> tuple[float, str]:
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
-            "give one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; or "
-            "--measured RUN alone"
+            "give one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; "
+            "python -m results show RUN has the MFU of the steps of a saved run"
         )
     if tokens_per_s is not None:
         return float(tokens_per_s), "as given"
@@ -225,36 +235,6 @@ def _tokens_per_s(
     if tokens is None or days is None:
         raise ConfigError("--days needs --tokens, too")
     return tokens / (days * SECONDS_PER_DAY), f"{number(tokens)} / ({days:g} x 86,400)"
-
-
-def _measured_mfu(options: Mapping[str, Any]) -> Answer:
-    run = run_of(options)
-    source = f"run {run.environment.run_id}: its records and its peaks"
-    machine = Machine.from_dict(run.environment.hardware)
-    rows = []
-    for record in run.records:
-        judged = judge(record, machine) if record.op == TRAINING else None
-        if judged and judged.mfu is not None:
-            row: dict[str, Any] = {"case": record.case, "provider": record.provider, "dtype": record.dtype}
-            keys = ("mfu", "hfu", "flops_per_s", "tokens_per_s", "peak_kind")
-            rows.append(row | {key: getattr(judged, key) for key in keys})
-    if not rows:
-        raise ConfigError(f"no training step with a known peak in {source}")
-    rows.sort(key=lambda row: -row["mfu"])
-    return Answer(
-        title="Utilization of the training steps of a saved run",
-        values=dict(rows[0]),
-        main=("mfu", "hfu", "flops_per_s"),
-        steps=[],
-        formula="MFU = FLOPs of a step / (its median time x peak); HFU counts what is computed twice, too",
-        source=source,
-        assumptions=["of several steps, the one with the highest MFU stands first"],
-        rows=rows,
-        columns=[
-            *(("case", "case"), ("dtype", "dtype"), ("tokens_per_s", "tokens/s")),
-            *(("flops_per_s", "FLOP/s"), ("mfu", "MFU"), ("hfu", "HFU")),
-        ],
-    )
 
 
 @question
@@ -284,18 +264,15 @@ def gpus(
     if tokens is not None:
         flops, _, more = _run_flops(config, tokens, sequence, convention)
         counting += ["speed grows evenly with the devices; MFU has communication in it", *more]
-    rows = [_fleet_row(use, held, flops, days, mfu) for use in uses]
-    row, (machine, dtype) = rows[0], uses[0]
+    rows = [_fleet_row(use, held, flops, days) for use in uses]
+    row, use = rows[0], uses[0]
+    memory_each = f"{size(held)} / {in_gib(memory_of(use.machine))}, rounded up"
     steps = [
         Step("state", f"{number(total)} x {each:g} bytes, {counted}", size(held)),
-        Step(
-            "to hold it",
-            f"{size(held)} / {in_gib(memory_of(machine))}, rounded up",
-            f"{row['gpus_for_memory']:,}",
-        ),
+        Step("to hold it", memory_each, f"{row['gpus_for_memory']:,}"),
     ]
     if row["gpus_for_time"] is not None:
-        speed = f"({number(peak_of(machine, dtype))} x {row['mfu']:.4g} x {days:g} x 86,400)"
+        speed = f"({number(use.peak)} x {use.mfu:.4g} x {days:g} x 86,400)"
         steps.append(Step("in time", f"{number(flops or 0)} FLOPs / {speed}, rounded up", f"{row['gpus_for_time']:,}"))
     steps.append(Step("devices", "the larger", f"{row['gpus']:,}"))
     if row["days"] is not None:
@@ -306,9 +283,9 @@ def gpus(
         main=("gpus", "bound", "days"),
         steps=steps,
         formula="devices = max(bytes / memory, FLOPs / (peak x MFU x days x 86,400)), each rounded up",
-        source=f"CS336 (2025) lecture 2; {sources_of([machine for machine, _ in uses])}",
+        source=f"CS336 (2025) lecture 2; {sources_of(use.machine for use in uses)}",
         assumptions=[*counting, *notes],
-        columns=[("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("bound", "bound by"), ("days", "days")],
+        columns={"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "bound": "bound by", "days": "days"},
     )
 
 
@@ -321,23 +298,19 @@ def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) ->
     return bytes_per_param(kept, optimizer), f"{kept.name}, {optimizer}: {kept.source}"
 
 
-def _fleet_row(use: Use, held: float, flops: float | None, days: float | None, mfu: float | None) -> dict[str, Any]:
-    machine, dtype = use
-    for_memory = gpus = ceil(held / memory_of(machine))
-    for_time = took = share = None
+def _fleet_row(use: Use, held: float, flops: float | None, days: float | None) -> dict[str, Any]:
+    for_memory = gpus = ceil(held / memory_of(use.machine))
+    for_time = took = None
     if flops is not None:
-        share = mfu_of(machine, dtype, mfu)[0]
-        alone = training_seconds(flops, peak_of(machine, dtype), 1, share) / SECONDS_PER_DAY
-        for_time = None if days is None else ceil(alone / days)
+        for_time = None if days is None else ceil(flops / use.speed(1) / SECONDS_PER_DAY / days)
         gpus = max(for_memory, for_time or 1)
-        took = training_seconds(flops, peak_of(machine, dtype), gpus, share) / SECONDS_PER_DAY
+        took = flops / use.speed(gpus) / SECONDS_PER_DAY
     return {
-        "gpu": machine.slug,
-        "dtype": dtype,
+        **use.row,
         "gpus": gpus,
         "bound": "time" if (for_time or 0) > for_memory else "memory",
         "days": took,
-        "mfu": share,
+        "mfu": None if flops is None else use.mfu,
         "gpus_for_memory": for_memory,
         "gpus_for_time": for_time,
         "state_bytes": held,
@@ -359,7 +332,7 @@ def fit(
     each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
     rows: list[dict[str, Any]] = []
     for machine in machines:
-        params = int(largest_params(memory_of(machine), gpus, each))
+        params = int(memory_of(machine) * gpus / each)
         row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_of(machine), "params": params}
         rows.append(row | {"bytes_per_param": each})
     first = rows[0]
@@ -380,12 +353,12 @@ def fit(
             "the state is sharded evenly over all devices (ZeRO 3), nothing is left for activations: an upper bound",
             *(
                 f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 bytes hold "
-                f"{billions(largest_params(sold, gpus, each))} parameters"
+                f"{billions(sold * gpus / each)} parameters"
                 for machine in machines
                 if (sold := (machine.memory_bytes or 0) * 10**9 // 2**30)
             ),
         ],
-        columns=[("gpu", "GPU"), ("gpus", "GPUs"), ("memory_bytes", "memory"), ("params", "parameters")],
+        columns={"gpu": "GPU", "gpus": "GPUs", "memory_bytes": "memory", "params": "parameters"},
     )
 
 
@@ -399,58 +372,39 @@ def chinchilla(
     **options: Unpack[Computing],
 ) -> Answer:
     """Compute-optimal model of a budget: of FLOPs, or of devices and days."""
-    uses: list[Use] = []
-    notes: list[str] = []
-    if flops is None:
-        if days is None:
-            raise ConfigError("give a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
-        uses, notes = _training_uses(options, mfu)
-    elif days is not None or not options.keys().isdisjoint(("gpu", "measured")):
+    if flops is None and days is None:
+        raise ConfigError("give a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
+    if flops is not None and (days is not None or not options.keys().isdisjoint(("gpu", "measured"))):
         raise ConfigError("give --flops, or a machine and --days, not both")
+    uses, notes = _training_uses(options, mfu) if days is not None else ([], [])
     rows: list[dict[str, Any]] = []
-    budget: list[Step] = []
-    for machine, dtype in uses:
-        share, seconds = mfu_of(machine, dtype, mfu)[0], (days or 0) * SECONDS_PER_DAY
-        of_budget = affordable_flops(peak_of(machine, dtype), gpus, share, seconds)
-        place = {"gpu": machine.slug, "dtype": dtype, "gpus": gpus, "days": days, "mfu": share}
-        rows.append(place | _optimal_of(of_budget, tokens_per_param))
-        told = f"{gpus:,} x {number(peak_of(machine, dtype))} x {share:.4g} x {days:g} x 86,400"
-        budget = budget or [Step("FLOPs", told, number(of_budget))]
+    for use in uses:
+        of_budget = use.speed(gpus) * ((days or 0) * SECONDS_PER_DAY)
+        row = use.row | {"gpus": gpus, "days": days, "mfu": use.mfu}
+        rows.append(row | _optimal_of(of_budget, tokens_per_param))
     row = rows[0] if rows else _optimal_of(flops or 0, tokens_per_param)
+    budget = f"{number(row['flops'])} FLOPs" if not uses else f"{devices(gpus)} and {days:g} days"
+    spent = [f"{gpus:,} x {number(use.peak)} x {use.mfu:.4g} x {days:g} x 86,400" for use in uses[:1]]
+    optimum = f"sqrt({number(row['flops'])} / {six_nd(1, tokens_per_param):g})"
     return Answer(
         main=("params", "tokens"),
-        title="Compute-optimal model for "
-        + (f"{number(row['flops'])} FLOPs" if not uses else f"{devices(gpus)} and {days:g} days"),
+        title=f"Compute-optimal model for {budget}",
         **(by_machine(rows) if uses else {"values": row}),
         steps=[
-            *budget,
-            Step(
-                "parameters",
-                f"sqrt({number(row['flops'])} / {six_nd(1, tokens_per_param):g})",
-                billions(row["params"]),
-            ),
+            *(Step("FLOPs", arithmetic, number(row["flops"])) for arithmetic in spent),
+            Step("parameters", optimum, billions(row["params"])),
             Step("tokens", f"{tokens_per_param:g} x {billions(row['params'])}", billions(row["tokens"])),
             Step("fitted loss", FITTED_LOSS, f"{row['fitted_loss']:.3f} nats per token"),
         ],
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
-        source="; ".join(
-            [
-                "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)",
-                *dict.fromkeys(machine.source for machine, _ in uses),
-            ]
-        ),
+        source="; ".join(dict.fromkeys([HOFFMANN, *(use.machine.source for use in uses)])),
         assumptions=[
             f"{tokens_per_param:g} tokens per parameter; 6 N D leaves out attention's own products",
-            f"loss: {FITTED_LOSS_SOURCE}",
+            "loss: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants",
             "optimal for training alone: a model that is used much is trained smaller and longer",
             *notes,
         ],
-        columns=[
-            *(("gpu", "GPU"), ("dtype", "dtype"), ("gpus", "GPUs"), ("mfu", "MFU"), ("flops", "FLOPs")),
-            *(("params", "parameters"), ("tokens", "tokens"), ("fitted_loss", "fitted loss")),
-        ]
-        if uses
-        else (),
+        columns={**TRAINED, "flops": "FLOPs", "params": "parameters", "tokens": "tokens", "fitted_loss": "fitted loss"},
         curve=size_against_data(row["flops"], tokens_per_param),
     )
 
@@ -472,7 +426,7 @@ def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, f
     best = compute_optimal_params(flops, tokens_per_param)
     sizes = [best * factor for factor in SIZES]
     lines = {
-        f"{number(flops)} FLOPs: D = C / (6 N)": [(params, affordable_tokens(flops, params)) for params in sizes],
+        f"{number(flops)} FLOPs: D = C / (6 N)": [(params, flops / six_nd(params, 1)) for params in sizes],
         f"{tokens_per_param:g} tokens per parameter": [(params, tokens_per_param * params) for params in sizes],
     }
     lines["compute-optimal"] = [(best, tokens_per_param * best)]
@@ -482,4 +436,4 @@ def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, f
 def loss_along(flops: float) -> list[tuple[float, float]]:
     """Return (parameters, fitted loss) of models that are trained with a compute budget, D = C / (6 N) tokens each."""
     sizes = (compute_optimal_params(flops) * factor for factor in SIZES)
-    return [(params, fitted_loss(params, affordable_tokens(flops, params))) for params in sizes]
+    return [(params, fitted_loss(params, flops / six_nd(params, 1))) for params in sizes]

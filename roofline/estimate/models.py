@@ -120,10 +120,10 @@ def _flops_steps(found: FlopCount) -> list[Step]:
     return [*steps, Step("hardware FLOPs per step", "for HFU; the model's are for MFU", count(found.hardware_flops))]
 
 
-FIT_COLUMNS = (
-    *(("gpu", "GPU"), ("memory_bytes", "memory"), ("used", "used"), ("headroom_bytes", "headroom")),
-    *(("fits", "fits"), ("gpus_needed", "devices needed")),
-)
+FIT_COLUMNS = {
+    **{"gpu": "GPU", "memory_bytes": "memory", "used": "used", "headroom_bytes": "headroom"},
+    **{"fits": "fits", "gpus_needed": "devices needed"},
+}
 
 MIN_HEADROOM = 0.1
 """Warn below this fraction of the memory: CUDA context, workspaces and fragmentation are not estimated."""
@@ -179,7 +179,9 @@ def memory(
     total = sum(parts.values())
     state = sum(found.state.values()) if found else total
     values = {"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": state}
-    steps = _parts(parts, total)
+    steps = [
+        Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part) for name, part in parts.items()
+    ]
     formula = "N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights"
     sources = [kept.source, OPTIMIZERS[optimizer], "Rajbhandari et al., ZeRO (2020)"]
     notes = [f"ZeRO {zero} over {data_parallel}", "activations are left out: they depend on the model"]
@@ -204,16 +206,9 @@ def memory(
         source="; ".join(sources),
         assumptions=notes,
         rows=fits,
-        columns=FIT_COLUMNS if fits else (),
+        columns=FIT_COLUMNS,
         warnings=_memory_warnings(fits, total),
     )
-
-
-def _parts(components: Mapping[str, int], total: int) -> list[Step]:
-    return [
-        Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part)
-        for name, part in components.items()
-    ]
 
 
 def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, Wanted, since
 from results.store.runs import Run
@@ -163,23 +164,36 @@ def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str
     return replace(machine, source="; ".join(filter(None, sources)))
 
 
-Use = tuple[Machine, str]
+class Use(NamedTuple):
+    """A machine that computes in a dtype."""
+
+    machine: Machine
+    dtype: str
+    peak: float
+    """Of one device, FLOP/s."""
+    mfu: float = 1
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {"gpu": self.machine.slug, "dtype": self.dtype}
+
+    def speed(self, gpus: int) -> float:
+        return gpus * self.peak * self.mfu
 
 
 def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:
     """Return the machines with the dtypes that they have a peak of, and a line for each that they have not."""
     machines, dtypes = machines_of(options, memory), options.get("dtype", ["bf16"])
-    uses = [(machine, dtype) for machine in machines for dtype in dtypes]
-    found = [(machine, dtype) for machine, dtype in uses if machine.peak(dtype, MEASURED_FIRST)]
+    found, missing = [], []
+    for machine, dtype in product(machines, dtypes):
+        if peak := machine.peak(dtype, MEASURED_FIRST):
+            found.append(Use(machine, dtype, peak.value))
+        else:
+            missing.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
     if not found:
         peak_of(machines[0], dtypes[0])
-    missing = [
-        f"{machine.slug} has {why_not(machine, dtype)} {dtype}"
-        for machine, dtype in uses
-        if machine.peak(dtype, MEASURED_FIRST) is None
-    ]
     return found, missing
 
 
-def sources_of(machines: Sequence[Machine]) -> str:
+def sources_of(machines: Iterable[Machine]) -> str:
     return "; ".join(dict.fromkeys(machine.source for machine in machines))

@@ -44,11 +44,11 @@ def tensor(shape: Annotated[tuple[int, ...], extents], dtype: Annotated[str, One
     )
 
 
-FORMAT_COLUMNS = (
-    *(("dtype", "dtype"), ("bits", "bits"), ("exponent_bits", "exponent"), ("mantissa_bits", "mantissa")),
-    *(("largest", "largest"), ("smallest_normal", "normal from"), ("smallest_subnormal", "smallest")),
-    *(("epsilon", "epsilon"), ("decimal_digits", "digits")),
-)
+FORMAT_COLUMNS = {
+    **{"bits": "bits", "exponent_bits": "exponent", "mantissa_bits": "mantissa", "largest": "largest"},
+    **{"smallest_normal": "normal from", "smallest_subnormal": "smallest", "epsilon": "epsilon"},
+    "decimal_digits": "digits",
+}
 
 
 @question
@@ -59,7 +59,7 @@ def dtype(
     """Ranges and steps of floating-point formats, and what a value becomes in each."""
     rows: list[dict[str, Any]] = []
     for name in dtype or FORMATS:
-        row = {key: getattr(FORMATS[name], key) for key, _ in FORMAT_COLUMNS[1:]}
+        row = {key: getattr(FORMATS[name], key) for key in FORMAT_COLUMNS}
         shown = {} if value is None else {"value": shown_in(Fraction(value), name)}
         rows.append({"dtype": name, **{key: float(x) if "bits" not in key else x for key, x in row.items()}, **shown})
     return Answer(
@@ -74,7 +74,7 @@ def dtype(
             "fp8e4m3 has no infinity: a value too large becomes 448 or nan, as the conversion is told",
         ],
         rows=rows,
-        columns=FORMAT_COLUMNS if value is None else [*FORMAT_COLUMNS, ("value", "value")],
+        columns={"dtype": "dtype", **FORMAT_COLUMNS, **({} if value is None else {"value": "value"})},
     )
 
 
@@ -91,7 +91,6 @@ def matmul(
         peak_of(machines[0], dtypes[0])
     row = timed[0]
     times = f"{batch} x " if batch > 1 else ""
-    columns = (("gpu", "GPU"), ("dtype", "dtype"), ("flops", "FLOPs"), ("bytes", "bytes"), ("intensity", "FLOP/B"))
     return Answer(
         main=("seconds", "bound"),
         title=f"Matrix product {m}x{n}x{k}{f', {batch} times' if batch > 1 else ''} (MxNxK)",
@@ -113,7 +112,10 @@ def matmul(
             "fp8 and nvfp4 are written as bf16, int8 as int32; scales of blocks are left out",
             *(f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if row["seconds"] is None),
         ],
-        columns=[*columns, ("seconds", "time"), ("bound", "bound")],
+        columns={
+            **{"gpu": "GPU", "dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"},
+            **{"seconds": "time", "bound": "bound"},
+        },
     )
 
 

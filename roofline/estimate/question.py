@@ -205,12 +205,6 @@ HELP = {
 }
 
 
-METAVARS: dict[Callable[[Any], Any], str] = {
-    **dict.fromkeys((exact, positive, share, whole), "N"),
-    **{extents: "SHAPE", product_shape: "MxNxK", text_of: "TEXT"},
-}
-
-
 class Parameter(NamedTuple):
     """A parameter of an estimate."""
 
@@ -230,10 +224,6 @@ class Parameter(NamedTuple):
         words = f" ({', '.join(self.read.known)})" if isinstance(self.read, OneOf) else ""
         default = f"; default: {self.default}" if self.default is not None and self.default is not False else ""
         return f"{HELP[self.name]}{words}{default}"
-
-    @property
-    def metavar(self) -> str:
-        return METAVARS.get(self.read, "NAME")
 
     @property
     def takes_several(self) -> bool:

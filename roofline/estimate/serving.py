@@ -7,25 +7,15 @@ from typing import Annotated, Any, NamedTuple, Unpack
 
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
-from roofline.accounting.inference import (
-    compute_bound_from,
-    decode_bytes,
-    decode_flops,
-    decode_seconds,
-    kv_bytes_per_token,
-    kv_cache_bytes,
-    prefill_bytes,
-    prefill_flops,
-    weight_bytes_read,
-)
-from roofline.accounting.machines import bandwidth_of, peak_of
+from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, weight_bytes_read
+from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.number_formats import STORED_BITS
 from roofline.accounting.parameters import count_parameters
 from roofline.estimate.answer import Answer, Step, by_machine, count, devices, duration, memory, number, size
 from roofline.estimate.budgets import cost_of
 from roofline.estimate.options import Serving, Use, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
-from roofline.model import bound, least_time_s
+from roofline.model import bound
 from roofline.work import DTYPE_BITS, DTYPES
 
 Stored = Annotated[str, OneOf(tuple(STORED_BITS))]
@@ -47,15 +37,14 @@ class _Plan(NamedTuple):
     kv_dtype: str
 
     def limits(self, use: Use) -> Limits:
-        machine, dtype = use
         if DTYPE_BITS[self.kv_dtype] % 8:
             raise ConfigError(f"no cache in {self.kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
-        weight_bytes = STORED_BITS[self.weight_dtype or dtype] / 8
-        rates = (self.gpus * peak_of(machine, dtype), self.gpus * bandwidth_of(machine))
-        return Limits(*rates, weight_bytes, DTYPE_BITS[self.kv_dtype] // 8)
+        weight_bytes = STORED_BITS[self.weight_dtype or use.dtype] / 8
+        rates = (use.speed(self.gpus), self.gpus * bandwidth_of(use.machine))
+        return Limits(self.config, self.batch, *rates, weight_bytes, DTYPE_BITS[self.kv_dtype] // 8)
 
     def held(self, use: Use, positions: int) -> dict[str, Any]:
-        limits, memory_bytes = self.limits(use), use[0].usable_memory_bytes
+        limits, memory_bytes = self.limits(use), use.machine.usable_memory_bytes
         stored = max(1, round(count_parameters(self.config).total * limits.weight_bytes))
         cache = kv_cache_bytes(self.config, positions, self.batch, limits.kv_bytes)
         total = stored + cache
@@ -69,22 +58,17 @@ class _Plan(NamedTuple):
         }
 
     def row(self, use: Use) -> dict[str, Any]:
-        (machine, dtype), limits, config = use, self.limits(use), self.config
-        peak, bandwidth, sizes = *limits[:2], limits[2:]
-        row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype}
-        for name, flops, moved in (
-            ("prefill", prefill_flops, prefill_bytes),
-            ("decode", decode_flops, decode_bytes),
-        ):
-            work, traffic = flops(config, self.prompt, self.batch), moved(config, self.prompt, self.batch, *sizes)
-            row |= {f"{name}_seconds": least_time_s(work, traffic, peak, bandwidth)}
-            row |= {f"{name}_bound": bound(work / peak, traffic / bandwidth, None)}
-            row |= {f"{name}_flops": work, f"{name}_bytes": traffic}
-        row |= {"tokens_per_s": self.batch / row["decode_seconds"]}
-        row |= {"peak_flops_per_s": peak, "bandwidth_bytes_per_s": bandwidth}
+        limits, config, row = self.limits(use), self.config, use.row
+        for name, work in (("prefill", limits.prefill(self.prompt)), ("decode", limits.decode(self.prompt))):
+            times = limits.times(work)
+            row |= {f"{name}_seconds": max(times), f"{name}_bound": bound(*times, None)}
+            row |= {f"{name}_flops": work[0], f"{name}_bytes": work[1]}
+        row["tokens_per_s"] = self.batch / row["decode_seconds"]
+        row["peak_flops_per_s"] = limits.peak_flops_per_s
+        row["bandwidth_bytes_per_s"] = limits.bandwidth_bytes_per_s
         row["kv_bytes_per_token"] = None if config.parameters else kv_bytes_per_token(config, limits.kv_bytes)
-        row["critical_batch"] = compute_bound_from(config, self.prompt, *limits)
-        row["critical_batch_without_cache"] = compute_bound_from(config, 0, *limits)
+        row["critical_batch"] = limits.critical_batch(self.prompt)
+        row["critical_batch_without_cache"] = limits.critical_batch(0)
         row["weight_bytes_read"] = weight_bytes_read(config, self.batch, limits.weight_bytes)
         return row | self.held(use, self.prompt)
 
@@ -140,49 +124,42 @@ def infer(
         **by_machine(rows, kv_bytes_per_token=rows[0]["kv_bytes_per_token"]),
         steps=_infer_steps(plan, rows[0]),
         formula=STEPS_BY_PARAMETERS if config.parameters else by_weights,
-        source=f"Pope et al. (2022); Austin et al. (2025); {sources_of([machine for machine, _ in uses])}",
+        source=f"Pope et al. (2022); Austin et al. (2025); {sources_of(use.machine for use in uses)}",
         assumptions=[*plan.notes(prompt), *([] if config.parameters else turning), *missing],
-        columns=(
-            *(("gpu", "GPU"), ("dtype", "dtype"), ("prefill_seconds", "prefill"), ("prefill_bound", "bound")),
-            *(("decode_seconds", "decode step"), ("decode_bound", "bound"), ("tokens_per_s", "tokens/s")),
-            *(("critical_batch", "critical batch"), ("used", "memory")),
-        ),
+        columns={
+            **{"gpu": "GPU", "dtype": "dtype", "prefill_seconds": "prefill", "prefill_bound": "bound"},
+            **{"decode_seconds": "decode step", "decode_bound": "bound", "tokens_per_s": "tokens/s"},
+            **{"critical_batch": "critical batch", "used": "memory"},
+        },
     )
 
 
 def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
     peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
-    config, prefills = plan.config, f"{plan.batch} x {plan.prompt} tokens"
-    read, cache, without_cache, moved = f"{size(row['weight_bytes_read'])} of weights", [], [], row["weight_bytes_read"]
-    if row["cache_bytes"] is not None:
+    config, prefills, has_cache = plan.config, f"{plan.batch} x {plan.prompt} tokens", row["cache_bytes"] is not None
+    read = f"{size(row['weight_bytes_read'])} of weights"
+    least = f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
+    prefill = f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound"
+    steps = [Step("weights", f"{count(count_parameters(config).total)} parameters", size(row["weight_bytes"]))]
+    if has_cache:
         windowed = f", {config.windowed_layers} layers keep {config.window} at most" if config.windowed_layers else ""
-        cache = [
-            Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"])),
-            Step("cache", f"{prefills}{windowed}", size(row["cache_bytes"])),
-        ]
-        moved, read = moved + row["cache_bytes"], f"{read} + {size(row['cache_bytes'])}"
-        without_cache = [Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"]))]
-    used = ("not known of this machine", "-")
-    if row["used"] is not None:
-        what = "weights and cache" if cache else "weights"
-        used = (f"{what} / all devices of {memory(row['memory_bytes'])}", f"{100 * row['used']:.1f} %")
-    least = f"max({number(row['decode_flops'])} / {peak}, {number(moved)} / {bandwidth})"
-    return [
-        Step("weights", f"{count(count_parameters(config).total)} parameters", size(row["weight_bytes"])),
-        *cache,
+        steps.append(Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"])))
+        steps.append(Step("cache", f"{prefills}{windowed}", size(row["cache_bytes"])))
+        read += f" + {size(row['cache_bytes'])}"
+    steps += [
         Step("prefill FLOPs", prefills, number(row["prefill_flops"])),
-        Step(
-            "prefill",
-            f"{number(row['prefill_flops'])} / {peak} at best",
-            f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound",
-        ),
-        Step("decode bytes", read, size(moved)),
+        Step("prefill", f"{number(row['prefill_flops'])} / {peak} at best", prefill),
+        Step("decode bytes", read, size(row["decode_bytes"])),
         Step("decode step", least, f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound"),
         Step("tokens/s", f"{plan.batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
         Step("critical batch", f"compute as long as memory at {plan.prompt} tokens", _batch(row["critical_batch"])),
-        *without_cache,
-        Step("memory", *used),
     ]
+    if has_cache:
+        steps.append(Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"])))
+    if row["used"] is None:
+        return [*steps, Step("memory", "not known of this machine", "-")]
+    what = f"weights{' and cache' * has_cache} / all devices of {memory(row['memory_bytes'])}"
+    return [*steps, Step("memory", what, f"{100 * row['used']:.1f} %")]
 
 
 def _batch(value: int | None) -> str:
@@ -216,12 +193,12 @@ def generate(
         Step("reply", "sum", duration(row["seconds"])),
         Step("tokens/s", f"{batch} x {output_tokens} / {duration(row['seconds'])}", number(row["tokens_per_s"])),
     ]
-    columns = [("gpu", "GPU"), ("dtype", "dtype"), ("seconds", "reply"), ("first_token_s", "first token")]
-    columns += [("tokens_per_s", "tokens/s"), ("used", "memory")]
+    columns = {"gpu": "GPU", "dtype": "dtype", "seconds": "reply", "first_token_s": "first token"}
+    columns |= {"tokens_per_s": "tokens/s", "used": "memory"}
     if price is not None:
         paid = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
         steps.append(Step("price of 10^6 tokens", paid, number(row["price_per_million_tokens"])))
-        columns.append(("price_per_million_tokens", "price of 10^6"))
+        columns["price_per_million_tokens"] = "price of 10^6"
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of {prompt}, {devices(gpus)}",
         warnings=[line for row in rows for line in plan.too_large(row)],
@@ -231,7 +208,7 @@ def generate(
         formula=f"seconds = prefill + (n - 1) decode steps; {STEPS_BY_PARAMETERS}"
         if config.parameters
         else "seconds = prefill + sum over tokens 2 to n of max(FLOPs / peak, (weights + cache) / bandwidth)",
-        source=f"Pope et al. (2022); {sources_of([machine for machine, _ in uses])}",
+        source=f"Pope et al. (2022); {sources_of(use.machine for use in uses)}",
         assumptions=[
             *plan.notes(prompt + output_tokens),
             "the price is that of tokens written; energy is the most that the devices draw",
@@ -242,15 +219,12 @@ def generate(
 
 
 def _reply(plan: _Plan, use: Use, tokens: int, price: float | None) -> dict[str, Any]:
-    machine, dtype = use
-    limits, config = plan.limits(use), plan.config
-    moved = prefill_bytes(config, plan.prompt, plan.batch, limits.weight_bytes, limits.kv_bytes)
-    first = least_time_s(prefill_flops(config, plan.prompt, plan.batch), moved, *limits[:2])
-    seconds = first + decode_seconds(config, plan.prompt, tokens, plan.batch, limits)
-    cost = cost_of(machine, plan.gpus, seconds, price)
+    limits = plan.limits(use)
+    first = max(limits.times(limits.prefill(plan.prompt)))
+    seconds = first + limits.decode_seconds(plan.prompt, tokens)
+    cost = cost_of(use.machine, plan.gpus, seconds, price)
     return {
-        "gpu": machine.slug,
-        "dtype": dtype,
+        **use.row,
         "gpus": plan.gpus,
         "seconds": seconds,
         "first_token_s": first,

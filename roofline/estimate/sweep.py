@@ -84,7 +84,7 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
     named = [{over.option.replace("-", "_"): value for over, value in zip(overs, at, strict=True)} for at in points]
     asked = [values_of(function, {**given, **place}) for place in named]  # a wrong value ends it before any answer
     rows: list[dict[str, Any]] = []
-    main, problem = None, None
+    answer, problem = None, None
     for values, point in zip(asked, points, strict=True):
         place = {over.option: _typed(value) for over, value in zip(overs, point, strict=True)}
         try:
@@ -93,13 +93,12 @@ def swept(name: str, given: Mapping[str, object], overs: Sequence[Over]) -> Swee
             problem = error
             rows.append({**place, "reason": str(error)})
             continue
-        main = answer.main
         found = answer.rows if len(answer.rows) > 1 else [{**answer.values, **(answer.rows[0] if answer.rows else {})}]
         rows += [{**_scalars(row), **place, "reason": None} for row in found]
-    if main is None:
+    if answer is None:
         raise problem or ConfigError("a sweep of nothing")
     names = list(dict.fromkeys([*(over.option for over in overs), *(key for row in rows for key in row)]))
-    return Sweep(overs, main, [{key: row.get(key) for key in names} for row in rows])
+    return Sweep(overs, answer.main, [{key: row.get(key) for key in names} for row in rows])
 
 
 def _typed(value: str) -> float | str:

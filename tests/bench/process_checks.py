@@ -1,11 +1,8 @@
 """What tests ask about processes that they have started."""
 
-import multiprocessing
 import time
 
 import psutil
-
-LOCKS = []
 
 
 def is_running(pid):
@@ -27,8 +24,3 @@ def soon(condition, seconds=120):
 def descendants(pid):
     """Return the processes that a process, or one of those, has started, and that are still below it."""
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-
-
-def keep_a_lock():
-    """Make a lock that lives as long as the process, as a progress bar of a library does."""
-    LOCKS.append(multiprocessing.RLock())

@@ -1,4 +1,4 @@
-"""Caches, prefill, decode, budgets and collectives, against published cases."""
+"""Caches, prefill and decode against published cases."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from roofline.accounting.budget import (
-    SECONDS_PER_DAY,
-    affordable_flops,
-    compute_optimal_params,
-    fitted_loss,
-    largest_params,
-    six_nd,
-    training_seconds,
-)
 from roofline.accounting.config import dense_model
 from roofline.accounting.inference import (
-    compute_bound_from,
-    decode_bytes,
+    Serving,
     decode_flops,
     kv_bytes_per_token,
     kv_cache_bytes,
@@ -28,29 +18,12 @@ from roofline.accounting.inference import (
 from roofline.accounting.machines import run_machine
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset
+from roofline.estimate.budgets import fitted_loss
 from roofline.machine import Ceiling, Machine
 from roofline.model import intensity, ridge_intensity
 
-
-def test_training_days_of_the_lecture():
-    """CS336 2025, trace of lecture 2: 70B on 15T tokens, 1024 H100 at 1979 / 2, MFU 0.5."""
-    seconds = training_seconds(six_nd(70e9, 15e12), 1979e12 / 2, 1024, 0.5)
-    assert round(seconds / SECONDS_PER_DAY, 5) == 143.92659
-
-
-def test_largest_model_of_the_lecture():
-    """CS336 2025 and 2026: eight H100 with 16, 12 and 18 bytes, one with 12."""
-    assert [round(largest_params(80e9, 8, size) / 1e9, 1) for size in (16, 12, 18)] == [40.0, 53.3, 35.6]
-    assert round(largest_params(80e9, 1, 12) / 1e9, 2) == 6.67
-
-
-def test_compute_optimal_size():
-    """32 H100 at 989.5, two weeks, MFU 0.5: C = 1.915e22, N = 12.63e9, D = 252.7e9."""
-    flops = affordable_flops(989.5e12, 32, 0.5, 14 * SECONDS_PER_DAY)
-    params = compute_optimal_params(flops)
-    assert f"{flops:.3e}" == "1.915e+22"
-    assert (round(params / 1e9, 2), round(20 * params / 1e9, 1)) == (12.63, 252.7)
-    assert six_nd(params, 20 * params) == pytest.approx(flops, rel=1e-12)
+H100 = (989.4e12, 3.352e12)
+"""FLOP/s and bytes/s."""
 
 
 def test_kv_cache():
@@ -79,7 +52,7 @@ def test_latent_attention_decodes_in_its_absorbed_form():
     deepseek = load_preset("deepseek-v3")
     per_position = (decode_flops(deepseek, 4097) - decode_flops(deepseek, 4096)) // deepseek.layers
     assert per_position == 2 * 128 * (576 + 512) == 278_528
-    assert compute_bound_from(deepseek, 131_072, 16 * 989.4e12, 16 * 4.8e12) == 688
+    assert Serving(deepseek, 1, 16 * 989.4e12, 16 * 4.8e12).critical_batch(131_072) == 688
 
 
 def test_weights_that_a_decode_step_reads():
@@ -98,19 +71,18 @@ def test_weights_that_a_decode_step_reads():
 def test_the_batch_from_which_a_step_computes_as_long_as_it_reads():
     """Without cache and experts it is the formula but for norms; every batch around it is on the side that it says."""
     llama, mixtral = load_preset("llama-2-70b"), load_preset("mixtral-8x7b")
-    assert compute_bound_from(llama, 0, 1.97e14, 8.2e11) == 241  # 240.2 of Austin et al. 2025, rounded up
-    assert compute_bound_from(load_preset("llama-7b"), 4096, 989.4e12, 3.352e12) is None
+    assert Serving(llama, 1, 1.97e14, 8.2e11).critical_batch(0) == 241  # 240.2 of Austin et al. 2025, rounded up
+    assert Serving(load_preset("llama-7b"), 1, *H100).critical_batch(4096) is None
     # 8 experts of which each token reads 2 and computes with 2: about 46.6 / 12.7 times the batch of a dense model
-    free = compute_bound_from(mixtral, 0, 989.4e12, 3.352e12)
+    free = Serving(mixtral, 1, *H100).critical_batch(0)
     assert free == pytest.approx(295.2 * 46.6e9 / 12.75e9, rel=0.01)
     for sequence in (0, 128, 512):
-        batch = compute_bound_from(mixtral, sequence, 989.4e12, 3.352e12)
-        compute, read = (
-            [decode_flops(mixtral, sequence, b) / 989.4e12 for b in (batch - 1, batch)],
-            [decode_bytes(mixtral, sequence, b, 2, 2) / 3.352e12 for b in (batch - 1, batch)],
-        )
-        assert compute[0] < read[0]
-        assert compute[1] >= read[1]
+        batch = Serving(mixtral, 1, *H100).critical_batch(sequence)
+        below, above = (Serving(mixtral, b, *H100) for b in (batch - 1, batch))
+        compute_s, memory_s = below.times(below.decode(sequence))
+        assert compute_s < memory_s
+        compute_s, memory_s = above.times(above.decode(sequence))
+        assert compute_s >= memory_s
 
 
 @pytest.mark.parametrize("kind", ["measured", "datasheet"])
@@ -142,10 +114,9 @@ def test_fitted_loss():
 def test_critical_batch():
     """Austin et al. 2025: 240 for TPU v5e in bf16, 120 with int8 weights; H100 SXM 295 and 148."""
     dense = dense_model(8e9)
-    assert compute_bound_from(dense, 0, 1.97e14, 8.2e11) == 241  # 240.2, rounded up
-    assert compute_bound_from(dense, 0, 1.97e14, 8.2e11, weight_bytes=1) == 121
-    assert compute_bound_from(dense, 0, 989.5e12, 3.35e12) == 296
-    assert compute_bound_from(dense, 0, 989.5e12, 3.35e12, weight_bytes=1) == 148
+    for rates, batches in (((1.97e14, 8.2e11), (241, 121)), ((989.5e12, 3.35e12), (296, 148))):  # 240.2, rounded up
+        found = [Serving(dense, 1, *rates, weight_bytes=size).critical_batch(0) for size in (2, 1)]
+        assert found == list(batches)
 
 
 def test_ridge_points():

@@ -201,14 +201,3 @@ def test_selective_checkpointing_keeps_the_scores_of_one_layer(shape, block):
     predicted = model_activations(*estimate_of(block, shape, False, layers), "selective")
     one = layer_activations(*estimate_of(block, shape, False))["attention_scores"]
     assert saved_bytes(stack, x, parameters=parameters) + one == total(predicted)
-
-
-@pytest.mark.parametrize("block", [GptBlock, LlamaBlock])
-def test_micro_batches_divide_what_is_kept(block):
-    """Gradient accumulation runs the micro-batches one after the other: each keeps its own tokens alone."""
-    shape = SHAPES[0][:5]
-    kept = {}
-    for batch in (1, 2, 4):
-        stack, x, parameters = stack_of(block, (*shape, batch, 2), True, 2)
-        kept[batch] = saved_bytes(stack, x, parameters=parameters)
-    assert kept[4] == 2 * kept[2] == 4 * kept[1]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from test_estimate import call, data_of, measured_run, text_of
+from test_estimate import call, data_of, text_of
 
-from roofline.accounting.inference import Serving, decode_bytes, decode_flops, decode_seconds
+from roofline.accounting.inference import Serving
 from roofline.accounting.presets import load_preset
 
 
@@ -38,15 +38,6 @@ def test_utilization_above_the_peak_is_said(capsys):
     assert (
         "more than the peak" in text_of(capsys, "mfu --params 70e9 --tokens-per-s 1e6 --gpu h100-sxm").splitlines()[2]
     )
-
-
-def test_utilization_of_a_saved_run(capsys, tmp_path):
-    path = measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11), ("train-step", 3 * 10**11)])
-    data = data_of(capsys, f"mfu --measured {path}")
-    assert (data["mfu"], [row["mfu"] for row in data["rows"]]) == (0.4, [0.4, 0.3])
-    (tmp_path / "other").mkdir()
-    assert call("mfu", "--measured", str(measured_run(tmp_path / "other", [("matmul", 1)]))) == 2
-    assert "no training step" in capsys.readouterr().err
 
 
 def test_generation_by_parameters_alone(capsys):
@@ -103,23 +94,12 @@ def test_devices_needed(capsys, line, gpus, bound):
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "gemma-3-1b", "mixtral-8x7b", "deepseek-v3"])
-@pytest.mark.parametrize("serving", [Serving(989.4e12, 3.352e12), Serving(2e12, 3e12, 1, 1)])
-def test_a_reply_is_the_sum_of_its_steps(name, serving):
-    config = load_preset(name)
-    for prompt, tokens, batch in ((5, 40, 1), (490, 60, 7), (700, 20, 3)):
-        compute, reading = (
-            [
-                decode_flops(config, seen, batch) / serving.peak_flops_per_s
-                for seen in range(prompt + 1, prompt + tokens)
-            ],
-            [
-                decode_bytes(config, seen, batch, *serving[2:]) / serving.bandwidth_bytes_per_s
-                for seen in range(prompt + 1, prompt + tokens)
-            ],
-        )
-        steps = sum(map(max, compute, reading))
-        assert decode_seconds(config, prompt, tokens, batch, serving) == pytest.approx(steps, rel=1e-12)
-    assert decode_seconds(config, 5, 1, 1, serving) == 0
+@pytest.mark.parametrize("limits", [(989.4e12, 3.352e12), (2e12, 3e12, 1, 1)])
+def test_a_reply_is_the_sum_of_its_steps(name, limits):
+    for prompt, tokens, batch in ((5, 40, 1), (490, 60, 7), (700, 20, 3), (5, 1, 1)):
+        serving = Serving(load_preset(name), batch, *limits)
+        steps = sum(max(serving.times(serving.decode(seen))) for seen in range(prompt + 1, prompt + tokens))
+        assert serving.decode_seconds(prompt, tokens) == pytest.approx(steps, rel=1e-12)
 
 
 def test_time_and_price_of_a_reply(capsys):
