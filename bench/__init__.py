@@ -98,7 +98,6 @@ FAMILIES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the package, or the module of an operation."""
     if name in LATE:
         return getattr(importlib.import_module(LATE[name]), name)
     if name in FAMILIES:

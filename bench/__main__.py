@@ -36,7 +36,6 @@ Each family is a command of its own, with its own --help; `python -m bench matmu
 
 
 def families() -> dict[str, tuple[Op, ...]]:
-    """Return the ops of every family that can be used."""
     return dict(catalog_of([]).families)
 
 
@@ -48,7 +47,6 @@ def catalog_of(words: Sequence[str]) -> Catalog:
 
 
 def print_list(found: Catalog, output_format: str) -> int:
-    """Print every op and every other command with its command, formula and dtypes."""
     from bench.harness.providers.registry import provider_names
     from results.show.grid import Table
 
@@ -116,7 +114,6 @@ def op_words(words: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m bench` and return its exit code."""
     parser = Parser(
         prog="python -m bench",
         description="Measure operations on this machine's GPU or CPU.",

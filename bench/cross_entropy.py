@@ -40,7 +40,6 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def reference(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss of each row."""
     return logits.logsumexp(-1) - logits.gather(-1, labels[:, None]).squeeze(-1)
 
 
@@ -60,7 +59,6 @@ def magnitude(truth: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def output_dtype(dtype: str) -> str:
-    """Return the dtype of the losses."""
     return "fp64" if dtype == "fp64" else "fp32"
 
 

@@ -104,7 +104,6 @@ def check(case: Case, device_type: str) -> None:
 
 
 def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each weight of a layer, (0,) for those that the model lacks."""
     h, f, d = config.width, config.mlp_width, config.head_dim
     queries, projected = config.heads * d, (config.heads + 2 * config.kv_heads) * d
     inner = (2 if config.is_gated else 1) * f

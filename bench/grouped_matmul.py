@@ -65,7 +65,6 @@ def ends_of(case: Case) -> list[int]:
 
 
 def tokens_of(ends: Sequence[int]) -> list[int]:
-    """Return how many tokens each expert has."""
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -117,11 +116,7 @@ def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple
 
 
 def check(case: Case, device_type: str) -> None:
-    """Refuse extents that torch's grouped product does not take.
-
-    Raises:
-        UnsupportedCaseError: rows of x or of W would not begin at multiples of 16 bytes.
-    """
+    """Refuse extents with which rows of x or of W would not begin at multiples of 16 bytes, as torch needs."""
     multiple = ALIGNED_BYTES * 8 // DTYPE_BITS[case.dtype]
     if case.dtype != "fp64" and (case.shape["n"] % multiple or case.shape["k"] % multiple):
         raise UnsupportedCaseError(f"{case.dtype} needs n and k that are multiples of {multiple}")

@@ -90,18 +90,15 @@ def expression(a: Tensor, b: Tensor, *scales: Tensor) -> Tensor:
 
 
 def output_dtype(dtype: str) -> str:
-    """Return the dtype of C."""
     return {"int8": "int32", "fp8e4m3": "bf16", "fp8e5m2": "bf16"}.get(dtype, dtype)
 
 
 def output_shape(case: Case) -> tuple[int, ...]:
-    """Return the shape of C."""
     batch = () if case.options["batch"] == 1 else (case.options["batch"],)
     return (*batch, case.shape["m"], case.shape["n"])
 
 
 def work(case: Case) -> Work:
-    """Return FLOPs and compulsory bytes of one product, times the batch."""
     m, n, k = case.shape["m"], case.shape["n"], case.shape["k"]
     return matmul_work(m, n, k, case.dtype, output_dtype(case.dtype), case.options["batch"])
 
@@ -113,12 +110,7 @@ def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple
 
 
 def check(case: Case, device_type: str) -> None:
-    """Refuse what no library here computes.
-
-    Raises:
-        UnsupportedCaseError: a batch in a dtype that has no batched product, or extents that the dtype's
-            instructions cannot take.
-    """
+    """Refuse a batch or extents that the library of a dtype does not take."""
     narrow = case.dtype.startswith("fp8") or case.dtype == "int8"
     if narrow and case.options["batch"] > 1:
         raise UnsupportedCaseError(f"{case.dtype} has no batched product in torch; use --batch 1")

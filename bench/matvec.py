@@ -42,12 +42,10 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def reference(a: Tensor, x: Tensor) -> Tensor:
-    """Return A x."""
     return a @ x
 
 
 def work(case: Case) -> Work:
-    """Return FLOPs and compulsory bytes."""
     return matvec_work(case.shape["m"], case.shape["n"], case.dtype)
 
 
@@ -58,12 +56,10 @@ def int8_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def int8_reference(a: Tensor, x: Tensor, scales: Tensor) -> Tensor:
-    """Return (A x) s."""
     return (a @ x) * scales
 
 
 def int8_eager(a: Tensor, x: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Widen A, multiply, and scale into `out`."""
     import torch
 
     torch.mul(torch.mv(a.to(x.dtype), x), scales, out=out)

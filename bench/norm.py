@@ -60,14 +60,12 @@ def residual_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
 
 
 def torch_rmsnorm(x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the rmsnorm of torch."""
     import torch
 
     return torch.nn.functional.rms_norm(x, weight.shape, weight, RMSNORM_EPSILON)
 
 
 def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the layernorm of torch."""
     import torch
 
     return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, LAYERNORM_EPSILON)

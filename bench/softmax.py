@@ -30,7 +30,6 @@ EXAMPLES = (
 
 
 def softmax(x: Tensor) -> Tensor:
-    """Return the softmax of each row."""
     return x.softmax(-1)
 
 

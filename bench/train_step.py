@@ -4,9 +4,9 @@
 
 GPT blocks (LayerNorm, GELU) and Llama blocks (RMSNorm, rotary, grouped heads, SwiGLU), by the shape of the model.
 
-FLOPs   6 N_mm tokens + 6 L a d s (s + 1) a sequence: matrix products, and exactly the pairs of tokens that a causal
-        mask lets through (convention gemm-causal-exact). MFU is taken over these. HFU adds what is executed again:
-        the layers under checkpointing, and the scores of attention in the fused backward pass.
+FLOPs   6 N_mm tokens + 6 L a d s (s + 1) a sequence: matrix products alone, and exactly the pairs of tokens that a
+        causal mask lets through (convention gemm-causal-exact). MFU is taken over these. HFU adds what is executed
+        again: the layers under checkpointing, and the scores of attention in the fused backward pass.
 Bytes   Compulsory for a step as a whole: weights, optimizer state and tokens read once, weights and state written.
 Memory  At the moment when most is held: weights, gradients, optimizer state, inputs; what the layers keep; logits and
         loss; temporaries. Estimated by roofline.accounting; the peak is counted in a step of its own.
@@ -30,7 +30,7 @@ from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, print_grid, print_lines
 from results.show.table import ABSENT, format_number, render_table
 from results.show.terminal import Parser
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
@@ -223,10 +223,8 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
     leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
     columns = [Column(title, shown[title], "right", turn) for title, turn in zip(shown, leaves, strict=True)]
-    console.print(f"\n{MEMORY_TITLE}", markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, f"\n{MEMORY_TITLE}")
     print_grid(console, [*_names(measured), *columns])
-    for note in dict.fromkeys(note for record in measured for note in record.notes):
-        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _against_estimate(record: Record, name: str) -> str:
@@ -252,7 +250,6 @@ def _names(records: Sequence[Record]) -> list[Column]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; `argv` None stands for the process's arguments."""
     return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
 
 

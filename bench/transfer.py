@@ -34,6 +34,7 @@ from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, chosen
 from bench.harness.cli.main import check_places, device_of, guarded
 from bench.harness.op import ShapeError, parse_batch_shape, parse_size
 from results.record import Environment, Record
+from results.show.grid import print_lines
 from results.show.table import render_table
 from results.show.terminal import Parser
 
@@ -87,8 +88,6 @@ def build_parser() -> Parser:
     add(group, "--prefetch", help="batches made ahead by a thread: 0, 1 (default: both)")
     group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")
     group.add_argument("--token-dtype", choices=tuple(TOKEN_BYTES), default="uint16", help="of an id in the file")
-    whole = number(2, 2**32, "a whole number from 2 to 2^32", int)
-    group.add_argument("--vocabulary", type=whole, default=50257, help="token ids are below it (default: 50257)")
     seconds = number(1e-4, 10, "a number of seconds from 0.0001 to 10")
     text = f"of a step's own work (default: {STEP_S:g})"
     group.add_argument("--step-time", metavar="SECONDS", type=seconds, default=STEP_S, help=text)
@@ -114,9 +113,6 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 
 def open_tokens(args: argparse.Namespace) -> Any:
     dtype, width = args.token_dtype, TOKEN_BYTES[args.token_dtype]
-    if args.vocabulary > 1 << 8 * width:
-        wider = "; use --token-dtype uint32" if dtype == "uint16" else ""
-        raise UsageError(f"{dtype} holds ids below {1 << 8 * width:,}, not {args.vocabulary:,}{wider}")
     if args.tokens is None:
         return None
     import numpy as np
@@ -184,12 +180,10 @@ def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, tr
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
     render_table(environment, records, console)
     if any(record.bytes_read and record.bytes_written for record in records):
-        text = "no GPU here: copies are within the host's memory, which is read and written"
-        console.print(text, highlight=False, soft_wrap=True)
+        print_lines(console, "no GPU here: copies are within the host's memory, which is read and written")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code; `argv` None stands for the process's arguments."""
     return guarded(build_parser(), lambda args: measure(args, argv).conclude(render), argv)
 
 

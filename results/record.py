@@ -196,7 +196,7 @@ class Record:
     source_git: Object | None = None
     """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
     compiled: Object | None = None
-    """Compiler options of a Triton kernel of this project, among them `enable_fp_fusion`; None where not known."""
+    """In records of older versions, compiler options of a Triton kernel of this project, which its text has too."""
     units: Annotated[str, one_of(UNITS)] | None = None
     """Which units the op runs on, by its definition; None for records of before: then its name tells."""
     passed_over: Object = field(default_factory=dict)

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from results.show.terminal import Parser, say
-
-INTERRUPTED = 130
+from results.show.terminal import INTERRUPTED, OutputError, Parser, fail, say
+from results.store.runfile import StoreError
 
 COMMANDS = {
     "gpus": "dense peaks, bandwidth, L2 and ridge points of the GPUs in the table",
@@ -43,10 +42,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = sys.argv[1:] if argv is None else argv
         args = _parser(words[0] if words else None).parse_args(words)
         command: Callable[[argparse.Namespace], int] = args.run
-        return command(args)
+        try:
+            return command(args)
+        except _mistakes() as error:
+            return fail(args.prog, error)
     except KeyboardInterrupt:
         say("python -m roofline: interrupted")
         return INTERRUPTED
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    """Return the errors that a user can mend, each with a message of one line."""
+    from roofline.accounting.config import ConfigError
+    from roofline.gpu_table import UnknownGpuError
+    from roofline.machine import CeilingError
+    from roofline.picture.scene import PlotError
+
+    return (CeilingError, ConfigError, OutputError, OverflowError, PlotError, StoreError, UnknownGpuError)
 
 
 def _parser(chosen: str | None) -> argparse.ArgumentParser:

@@ -15,14 +15,14 @@ from roofline.work import ordered_dtypes
 QUANTITIES = {**dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"), "bandwidth": "B/s", "launch": "s"}
 """What a ceiling limits, and the unit of its value.
 
-`flops` is the fastest matmul; `burst` and `sustained` are the same matmul at the start of a long run and in its later
-half, and nothing is judged by them; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector
-units. `launch` is a floor of time: no launch is shorter."""
+`flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector units.
+`launch` is a floor of time: no launch is shorter. Runs of earlier versions have `burst` and `sustained` too, the matmul
+at the start of a long run and in its later half, by which nothing is judged."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
-"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`: what a long
-run sustains while the power limit holds the clock down; `measured`: reached on this machine; `derived`: computed
-from what the device reports about itself."""
+"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`, of earlier
+versions: what a long run sustained at the power limit; `measured`: reached on this machine; `derived`: computed from
+what the device reports about itself."""
 
 PUBLISHED_FIRST = ("datasheet", "derived", "measured")
 """Kinds by which a record is judged, best first: MFU is by definition over the dense peak that is published."""
@@ -164,7 +164,7 @@ class Machine:
 
     def peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
         """Return the FLOP/s of matmuls in `dtype`, of the first kind that is known; None if none is."""
-        return self._first("flops", [dtype], kinds)
+        return self.fastest("flops", [dtype], kinds)
 
     def vector_peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
         """Return the FLOP/s of the vector units for an operation in `dtype` without a matmul, or None.
@@ -173,12 +173,12 @@ class Machine:
         reductions; for fp64 that rate would be no ceiling.
         """
         names = [dtype] if dtype == "fp64" else [dtype, "fp32"]
-        found = (self._first("fma", [name], kinds) for name in names)
+        found = (self.fastest("fma", [name], kinds) for name in names)
         return next((entry for entry in found if entry is not None), None)
 
     def bandwidth(self, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
         """Return the memory bandwidth of the first kind that is known; of measured mixes the fastest."""
-        return self._first("bandwidth", None, kinds)
+        return self.fastest("bandwidth", None, kinds)
 
     def bandwidth_for(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
         """Return the memory bandwidth that MBU of a record is taken over: published, or else of the nearest mix."""
@@ -201,13 +201,13 @@ class Machine:
         return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
 
     def mixes(self) -> list[Ceiling]:
-        found = (self._first("bandwidth", [name], ["measured"]) for name in MIX_RATIOS)
+        found = (self.fastest("bandwidth", [name], ["measured"]) for name in MIX_RATIOS)
         return sorted((entry for entry in found if entry), key=lambda entry: -entry.value)
 
     def launch_floor(self) -> Ceiling | None:
-        return self._first("launch", ["launch"], ["measured"])
+        return self.fastest("launch", ["launch"], ["measured"])
 
-    def _first(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
+    def fastest(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
         known = [e for e in self.entries if e.quantity == quantity and (names is None or e.name in names)]
         for kind in kinds:
             if matching := [entry for entry in known if entry.kind == kind]:

@@ -39,7 +39,7 @@ def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
     git = record.source_git if is_users(record) else None if has_hash else environment.git
     versions = tuple(sorted(environment.versions.items()))
     hashes = record.source_sha256, record.op_sha256
-    return record.provider, hashes, str(record.compiled), versions, revision_text(git)
+    return record.provider, hashes, versions, revision_text(git)
 
 
 def is_code_known(record: Record, environment: Environment) -> bool:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.picture import add_theme
-from results.show.terminal import OutputError, Parser, fail, print_out
-from results.store.runfile import StoreError
+from results.show.terminal import OK, Parser, print_out
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ class _Question(Parser):
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command `estimate` to `python -m roofline`."""
     parser = subparsers.add_parser(
         "estimate",
         description="Resource accounting. Each answer shows its arithmetic, its formula, its source and what it leaves "
@@ -74,10 +72,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         if name in PLOTS:
             add_theme(inner)
         inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
-        inner.set_defaults(run=run, question=name, theme="light")
+        inner.set_defaults(run=run, prog=inner.prog, question=name, theme="light")
     sweep = questions.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
     sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")
-    sweep.set_defaults(run=run, question="sweep")
+    sweep.set_defaults(run=run, prog=sweep.prog, question="sweep")
 
 
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
@@ -98,21 +96,13 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was asked for; return the exit code, 2 for what cannot be answered, read or written."""
-    from roofline.accounting.config import ConfigError
-    from roofline.gpu_table import UnknownGpuError
-    from roofline.machine import CeilingError
-
-    try:
-        print_out(_swept(args.words) if args.question == "sweep" else _answered(args))
-    except (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError) as error:
-        return fail(f"{PROG} {args.question}", error)
-    return 0
+    print_out(_swept(args.words) if args.question == "sweep" else _answered(args))
+    return OK
 
 
 def _answered(args: argparse.Namespace) -> str:
     from results.show.grid import Table
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import save_picture
     from roofline import estimate
     from roofline.estimate.answer import print_answer
     from roofline.estimate.question import parameters
@@ -122,7 +112,6 @@ def _answered(args: argparse.Namespace) -> str:
     if args.plot is not None:
         from roofline.picture.charts import draw_answer
 
-        check_picture(args.plot)
         save_picture(draw_answer(answer, args.theme), args.plot)
     table = Table(rows=lambda: answer.rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
     return table.render("table" if args.format == "text" else args.format)
@@ -130,7 +119,7 @@ def _answered(args: argparse.Namespace) -> str:
 
 def _swept(words: Sequence[str]) -> str:
     from results.show.grid import Table
-    from results.show.picture import check_picture, save_picture
+    from results.show.picture import save_picture
     from roofline.accounting.config import ConfigError
     from roofline.estimate.answer import print_rows
     from roofline.estimate.sweep import Over, swept
@@ -147,7 +136,6 @@ def _swept(words: Sequence[str]) -> str:
     given = vars(_Question(prog=f"{PROG} {name}").parse_args(rest))
     sweep = swept(name, given, [Over.read(text) for text in asked.over])
     if asked.plot:
-        check_picture(asked.plot)
         title = f"{QUESTIONS[name][1]}: {' '.join(rest)}"
         save_picture(draw_sweep(sweep, title, asked.theme), asked.plot)
     table = Table(

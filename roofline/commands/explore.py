@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import socket
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,11 +20,10 @@ It needs Streamlit: pip install -e '.[explore]'"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command `explore` to `python -m roofline`."""
     parser = subparsers.add_parser("explore", description=DESCRIPTION)
     parser.add_argument("--port", type=_port, metavar="N", help="default: 8501, or the next one that is free")
     parser.add_argument("--no-browser", action="store_true", help="open no browser, print the address alone")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def _port(text: str) -> int:
@@ -35,13 +33,12 @@ def _port(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the calculators until Ctrl-C; return the exit code, 2 where that cannot be."""
-    prog = "python -m roofline explore"
     if find_spec("streamlit") is None:
-        return fail(prog, "Streamlit is not installed: pip install -e '.[explore]'")
+        return fail(args.prog, "Streamlit is not installed: pip install -e '.[explore]'")
     port = next((port for port in ([args.port] if args.port else PORTS) if _is_free(port)), None)
     if port is None:
-        return fail(prog, f"port {args.port or f'{PORTS[0]} to {PORTS[-1]}'} is taken: choose another one with --port")
+        ports = args.port or f"{PORTS[0]} to {PORTS[-1]}"
+        return fail(args.prog, f"port {ports} is taken: choose another one with --port")
     from streamlit.web.cli import main
 
     say(f"http://{HOST}:{port}   Ctrl-C ends it")
@@ -69,10 +66,8 @@ def options(port: int, is_headless: bool) -> list[str]:
 
 
 def _is_free(port: int) -> bool:
-    with closing(socket.socket()) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError:
-            return False
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
     return True

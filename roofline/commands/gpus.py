@@ -10,8 +10,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import WHOLE_WORDS, Column, Table, print_grid, print_lines
-from results.show.terminal import TABLE_FORMATS, WIDE, OutputError, fail, print_out
-from roofline.gpu_table import UnknownGpuError, clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
+from results.show.terminal import OK, TABLE_FORMATS, WIDE, print_out
+from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
 from roofline.machine import Machine
 from roofline.model import ridge_intensity
 from roofline.work import DTYPES
@@ -65,7 +65,6 @@ EXAMPLES = """examples:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command `gpus` to `python -m roofline`."""
     parser = subparsers.add_parser(
         "gpus",
         description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
@@ -73,26 +72,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several: a line each")
     parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="default: %(default)s")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the GPUs asked for; return the exit code, 2 for an unknown GPU or an unwritable output."""
-    try:
-        gpus = [find_gpu(slug) for slug in dict.fromkeys(args.slugs)] or list(load_gpus().values())
-        table = Table(
-            rows=lambda: [_flat_row(gpu) for gpu in gpus],
-            shown=lambda: [_cells(gpu) for gpu in gpus],
-            document=lambda: [gpu_row(gpu) for gpu in gpus],
-            draw=lambda console: (
-                _print_page(console, *gpus) if len(set(args.slugs)) == 1 else _print_overview(console, gpus)
-            ),
-            notes=f"\n{DENSE} {MARKS}\n",
-        )
-        print_out(table.render(args.format))
-    except (UnknownGpuError, OutputError) as error:
-        return fail("python -m roofline gpus", error)
-    return 0
+    gpus = [find_gpu(slug) for slug in dict.fromkeys(args.slugs)] or list(load_gpus().values())
+    table = Table(
+        rows=lambda: [_flat_row(gpu) for gpu in gpus],
+        shown=lambda: [_cells(gpu) for gpu in gpus],
+        document=lambda: [gpu_row(gpu) for gpu in gpus],
+        draw=lambda console: (
+            _print_page(console, *gpus) if len(set(args.slugs)) == 1 else _print_overview(console, gpus)
+        ),
+        notes=f"\n{DENSE} {MARKS}\n",
+    )
+    print_out(table.render(args.format))
+    return OK
 
 
 def gpu_row(gpu: Machine) -> dict[str, Any]:
@@ -108,7 +103,6 @@ def gpu_row(gpu: Machine) -> dict[str, Any]:
 
 
 def ridge(gpu: Machine, dtype: str) -> float | None:
-    """Return the ridge point of a dtype in FLOP/byte; None if its peak or the bandwidth is not known."""
     peak, bandwidth = gpu.peak(dtype), gpu.bandwidth()
     return ridge_intensity(peak.value, bandwidth.value) if peak and bandwidth else None
 
@@ -171,10 +165,10 @@ def _print_text(console: Console, *paragraphs: str, indent: str = "") -> None:
 
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
-    columns = [Column("GPU", [row.pop("GPU") for row in rows])]
+    columns = []
     for title in rows[0]:
         leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
-        columns.append(Column(title, [row[title] for row in rows], "right", leaves))
+        columns.append(Column(title, [row[title] for row in rows], "left" if title == "GPU" else "right", leaves))
     print_grid(console, columns, hint="--format json has all")
     _print_text(
         console,

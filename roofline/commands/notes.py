@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.show.terminal import OutputError, fail, print_out
+from results.show.terminal import OK, print_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,17 +18,15 @@ KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "re
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command `notes` to `python -m roofline`."""
     parser = subparsers.add_parser(
         "notes",
         description="Claims of five study notes on CS336 lecture 2: their value, ours, the formula, the verdict.",
     )
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table; return the exit code, 2 where it cannot be printed."""
     from results.show.grid import Table
 
     document = load_notes()
@@ -39,11 +37,8 @@ def run(args: argparse.Namespace) -> int:
         document=lambda: {"notes": document["notes"], "claims": claims},
         draw=lambda console: _print_tables(console, document),
     )
-    try:
-        print_out(table.render("table" if args.format == "text" else args.format))
-    except OutputError as error:
-        return fail("python -m roofline notes", error)
-    return 0
+    print_out(table.render("table" if args.format == "text" else args.format))
+    return OK
 
 
 def load_notes() -> dict[str, Any]:
@@ -56,18 +51,14 @@ def load_notes() -> dict[str, Any]:
 
 
 def _print_tables(console: Console, document: dict[str, Any]) -> None:
-    from results.show.grid import Column, print_grid
-
-    def line(text: str = "") -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    from results.show.grid import Column, print_grid, print_lines
 
     claims = document["claims"]
-    for key, text in document["notes"].items():
-        line(f"{key}  {text}")
-    line(f"the course, CS336, Language Modeling from Scratch, is at {document['course']}")
+    print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
+    print_lines(console, f"the course, CS336, Language Modeling from Scratch, is at {document['course']}")
     leaving = {"notes": 4, "claim": 0, "theirs": 2, "ours": 3, "formula": 1, "verdict": 0}
     for subject in dict.fromkeys(claim["subject"] for claim in claims):
-        line()
+        print_lines(console, "")
         rows = [claim for claim in claims if claim["subject"] == subject]
         columns = [
             Column(subject if key == "claim" else key, [row[key] for row in rows], goes_below=turn)
@@ -76,5 +67,4 @@ def _print_tables(console: Console, document: dict[str, Any]) -> None:
         print_grid(console, columns, [row["remark"] for row in rows], "remark")
     verdicts = [claim["verdict"].split()[0] for claim in claims]
     counts = [f"{verdicts.count(word)} {word}" for word in ("holds", "wrong", "depends")]
-    line()
-    line(f"{len(verdicts)} claims: {', '.join(counts)}.")
+    print_lines(console, "", f"{len(verdicts)} claims: {', '.join(counts)}.")

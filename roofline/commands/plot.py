@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.compare.selection import Selection, Wanted, add_latest, latest_of
 from results.record import Environment, Record
-from results.show.picture import THEMES, add_theme, check_picture, save_picture
+from results.show.picture import add_theme, check_picture, save_picture
 from results.show.spelling import did_you_mean
-from results.show.terminal import USAGE, OutputError, fail, one_line, print_out, say
-from results.store.runs import Run, StoreError
-from roofline.gpu_table import UnknownGpuError, find_gpu
+from results.show.terminal import OK, USAGE, WRONG_RESULT, one_line, print_out, say
+from results.store.runs import Run
+from roofline.gpu_table import find_gpu
 from roofline.machine import CeilingError, Machine
 from roofline.model import judge
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import (
-    PlotError,
-    Scene,
-    build_scene,
-    judging,
-    machine_of,
-    machines_of,
-)
+from roofline.picture.scene import PlotError, Scene, build_scene, judging, machine_of
 from roofline.picture.style import MOST_MACHINES
 from roofline.work import DTYPES, dtype_named, ordered_dtypes
 
@@ -57,10 +50,6 @@ CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")
 """An expression of `--check`: the op, and the fraction of its roof."""
 
 
-REFUSALS = (OutputError, PlotError, StoreError, UnknownGpuError)
-"""Errors that are a mistake of the user, in one line."""
-
-
 class Sources(NamedTuple):
     """What a plot or a page shows."""
 
@@ -69,11 +58,17 @@ class Sources(NamedTuple):
 
     @property
     def measured(self) -> list[tuple[Environment, Sequence[Record]]]:
-        """The runs as `build_scene` takes them."""
         return [(run.environment, run.records) for run in self.runs]
 
     def scene(self, dtypes: Sequence[str] | None = None) -> Scene:
         return build_scene(self.measured, self.gpus, dtypes)
+
+    def report_problems(self, prog: str) -> int:
+        """Report the bad lines of the runs; return the exit code, 2 if there are any, though the rest is shown."""
+        problems = [problem for run in self.runs for problem in run.problems]
+        for problem in problems:
+            say(f"{prog}: {problem}")
+        return USAGE if problems else OK
 
 
 def draw(
@@ -107,8 +102,6 @@ def draw(
             `StoreError` if a run is not found or cannot be read.
         UnknownGpuError: no GPU has such a slug; the message names the closest ones.
     """
-    if theme not in THEMES:
-        raise PlotError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
     names = [os.fspath(run) for run in runs]
@@ -117,12 +110,7 @@ def draw(
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command `plot` to `python -m roofline`."""
-    parser = subparsers.add_parser(
-        "plot",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
+    parser = subparsers.add_parser("plot", description=DESCRIPTION, epilog=EXAMPLES)
     add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
     text = "picture: .png, .svg or .pdf; with --check there may be none"
     parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
@@ -130,7 +118,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     text = "exit with 1 where a row of this op reaches less than this share of its roof: 'gelu>=0.9'; may repeat"
     parser.add_argument("--check", action="append", default=[], metavar="OP>=SHARE", help=text)
     add_latest(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, prog=parser.prog)
 
 
 def add_sources(parser: argparse.ArgumentParser, dtypes: str) -> None:
@@ -145,33 +133,21 @@ def add_sources(parser: argparse.ArgumentParser, dtypes: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw what the arguments ask for; return the exit code, 2 for what cannot be drawn, read or written."""
-    try:
-        return _plot(args)
-    except REFUSALS as error:
-        return fail("python -m roofline plot", error)
-
-
-def _plot(args: argparse.Namespace) -> int:
-    """Draw and check; return the exit code, 2 where a run has bad lines, though its good ones are drawn."""
     wanted = dtypes_of(args.dtype)
     floors = [_floor(text) for text in args.check]
-    if args.output is None and not floors:
+    pictures = [args.output] if args.output is not None else []
+    if not pictures and not floors:
         raise PlotError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
-    if args.output is not None:
-        check_picture(args.output)
+    for path in pictures:
+        check_picture(path)
     sources = load_sources(args.runs, args.gpu, args.folder, latest_of(args))
     scene = _scene(sources, wanted)
     short = [line for floor in floors for line in _short_of(floor, sources, wanted)]
-    if args.output is not None:
-        save_picture(draw_roofline(scene, args.title, theme=args.theme), args.output)
-    problems = [problem for loaded in sources.runs for problem in loaded.problems]
-    for problem in problems:
-        say(f"python -m roofline plot: {problem}")
-    lines = [*([str(args.output)] if args.output is not None else []), *short]
-    kept = f"; the picture is in {args.output}" if args.output is not None else ""
-    print_out("".join(f"{line}\n" for line in lines), kept=kept)
-    return USAGE if problems else int(bool(short))
+    for path in pictures:
+        save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
+    kept = "".join(f"; the picture is in {path}" for path in pictures)
+    print_out("".join(f"{line}\n" for line in [*pictures, *short]), kept=kept)
+    return sources.report_problems(args.prog) or (WRONG_RESULT if short else OK)
 
 
 def _names(text: str) -> list[str]:
@@ -182,11 +158,7 @@ def _names(text: str) -> list[str]:
 
 
 def dtypes_of(words: Iterable[str]) -> list[str]:
-    """Return the dtypes that words name, each once, by this project's names or torch's.
-
-    Raises:
-        PlotError: a word names none.
-    """
+    """Return the dtypes that words name, each once, by this project's names or torch's."""
     dtypes = list(dict.fromkeys(map(dtype_named, words)))
     for dtype in dtypes:
         if dtype not in DTYPES:
@@ -196,19 +168,15 @@ def dtypes_of(words: Iterable[str]) -> list[str]:
 
 
 def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None, chosen: Selection) -> Sources:
-    """Return the wanted records of runs, each file once, and the GPUs; note what a killed run left behind.
-
-    Raises:
-        PlotError: there is nothing to show, or the ceilings of a run are not valid.
-    """
+    """Return the wanted records of runs, each file once, and the GPUs; note what a killed run left behind."""
     names = list(names)
     if not names and not slugs:
         raise PlotError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     if folder is not None and not folder.is_dir():
         raise PlotError(f"--runs '{folder}' is not a folder")
     gpus = [find_gpu(slug) for slug in dict.fromkeys(slugs)]
-    paths = {path.resolve(): path for path in (chosen.find(name, folder) for name in names)}
-    runs = [chosen.load(os.fspath(path)) for path in paths.values()]
+    loads = (chosen.load(name, folder) for name in names)
+    runs = list({loaded.path.resolve(): loaded for loaded in loads}.values())
     for loaded in runs:
         for text in loaded.notes:
             _note(text)
@@ -221,19 +189,14 @@ def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None
 
 
 def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
-    """Return the scene of a picture, and note what is missing in it.
-
-    Raises:
-        PlotError: there are too many machines, or nothing to draw.
-    """
-    machines = machines_of([run.environment for run in sources.runs], sources.gpus)
-    if len(machines) > MOST_MACHINES:
-        raise PlotError(
-            f"{len(machines)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
-            "draw some of them, or compare all with python -m roofline gpus"
-        )
+    """Return the scene of a picture, and note what is missing in it."""
     dtypes = wanted or default_dtypes(sources)
     scene = sources.scene(dtypes)
+    if len(scene.machines) > MOST_MACHINES:
+        raise PlotError(
+            f"{len(scene.machines)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
+            "draw some of them, or compare all with python -m roofline gpus"
+        )
     lacking = []
     for index, known in enumerate(scene.machines):
         roofs = [roof for roof in scene.roofs if roof.machine == index]
@@ -255,11 +218,7 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
 
 
 def _floor(text: str) -> tuple[str, float]:
-    """Return the op and the fraction of its roof that an expression of `--check` requires.
-
-    Raises:
-        PlotError: the expression is not valid.
-    """
+    """Return the op and the fraction of its roof that an expression of `--check` requires."""
     found = CHECK.fullmatch(text)
     if found is None or not 0 < float(found[2]) <= 1:
         raise PlotError(f"--check '{one_line(text)}' is not OP>=SHARE with a share above 0 and up to 1: 'gelu>=0.9'")
@@ -267,11 +226,7 @@ def _floor(text: str) -> tuple[str, float]:
 
 
 def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
-    """Return a line for each row of an op below a fraction of its roof, or without a known one.
-
-    Raises:
-        PlotError: there is no row of the op, so nothing was checked.
-    """
+    """Return a line for each row of an op below a fraction of its roof, or without a known one."""
     op, share = floor
     known: dict[str, None] = {}
     lines, count = [], 0
@@ -296,18 +251,17 @@ def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str])
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
     """Note the machines whose runs differ in their ceilings: those of the newest run are drawn."""
-    known: dict[str, dict[tuple[str, str, str], float]] = {}
-    newest, differing = {}, set()
-    for run in sorted(runs, key=lambda run: run.environment.started_at):
-        machine = machine_of(run.environment)
-        seen = known.setdefault(machine.slug, {})
-        values = {(entry.quantity, entry.name, entry.kind): entry.value for entry in machine.entries}
-        if any(seen.get(key, value) != value for key, value in values.items()):
-            differing.add(machine.slug)
-        seen |= values
-        newest[machine.slug] = run.environment.started_at
-    for slug in sorted(differing):
-        _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
+    values: dict[str, dict[tuple[str, str, str], set[float]]] = {}
+    newest: dict[str, str] = {}
+    for run in runs:
+        machine, start = machine_of(run.environment), run.environment.started_at
+        known = values.setdefault(machine.slug, {})
+        for entry in machine.entries:
+            known.setdefault((entry.quantity, entry.name, entry.kind), set()).add(entry.value)
+        newest[machine.slug] = max(start, newest.get(machine.slug, start))
+    for slug, known in sorted(values.items()):
+        if any(len(found) > 1 for found in known.values()):
+            _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import streamlit as st
 
@@ -17,12 +18,12 @@ from results.show.terminal import OutputError
 from results.store.runs import StoreError
 from roofline import estimate
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, cell, folded
+from roofline.estimate.answer import Answer, folded
 from roofline.estimate.question import parameters, whole
 from roofline.estimate.sweep import Over, memory_marks, swept
 from roofline.explore import pictures
-from roofline.explore.form import Form, Options
-from roofline.explore.pictures import plain
+from roofline.explore.form import Form, Options, choice
+from roofline.explore.pictures import plain, table
 from roofline.gpu_table import UnknownGpuError
 from roofline.machine import CeilingError
 from roofline.picture.charts import draw_answer, draw_lines
@@ -34,27 +35,15 @@ PAGES: dict[str, dict[str, Any]] = DATA["pages"]
 REFUSALS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
 
-class Asked(NamedTuple):
-    """An answer, and the command that gives it."""
-
-    answer: Answer
-    question: str
-    options: Options
-
-    @property
-    def command(self) -> str:
-        return command_line([self.question, *words_of(self.options)])
-
-
-def command_line(words: Sequence[str]) -> str:
+def command_line(*words: str) -> str:
     return shlex.join(["python", "-m", "roofline", "estimate", *words])
 
 
-def ask(form: Form, options: Options) -> Asked:
+def ask(form: Form, options: Options) -> tuple[Answer, Options]:
+    """Return an answer, and the options of its command."""
     function: Callable[..., Answer] = getattr(estimate, form.question)
     answer, known = function(**form.values(options)), parameters(function)
-    kept: Options = {name: value for name, value in options.items() if value and not _is_default(known, name, value)}
-    return Asked(answer, form.question, kept)
+    return answer, {name: value for name, value in options.items() if value and not _is_default(known, name, value)}
 
 
 def _is_default(known: Mapping[str, Any], name: str, value: str | bool) -> bool:
@@ -68,76 +57,68 @@ def draw(page: str) -> None:
     st.write(about["asks"])
     head = st.container()
     left, right = st.columns((2, 3), gap="large")
-    form = Form(page, about.get("estimate", page), DATA["ranges"])
+    form = Form(about.get("estimate", page), DATA["ranges"])
     try:
         with left:
             options = form.fields(about["fields"])
             if "one_of" in about:
-                options |= form.fields(about["one_of"][form.choice("way", *_ways(about["one_of"]), "by")])
+                ways = list(about["one_of"])
+                options |= form.fields(about["one_of"][choice("way", ways, ways[0], "by")])
             plans = _plans(form, options) if page == "parallel" else []
-        asked = ask(form, options | (plans[0]["options"] if plans else {}))
+        answer, given = ask(form, options | (plans[0]["options"] if plans else {}))
         with head:
-            _say(asked, _plan_in_words(plans[0]) if plans else "")
+            _say(answer, [_plan_in_words(plans[0])] if plans else [])
+            st.code(command_line(form.question, *words_of(given)), language=None, wrap_lines=True)
         with right:
             if plans:
                 _show_plans(plans)
             elif "along" in about:
-                _along(asked, form, about["along"], about["panels"])
+                _along(answer, given, form, about)
             else:
-                _picture(page, asked.answer)
-            _show(asked.answer)
+                _picture(page, answer)
+            _show(answer)
     except REFUSALS as refusal:
         head.error(plain(str(refusal)), icon=":material/error:")
 
 
-def _ways(groups: Mapping[str, Any]) -> tuple[list[str], str]:
-    return list(groups), next(iter(groups))
-
-
-def _say(asked: Asked, first: str) -> None:
-    answer = asked.answer
+def _say(answer: Answer, first: Sequence[str]) -> None:
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
-    texts = [*([first] if first else []), *answer.said()]
+    texts = [*first, *answer.said()]
     st.header(plain(texts[0] if texts else answer.title), anchor=False)
     if texts:
         st.markdown(plain("; ".join([answer.title, *texts[1:]])))
-    st.code(asked.command, language=None, wrap_lines=True)
 
 
 def _picture(page: str, answer: Answer) -> None:
     if page in pictures.OF_PAGES:
-        pictures.OF_PAGES[page](answer, table)
+        pictures.OF_PAGES[page](answer)
     elif answer.curve or any(step.amount for step in answer.steps):
         pictures.show(draw_answer, answer)
 
 
-def _along(asked: Asked, form: Form, places: Mapping[str, str], panels: Mapping[str, Mapping[str, str]]) -> None:
+def _along(answer: Answer, given: Options, form: Form, about: Mapping[str, Any]) -> None:
     """Draw values of an answer along a field, with the command of the sweep."""
-    option = form.choice("against", *_ways(places), "drawn against") if len(places) > 1 else next(iter(places))
-    if option not in asked.options and option not in ("batch", "prompt"):
+    option, *others = about["along"]
+    if others:
+        option = choice("against", list(about["along"]), option, "drawn against")
+    if option not in given and option not in ("batch", "prompt"):
         return  # without tokens there are no days
-    given: Options = {name: value for name, value in asked.options.items() if name != option}
-    over = f"{option}={places[option]}"
-    rows = swept(asked.question, form.values(given), [Over.read(over)]).rows
-    turn = asked.answer.rows[0].get("critical_batch")
+    others_given: Options = {name: value for name, value in given.items() if name != option}
+    over = f"{option}={about['along'][option]}"
+    rows = swept(form.question, form.values(others_given), [Over.read(over)]).rows
+    turn = answer.rows[0].get("critical_batch")
     marks = memory_marks(rows, option)
     if option == "batch" and turn and turn <= max(row[option] for row in rows):
         marks[f"critical batch {turn:,}"] = turn
-    st.code(command_line(["sweep", asked.question, *words_of(given), "--over", over]), language=None, wrap_lines=True)
-    for unit, keys in panels.items():
+    command = command_line("sweep", form.question, *words_of(others_given), "--over", over)
+    st.code(command, language=None, wrap_lines=True)
+    for unit, keys in about["panels"].items():
         lines = {
             name: [(row[option], row[key]) for row in rows if row.get(key) is not None] for key, name in keys.items()
         }
         if found := {name: points for name, points in lines.items() if points}:
-            pictures.show(draw_lines, asked.answer.title, option, unit, found, marks)
-
-
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
-    titles = [title for _, title in columns]
-    apart = [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
-    cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]
-    st.table([dict(zip(apart, line, strict=True)) for line in cells], hide_index=True)
+            pictures.show(draw_lines, answer.title, option, unit, found, marks)
 
 
 def _show(answer: Answer) -> None:
@@ -209,22 +190,11 @@ def _show_plans(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Draw the page that the address names, `?page=` and the name of a calculator."""
-    if st.session_state.get("page") not in PAGES:
-        asked = st.query_params.get("page")
-        st.session_state["page"] = asked if asked in PAGES else next(iter(PAGES))
-    st.set_page_config(page_title=f"{PAGES[st.session_state['page']]['title']} - Ridgepoint", layout="wide")
-    with st.sidebar:
-        page = st.radio(
-            "Calculators",
-            PAGES,
-            key="page",
-            format_func=lambda name: PAGES[name]["title"],
-            on_change=st.query_params.clear,
-        )
-        st.caption("Each answer is that of the command beside it. Nothing leaves this machine.")
-    st.query_params["page"] = page
-    draw(page)
+    pages = [st.Page(partial(draw, name), title=about["title"], url_path=name) for name, about in PAGES.items()]
+    page = st.navigation(pages, expanded=True)
+    st.set_page_config(page_title=f"{page.title} - Ridgepoint", layout="wide")
+    st.sidebar.caption("Each answer is that of the command beside it. Nothing leaves this machine.")
+    page.run()
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from roofline.estimate.answer import Answer, folded, memory
+from roofline.estimate.answer import Answer, cell
 from roofline.estimate.budgets import loss_along
 from roofline.model import ridge_intensity
-from roofline.picture.charts import draw_answer, draw_lines, draw_parts
+from roofline.picture.charts import draw_answer, draw_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +22,6 @@ DRAWING = Lock()
 
 
 def show(draw: Callable[..., Figure], *words: Any) -> None:
-    """Show what a function of `picture.charts` draws, in the theme of the page."""
     with DRAWING:
         st.pyplot(draw(*words, st.context.theme.type or "light"), width="stretch")
 
@@ -32,12 +31,17 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)
 
 
-Table = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[str, str]]], None]
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+    titles = [title for _, title in columns]
+    apart = [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
+    cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]
+    st.table([dict(zip(apart, line, strict=True)) for line in cells], hide_index=True)
+
 
 BUDGETS = {"a tenth": 0.1, "all": 1.0, "ten times": 10.0}
 
 
-def _budget(answer: Answer, _: Table) -> None:
+def _budget(answer: Answer) -> None:
     show(draw_answer, answer)
     flops = answer.values["flops"]
     losses = {f"{name} of the budget": loss_along(flops * share) for name, share in BUDGETS.items()}
@@ -45,7 +49,7 @@ def _budget(answer: Answer, _: Table) -> None:
     show(draw_lines, answer.title, "parameters", "fitted loss, nats per token", losses, {})
 
 
-def _formats(answer: Answer, table: Table) -> None:
+def _formats(answer: Answer) -> None:
     ends = ("smallest_subnormal", "largest")
     ranges = {row["dtype"]: [(row[end], row["epsilon"]) for end in ends] for row in answer.rows}
     value = abs(answer.values.get("asked", 0))
@@ -55,32 +59,17 @@ def _formats(answer: Answer, table: Table) -> None:
     show(draw_lines, answer.title, "magnitude", "epsilon", ranges, marks)
 
 
-def _roof(answer: Answer, _: Table) -> None:
+def _roof(answer: Answer) -> None:
     rows = {f"{row['gpu']} {row['dtype']}": row for row in answer.rows if row["seconds"] is not None}
     ridges = {n: ridge_intensity(row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]) for n, row in rows.items()}
     ends = [*ridges.values(), *(row["intensity"] for row in rows.values())]
-    roofs = {
-        name: [
-            (x, min(row["peak_flops_per_s"], x * row["bandwidth_bytes_per_s"]))
-            for x in (min(ends) / 32, ridges[name], max(ends) * 8)
-        ]
-        for name, row in rows.items()
-    }
+    roofs = {}
+    for name, row in rows.items():
+        peak, bandwidth = row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]
+        roofs[name] = [(x, min(peak, x * bandwidth)) for x in (min(ends) / 32, ridges[name], max(ends) * 8)]
     roofs |= {f"the product, {name}": [(row["intensity"], row["flops"] / row["seconds"])] for name, row in rows.items()}
     marks = {f"ridge of {name}, {ridge:.1f} FLOP/B": ridge for name, ridge in ridges.items()}
     show(draw_lines, answer.title, "arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks)
 
 
-def _memory(answer: Answer, _: Table) -> None:
-    row = answer.rows[0]
-    used = f"{100 * row['used']:.1f} % of {row['gpu']}: {memory(row['memory_bytes'])}"
-    amounts = [(step.label, step.amount, step.result) for step in folded(answer) if step.amount]
-    show(draw_parts, answer.title, used, amounts)
-
-
-OF_PAGES: dict[str, Callable[[Answer, Table], None]] = {
-    "chinchilla": _budget,
-    "dtype": _formats,
-    "matmul": _roof,
-    "memory": _memory,
-}
+OF_PAGES: dict[str, Callable[[Answer], None]] = {"chinchilla": _budget, "dtype": _formats, "matmul": _roof}

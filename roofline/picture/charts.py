@@ -20,7 +20,7 @@ from results.show.picture import (
     write_head,
 )
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, duration
+from roofline.estimate.answer import Answer, duration, folded
 from roofline.picture.style import significant, tick
 
 if TYPE_CHECKING:
@@ -40,34 +40,28 @@ FAR = 16
 
 
 def draw_answer(answer: Answer, theme: str = "light") -> Figure:
-    """Return the picture of an answer: its curve, or the parts of the whole that its steps have."""
+    """Return the picture of an answer: its curve, or the parts of the whole that its steps have, the largest first."""
     words = ", ".join(answer.said())
     if answer.curve:
         x, y, lines = answer.curve
         return draw_lines(f"{answer.title}: {words}", x, y, lines, {}, theme)
-    parts = [(step.label, step.amount, step.result) for step in answer.steps if step.amount]
-    if not parts:
+    steps = [step for step in folded(answer)[::-1] if step.amount]
+    if not steps:
         raise ConfigError(
             "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
         )
-    return draw_parts(answer.title, words, parts, theme)
-
-
-def draw_parts(title: str, subtitle: str, parts: Sequence[tuple[str, float, str]], theme: str = "light") -> Figure:
-    """Return a picture of the parts of a whole, the largest first."""
-    shown = sorted(parts, key=lambda part: part[1])
+    amounts = [step.amount or 0 for step in steps]
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
-        below = ROW * len(shown) + 0.8
-        top = write_head(figure, plain(title, 200), plain(subtitle, 200), below)
+        below = ROW * len(steps) + 0.8
+        top = write_head(figure, plain(answer.title, 200), plain(words, 200), below)
         axes = figure.add_axes((0.28, 0.06, 0.58, top - 0.08))
         frame(axes, "x")
-        axes.barh([plain(name) for name, _, _ in shown], [amount for _, amount, _ in shown], color=series_color(0))
-        whole = sum(amount for _, amount, _ in shown)
-        for row, (_, amount, words) in enumerate(shown):
-            text = f" {words}, {100 * amount / whole:.1f} %"
-            axes.text(amount, row, text, va="center", fontsize=LABEL_PT)
-        axes.set_xlim(right=ROOM_FOR_WORDS * (max((amount for _, amount, _ in shown), default=0) or 1))
+        axes.barh([plain(step.label) for step in steps], amounts, color=series_color(0))
+        for row, step in enumerate(steps):
+            text = f" {step.result}, {100 * amounts[row] / sum(amounts):.1f} %"
+            axes.text(amounts[row], row, text, va="center", fontsize=LABEL_PT)
+        axes.set_xlim(right=ROOM_FOR_WORDS * max(amounts))
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
     return figure

@@ -25,7 +25,6 @@ from results.show.picture import (
     LEGEND_PT,
     MUTED,
     POINT_PT,
-    check_picture,
     frame,
     new_figure,
     own_style,
@@ -90,16 +89,13 @@ def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = No
     Args:
         scene: of `build_scene`.
         title: in place of the names of the machines.
-        axes: to draw in, without the caption; a figure of its own if there are none.
+        axes: to draw in, without the caption; None for a new figure.
         theme: one of `THEMES`.
-
-    Raises:
-        PlotError: the values are not those of a machine.
     """
     names, subtitle = title_lines(scene)
     heading = names if title is None else title
     with own_style(theme):
-        handles = legend_handles(scene)
+        handles = _legend_handles(scene)
         if axes is None:
             axes = _new_axes(scene, plain(heading, 200), plain(subtitle, 200), handles)
             unlabeled = _draw(scene, axes)
@@ -117,18 +113,11 @@ def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = No
 def plot_run(environment: Environment, records: Sequence[Record], path: Path, theme: str = "light") -> None:
     """Draw the records of one run under the ceilings of its machine, with the dtypes of the records, into a file.
 
-    Args:
-        environment: of the run; its `hardware` holds the ceilings.
-        records: of the run; those that cannot be drawn are counted in the caption.
-        path: the picture to write; its suffix names the format.
-        theme: one of `THEMES`.
-
     Raises:
         NoCeilingError: no ceiling is known.
         StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
         CeilingError: the ceilings in the environment are not valid.
     """
-    check_picture(path)
     dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
     save_picture(draw_roofline(build_scene([(environment, records)], dtypes=dtypes), theme=theme), path)
 
@@ -141,7 +130,8 @@ def _caption_height(scene: Scene) -> float:
 def _new_axes(scene: Scene, title: str, subtitle: str, handles: Sequence[Line2D]) -> Axes:
     wide = WIDTH - LEFT - RIGHT
     tall = wide * scene.view.ratio
-    columns = max(1, min(len(handles), int(wide * LETTERS_PER_INCH / (max(map(_letters, handles), default=0) + 6))))
+    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
+    columns = max(1, min(len(handles), int(wide * LETTERS_PER_INCH / (longest + 6))))
     rows = math.ceil(len(handles) / columns)
     floor = _caption_height(scene) + TICKS
     figure = new_figure(WIDTH, 1.0)
@@ -155,12 +145,7 @@ def _new_axes(scene: Scene, title: str, subtitle: str, handles: Sequence[Line2D]
     return axes
 
 
-def _letters(handle: Line2D) -> int:
-    return len(str(handle.get_label()))
-
-
-def legend_handles(scene: Scene) -> list[Line2D]:
-    """Return the entries of the legend: what the labels in the picture do not say."""
+def _legend_handles(scene: Scene) -> list[Line2D]:
     from matplotlib.lines import Line2D
 
     handles = []
@@ -171,48 +156,45 @@ def legend_handles(scene: Scene) -> list[Line2D]:
             color = next((roof.color for roof in scene.roofs if roof.machine == index), INK)
             handles.append(Line2D([], [], label=plain(known.slug), **_roof_style(color, "measured", index)))
     parts = {scene.shaped_by, scene.colored_by} - {"machine", "dtype"}  # the labels of roofs name these
-    for part in sorted(part for part in parts if len(scene.names(part)) > 1 and not scene.is_profile):
+    for part in sorted(part for part in parts if len(scene.names[part]) > 1 and not scene.is_profile):
         is_colored = part == scene.colored_by
-        for name in scene.names(part):
+        for name in scene.names[part]:
             point = next(point for point in scene.points if getattr(point.record, part) == name)
             shape = point.shape if part == scene.shaped_by else 0
-            style = marker(point.color if is_colored else MUTED, shape, 0)
+            style = _marker(point.color if is_colored else MUTED, shape, 0)
             handles.append(Line2D([], [], label=plain(end_of(name)), **style))
     fillings = {scene.filling_of(point): point for point in reversed(scene.points)}
     for name, point in sorted(fillings.items(), key=lambda entry: entry[1].filling):
         if name and len(fillings) > 1:
-            style = marker(point.color if scene.colored_by in scene.filled_by else MUTED, 0, point.filling)
+            style = _marker(point.color if scene.colored_by in scene.filled_by else MUTED, 0, point.filling)
             handles.append(Line2D([], [], label=plain(name, 60), **style))
     return handles
 
 
-def marker(color: str, shape: int, filling: int) -> dict[str, Any]:
+def _marker(color: str, shape: int, filling: int) -> dict[str, Any]:
     face = FILLINGS[filling % len(FILLINGS)]
-    color = tone(color)
-    style = {"color": color, "linestyle": "none", "marker": MARKERS[shape % len(MARKERS)], "markersize": MARKER_PT}
+    color, name = tone(color), list(MARKERS)[shape % len(MARKERS)]
+    style = {"color": color, "linestyle": "none", "marker": name, "markersize": MARKER_PT}
     style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": tone("white")}
     return style | ({"markerfacecolor": tone("white")} if face == "none" else {"fillstyle": face})
 
 
 def _roof_style(color: str, kind: str, machine: int = 0, turn: int = 0, turns: int = 1) -> dict[str, Any]:
     """Return the style of a roof; several in one place take turns, so each color stays visible."""
-    dashes = KIND_DASHES[kind]
-    pattern: Any = (0, dashes) if dashes else "solid"
+    pattern: Any = (0, KIND_DASHES[kind]) if KIND_DASHES[kind] else "solid"
     if turns > 1:
         pattern = (TURN * turn, (TURN, TURN * (turns - 1)))
-    style = {"color": tone(color), "linewidth": machine_width(machine), "dash_capstyle": "butt"}
-    return style | {"linestyle": pattern}
+    return {"color": tone(color), "linewidth": machine_width(machine), "dash_capstyle": "butt", "linestyle": pattern}
 
 
 def _draw(scene: Scene, axes: Axes) -> int:
     """Draw a scene in axes; return the number of points without a label."""
     _span(axes, scene)
-    slopes = [roof for roof in scene.roofs if not roof.is_flat]
-    for roof in slopes:
-        style = _roof_style(roof.color, roof.ceiling.kind, roof.machine)
+    for roof in scene.roofs:
         if roof.is_mix:
-            style = {"color": tone(MUTED), "linewidth": MIX_WIDTH}
-        _draw_roof(axes, scene, roof, style, 2.5 if roof.is_mix else 3)
+            _draw_roof(axes, scene, roof, {"color": tone(MUTED), "linewidth": MIX_WIDTH}, 2.5)
+        elif not roof.is_flat:
+            _draw_roof(axes, scene, roof, _roof_style(roof.color, roof.ceiling.kind, roof.machine), 3)
     for group in scene.flats:
         colors = list(dict.fromkeys(roof.color for roof in group))
         for turn, color in enumerate(colors):
@@ -232,7 +214,7 @@ def _draw(scene: Scene, axes: Axes) -> int:
         for _, series in groupby(ordered, key=lambda point: point.series):
             _draw_series(list(series), axes)
         _draw_arrows(scene, axes)
-    return _write_labels(scene, axes, slopes)
+    return _write_labels(scene, axes)
 
 
 def _span(axes: Axes, scene: Scene) -> None:
@@ -275,7 +257,7 @@ def _draw_series(points: Sequence[Point], axes: Axes) -> None:
         if point.cap:
             axes.plot([point.x] * 2, [point.y, point.cap], color=color, lw=0.8, ls=(0, (1, 2)), zorder=4.4)
             axes.plot([point.x], [point.cap], color=color, marker="_", ms=13, mew=1.8, zorder=4.6)
-        axes.plot([point.x], [point.y], zorder=7, **marker(point.color, point.shape, point.filling))
+        axes.plot([point.x], [point.y], zorder=7, **_marker(point.color, point.shape, point.filling))
         if point.doubts:
             axes.plot([point.x], [point.y], "x", ms=11, mew=1.3, mec=tone(INK), zorder=7.5)
         if point.excess:
@@ -288,31 +270,23 @@ def _draw_arrows(scene: Scene, axes: Axes) -> None:
         axes.annotate("", (two.x, two.y), (one.x, one.y), arrowprops=style | {"color": tone(MUTED)}, zorder=5.5)
 
 
-def _write_labels(scene: Scene, axes: Axes, slopes: Sequence[Roof]) -> int:
+def _write_labels(scene: Scene, axes: Axes) -> int:
     """Write the labels of roofs on their lines, then those of ridges and points where there is room.
 
-    Returns:
-        The number of points without a label.
+    Return the number of points without a label.
     """
     import textalloc
 
-    taken = _label_flats(scene, axes) + _label_slopes(scene, slopes, axes) + _name_regimes(scene, axes)
-    texts, xs, ys, colors = [], [], [], []
+    taken = _label_flats(scene, axes) + _label_slopes(scene, axes) + _name_regimes(scene, axes)
+    labels = []
     for roofs in _ridges(scene, axes):
-        texts.append("ridge " + ", ".join(dict.fromkeys(significant(roof.ridge or 0) for roof in roofs)))
-        x, y = roofs[0].corner or (0.0, 0.0)
-        xs.append(x)
-        ys.append(y)
-        colors.append(text_color(shared_color(roofs)))
-    ridges = len(texts)
-    labeled = [point for point in scene.points if point.label]
-    for point in labeled:
-        texts.append(plain(point.label or "", 80))
-        xs.append(point.x)
-        ys.append(point.y)
-        colors.append(text_color(point.color))
-    if not texts:
+        text = "ridge " + ", ".join(dict.fromkeys(significant(roof.ridge or 0) for roof in roofs))
+        labels.append((*(roofs[0].corner or (0.0, 0.0)), text, text_color(shared_color(roofs))))
+    ridges = len(labels)
+    labels += [(p.x, p.y, plain(p.label, 80), text_color(p.color)) for p in scene.points if p.label]
+    if not labels:
         return 0
+    xs, ys, texts, colors = zip(*labels, strict=True)
     lines = [roof.ends(scene.view) for roof in scene.roofs] + [((p.x, p.low), (p.x, p.high)) for p in scene.points]
     lines += [((one.x, one.y), (two.x, two.y)) for one, two in pairwise(scene.points) if one.series == two.series]
     lines += taken
@@ -321,20 +295,19 @@ def _write_labels(scene: Scene, axes: Axes, slopes: Sequence[Roof]) -> int:
         lines += [side for point in scene.points for side in _circle(point, axes)]
     with redirect_stdout(io.StringIO()):  # textalloc prints if a label has no room in its first direction
         found = textalloc.allocate(
-            axes, xs, ys, texts,
+            axes, list(xs), list(ys), list(texts),
             x_scatter=[x for x, _ in spots], y_scatter=[y for _, y in spots],
             x_lines=[[a[0], b[0]] for a, b in lines], y_lines=[[a[1], b[1]] for a, b in lines],
-            textsize=POINT_PT, textcolor=colors, linecolor=tone(MUTED), linewidth=0.7, draw_all=False,
-            direction=["northwest"] * ridges + ["southeast"] * len(labeled),
+            textsize=POINT_PT, textcolor=list(colors), linecolor=tone(MUTED), linewidth=0.7, draw_all=False,
+            direction=["northwest"] * ridges + ["southeast"] * (len(labels) - ridges),
             min_distance=0.012, max_distance=0.25, nbr_candidates=300, margin=0.006, avoid_label_lines_overlap=True,
             avoid_crossing_label_lines=True, zorder=9,
         )  # fmt: skip
     missing = sum(text is None for text in found[2][ridges:]) if len(found) > 2 else 0
-    return len(scene.points) - len(labeled) + missing
+    return len(scene.points) - (len(labels) - ridges) + missing
 
 
 def _ridges(scene: Scene, axes: Axes) -> list[list[Roof]]:
-    """Return the roofs with ridge points, those whose ridge points are in nearly the same place together."""
     groups: list[list[Roof]] = []
     spots: list[Any] = []
     for roof in sorted(scene.roofs, key=lambda roof: roof.corner or (0.0, 0.0)):
@@ -349,12 +322,12 @@ def _ridges(scene: Scene, axes: Axes) -> list[list[Roof]]:
 
 
 def _circle(point: Point, axes: Axes) -> list[Line]:
-    center = axes.transData.transform((point.x, point.y))
-    radius = point.diameter_pt / 2 / 72 * axes.figure.dpi
-    turns = [math.pi / 4 * corner for corner in range(9)]
-    corners = [(center[0] + radius * math.cos(turn), center[1] + radius * math.sin(turn)) for turn in turns]
-    places = [(float(x), float(y)) for x, y in axes.transData.inverted().transform(corners)]
-    return list(pairwise(places))
+    from matplotlib.path import Path as Outline
+    from matplotlib.transforms import Affine2D
+
+    x, y = axes.transData.transform((point.x, point.y))
+    place = Affine2D().scale(point.diameter_pt / 2 / 72 * axes.figure.dpi).translate(x, y) - axes.transData
+    return list(pairwise(place.transform(Outline.unit_regular_polygon(8).vertices)))
 
 
 def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
@@ -362,12 +335,13 @@ def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
     taken = []
     decade = _decade_pt(axes)
     for label in scene.flat_labels(LINE_PT / decade):
+        (text,), y = label.lines, label.roof.ceiling.value
         is_below = label.row < 0
         rise = -3.0 if is_below else 3.0 + LINE_PT * label.row
-        low = math.log10(label.line) + (rise - (LINE_PT if is_below else 0)) / decade
-        x = 10 ** _free_end(scene, len(label.text) * LETTER_PT / decade, low, LINE_PT / decade)
-        taken += _write(axes, (x, label.line), (-4.0, rise), label.text, text_color(label.color),
-                        ha="right", va="top" if is_below else "bottom")  # fmt: skip
+        low = math.log10(y) + (rise - (LINE_PT if is_below else 0)) / decade
+        x = 10 ** _free_end(scene, len(text) * LETTER_PT / decade, low, LINE_PT / decade)
+        style: dict[str, Any] = {"ha": "right", "va": "top" if is_below else "bottom"}
+        taken += _write(axes, (x, y), (-4.0, rise), text, text_color(label.color), **style)
     return taken
 
 
@@ -386,24 +360,19 @@ def _decade_pt(axes: Axes) -> float:
     return 72 * float(ten[1] - one[1]) / axes.figure.dpi
 
 
-def _label_slopes(scene: Scene, slopes: Sequence[Roof], axes: Axes) -> list[Line]:
+def _label_slopes(scene: Scene, axes: Axes) -> list[Line]:
     """Write the labels of bandwidths along their lines, close ones as one text, thin mixes below the lowest."""
     one, ten = axes.transData.transform([(1.0, 1.0), (10.0, 10.0)])
     angle = math.degrees(math.atan2(*reversed(ten - one)))
-    mixes = sorted((roof for roof in slopes if roof.is_mix), key=lambda roof: -roof.ceiling.value)
     taken = []
-    for group in scene.slope_groups(1.5 * LINE_PT / _decade_pt(axes)):
-        text = ", ".join(roof.label for roof in reversed(group))
-        color = text_color(shared_color(group))
-        taken += _write(
-            axes, _along(group[-1], scene, text, axes), (-3.0, 3.0), text, color, angle, ha="center", va="bottom"
-        )
-    if mixes:
+    for label in scene.slope_labels(1.5 * LINE_PT / _decade_pt(axes)):
+        text, color = ", ".join(label.lines), text_color(label.color)
+        spot = _along(label.roof, scene, text, axes)
+        taken += _write(axes, spot, (-3.0, 3.0), text, color, angle, ha="center", va="bottom")
+    if mixes := sorted((roof for roof in scene.roofs if roof.is_mix), key=lambda roof: -roof.ceiling.value):
         text = "other mixes: " + ", ".join(roof.label.removesuffix(" measured") for roof in mixes)
-        style = {"ha": "center", "va": "top"}
-        taken += _write(
-            axes, _along(mixes[-1], scene, text, axes), (4.0, -4.0), text, tone(MUTED), angle, POINT_PT, **style
-        )
+        spot = _along(mixes[-1], scene, text, axes)
+        taken += _write(axes, spot, (4.0, -4.0), text, tone(MUTED), angle, POINT_PT, ha="center", va="top")
     return taken
 
 
@@ -441,6 +410,7 @@ def _write(
 ) -> list[Line]:
     """Write the label of a roof; return the sides and diagonals of its box, as lines in the plane."""
     from matplotlib.patheffects import withStroke
+    from matplotlib.transforms import Affine2D
 
     label = axes.annotate(
         plain(text, 120), spot, offset_pt, textcoords="offset points", fontsize=size, color=color, rotation=angle,
@@ -450,10 +420,6 @@ def _write(
     box = label.get_window_extent()
     label.set_rotation(angle)
     scale = axes.figure.dpi / 72
-    anchor = axes.transData.transform(spot)
-    anchor += offset_pt[0] * scale, offset_pt[1] * scale
-    turn = math.radians(angle)
-    spun = [[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]]
-    corners = [(x, y) - anchor for x in (box.x0, box.x1) for y in (box.y0, box.y1)]
-    places = axes.transData.inverted().transform([corner @ spun + anchor for corner in corners])
-    return list(combinations([(float(x), float(y)) for x, y in places], 2))
+    x, y = axes.transData.transform(spot)
+    turn = Affine2D().rotate_deg_around(x + scale * offset_pt[0], y + scale * offset_pt[1], angle)
+    return list(combinations(axes.transData.inverted().transform(turn.transform(box.corners())), 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,12 @@ from results.record import Record
 from results.show.picture import INK, MUTED
 from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import one_line
-from roofline.picture.scene import Point, Roof, Scene, View, chosen_for_labels, end_of, shared_color
-from roofline.picture.style import KIND_DASHES, machine_width, significant
+from roofline.picture.scene import Point, Roof, Scene, View, chosen_for_labels
+from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, significant
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left",
-           "triangle-right", "pentagon", "hexagon", "diamond-tall")  # fmt: skip
-"""Markers of `style.MARKERS`, by Plotly's names."""
 FILLINGS = ("", "-open", "-dot", "-open-dot")
 BEYOND = 4.0
 """Decades by which a roof goes on past the view, for those who zoom out."""
@@ -26,8 +24,8 @@ MOST_BARS, MOST_LABELS = 500, 24
 """With more points there are no error bars and crosses; labels of points at most."""
 LABEL_SHARE, LABEL_PX, LETTER_PX, CHART_PX = 0.04, 17, 7, (1200, 500)
 """Height of a label as a share of the axes and in pixels, width of a letter, and size of the axes, pixels."""
-ROOF = "roof"
-"""Name of the labels that stay on a telephone."""
+FLAT, SLOPE = "flat", "slope"
+"""Names of the labels that stay on a telephone, where `page.js` finds room for them."""
 OUTSIDE = "outside of any module"
 
 
@@ -40,8 +38,8 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
     figure = Figure()
     for roof in scene.roofs:
         figure.add_trace(Scatter(_roof_trace(roof, wide)))
-    for name, points in _series(scene).items():
-        figure.add_trace(Scatter(_points_trace(name, points, scene)))
+    for name, indices in _series(scene).items():
+        figure.add_trace(Scatter(_points_trace(name, indices, scene)))
     if len(scene.points) <= MOST_BARS:
         doubtful = [point for point in scene.points if point.doubts]
         above = [point for point in scene.points if point.excess]
@@ -78,7 +76,8 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
         time_s = record.extra.get("time_s")
         if "module" not in record.extra or not isinstance(time_s, int | float) or not time_s > 0:
             continue
-        path = ("step", *_module_path(record), record.op)
+        modules = filter(None, re.split(r"\.(?!\*)", str(record.extra["module"] or OUTSIDE)))  # layers.* is one module
+        path = ("step", *modules, record.op)
         for depth in range(1, len(path) + 1):
             times[path[:depth]] = times.get(path[:depth], 0.0) + time_s
     if not times:
@@ -90,12 +89,6 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
                   values=list(times.values()), branchvalues="total", text=shares, hoverinfo="label+text",
                   textinfo="label+text")  # fmt: skip
     return Figure(tree).update_layout(height=420, margin={"l": 5, "r": 5, "t": 5, "b": 5}, paper_bgcolor="#ffffff")
-
-
-def _module_path(record: Record) -> tuple[str, ...]:
-    """Return the modules around an operation, from the outside in; `layers.*` is one of them, the sum of its layers."""
-    text = str(record.extra["module"] or "").replace(".*", "\0")
-    return tuple(part.replace("\0", ".*") for part in text.split(".") if part) or (OUTSIDE,)
 
 
 def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
@@ -115,29 +108,28 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _series(scene: Scene) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    parts = [part for part in ("op", "dtype", "provider") if len(scene.names(part)) > 1]
-    for point in scene.points:
-        words = [scene.machines[point.machine].slug] if len(scene.machines) > 1 else []
-        words += [end_of(str(getattr(point.record, part))) for part in parts]
+def _series(scene: Scene) -> dict[str, list[int]]:
+    """Return the indices of the points of each series by its name in the legend."""
+    found: dict[str, list[int]] = {}
+    for index, point in enumerate(scene.points):
+        words = scene.series_words(point)
         words += [scene.run_name(point.run)] if len(scene.runs) > 1 else []
         words += ["from cache"] if "cache" in scene.filled_by and point.is_from_cache else []
-        found.setdefault(" ".join(words) or point.record.op, []).append(point)
+        found.setdefault(" ".join(words) or point.record.op, []).append(index)
     return found
 
 
-def _points_trace(name: str, points: Sequence[Point], scene: Scene) -> dict[str, Any]:
-    index = {id(point): number for number, point in enumerate(scene.points)}
+def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, Any]:
+    points = [scene.points[index] for index in indices]
     first = points[0]
-    symbol = SYMBOLS[first.shape % len(SYMBOLS)] + FILLINGS[first.filling % len(FILLINGS)]
+    symbol = list(MARKERS.values())[first.shape % len(MARKERS)] + FILLINGS[first.filling % len(FILLINGS)]
     marker = {"color": first.color, "symbol": symbol, "size": 10, "line": {"width": 1.5, "color": first.color}}
     if scene.is_profile:
         marker |= {"size": [point.diameter_pt for point in points], "opacity": 0.6}
     trace = {
         "x": [point.x for point in points], "y": [point.y for point in points], "mode": "markers", "marker": marker,
         "name": escaped(name), "text": [_hover(point) for point in points], "hoverinfo": "text",
-        "customdata": [index[id(point)] for point in points],
+        "customdata": indices,
     }  # fmt: skip
     if len(scene.points) <= MOST_BARS and not scene.is_profile:
         up, down = [p.high - p.y for p in points], [p.y - p.low for p in points]
@@ -160,25 +152,25 @@ def _hover(point: Point) -> str:
 
 def _annotate(figure: Figure, scene: Scene) -> None:
     view = scene.view
-    style: dict[str, Any] = {"showarrow": False, "font": {"size": 12}}
     least = LABEL_SHARE * (view.top - view.bottom)
     for label in scene.flat_labels(least):
-        figure.add_annotation(text=escaped(label.text), x=view.right, y=math.log10(label.line), xanchor="right",
-                              yanchor="top" if label.row < 0 else "bottom", yshift=LABEL_PX * max(0, label.row),
-                              name=ROOF, **(style | {"font": {"color": label.color}}))  # fmt: skip
-    for group in scene.slope_groups(2 * least):
-        (x0, y0), (x1, y1) = group[-1].ends(view)
-        text = "<br>".join(roof.label for roof in reversed(group))
-        x, y = 0.6 * math.log10(x0) + 0.4 * math.log10(x1), 0.6 * math.log10(y0) + 0.4 * math.log10(y1)
-        figure.add_annotation(text=escaped(text), x=x, y=y, align="right", xanchor="right", yanchor="bottom",
-                              name=ROOF, **(style | {"font": {"color": shared_color(group)}}))  # fmt: skip
+        figure.add_annotation(text=escaped(label.lines[0]), x=view.right, y=math.log10(label.roof.ceiling.value),
+                              xanchor="right", yanchor="top" if label.row < 0 else "bottom", name=FLAT,
+                              yshift=LABEL_PX * max(0, label.row), showarrow=False,
+                              font={"color": label.color})  # fmt: skip
+    for label in scene.slope_labels(2 * least):
+        (x0, _), (x1, _) = label.roof.ends(view)
+        x = 0.6 * math.log10(x0) + 0.4 * math.log10(x1)
+        figure.add_annotation(text=escaped("<br>".join(label.lines)), x=x, y=x + math.log10(label.roof.ceiling.value),
+                              align="right", xanchor="right", yanchor="bottom", name=SLOPE, showarrow=False,
+                              font={"color": label.color})  # fmt: skip
     if scene.is_profile or len(scene.points) <= MOST_LABELS:
         for point in _apart(scene):
             beside = point.diameter_pt / 2 if scene.is_profile else 6
             is_left = math.log10(point.x) > view.left + 0.85 * (view.right - view.left)
             figure.add_annotation(text=escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
-                                  xanchor="right" if is_left else "left", yanchor="top",
-                                  xshift=-beside if is_left else beside, **style)  # fmt: skip
+                                  xanchor="right" if is_left else "left", yanchor="top", showarrow=False,
+                                  xshift=-beside if is_left else beside, font={"size": 12})  # fmt: skip
 
 
 def _apart(scene: Scene) -> list[Point]:

@@ -26,8 +26,7 @@ from results.show.terminal import one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, reason_of
 from roofline.picture.interactive import modules_figure, roofline_figure
-from roofline.picture.scene import Scene, caption, title_lines
-from roofline.picture.style import DTYPE_COLORS, FOREIGN_COLOR
+from roofline.picture.scene import PlotError, Scene, caption, title_lines
 
 TEMPLATES = Path(__file__).parent / "templates"
 NEEDED = ("plotly", "jinja2")
@@ -37,15 +36,10 @@ FACTS = ("device", "host", "versions", "git", "settings", "preflight")
 """What the page shows of the environment of a run."""
 
 
-class MissingExtraError(RuntimeError):
-    """What a page is made with is not installed; the message is one line."""
-
-
 def check_extra() -> None:
-    """Say what is missing before any work is done."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"a page needs {' and '.join(missing)}: python -m pip install -e '.[page]'")
+        raise PlotError(f"a page needs {' and '.join(missing)}: python -m pip install -e '.[page]'")
 
 
 def page_html(
@@ -56,7 +50,6 @@ def page_html(
     estimates: Sequence[dict[str, Any]] = (),
 ) -> str:
     """Return the page of a scene as one HTML file that loads nothing and sends nothing."""
-    check_extra()
     from jinja2 import Environment as Templates
     from jinja2 import FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -65,12 +58,14 @@ def page_html(
     templates = Templates(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     scripts = [get_plotlyjs(), (TEMPLATES / "page.js").read_text(encoding="utf-8")]
     names, subtitle = title_lines(scene)
     records = [record for _, own in runs for record in own]
     figures = {"plot": roofline_figure(scene, estimates), "modules": modules_figure(records)}
     table = _table(scene, runs)
     drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure}
+    colors = set(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(drawn)))
     return templates.get_template("page.html").render(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
@@ -87,13 +82,12 @@ def page_html(
         words=_words(records),
         policy=policy(scripts),
         style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
-        data=Markup(embedded({"figures": drawn, "dark": _dark(drawn), "table": table})),
+        data={"figures": drawn, "dark": {color: on_dark(color) for color in colors}, "table": table},
         scripts=[Markup(script) for script in scripts],
     )
 
 
 def summary(records: Sequence[Record]) -> str:
-    """Return in one sentence how many rows there are, and how many have flags."""
     if not records:
         return "No row was measured: the ceilings alone."
     status = Counter(record.status for record in records)
@@ -104,7 +98,7 @@ def summary(records: Sequence[Record]) -> str:
 
 
 def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -> dict[str, Any]:
-    """Return the table of rows: the texts of the terminal's table, with details and the index of the point."""
+    """Return the texts of the terminal's table, each row with its details and the index of its point in the scene."""
     points = {id(point.record): index for index, point in enumerate(scene.points)}
     rows: list[dict[str, Any]] = []
     for number, (environment, records) in enumerate(runs):
@@ -114,17 +108,6 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
             rows.append(known | {"cells": own | texts, "details": "\n".join(describe(record))})
     titles = [title for title in (rows[0]["cells"] if rows else ()) if any(row["cells"][title] for row in rows)]
     return {"titles": titles, "rows": [row | {"cells": [row["cells"][title] for title in titles]} for row in rows]}
-
-
-def _dark(figures: Mapping[str, Any]) -> dict[str, str]:
-    colors = dict.fromkeys(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(figures)))
-    return {color: on_dark(color) for color in (*colors, *DTYPE_COLORS.values(), FOREIGN_COLOR)}
-
-
-def embedded(content: Mapping[str, Any]) -> str:
-    """Return JSON for a script element: what HTML would read as markup stands as its escape."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def policy(scripts: Sequence[str]) -> str:
@@ -211,7 +194,6 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
 
 
 def _estimate(name: str, row: Mapping[str, Any], part: str) -> dict[str, Any] | None:
-    """Return one part of a row, None where one of its three numbers is missing."""
     flops, moved, seconds = (_positive(row.get(f"{part}{key}")) for key in ("flops", "bytes", "seconds"))
     if flops is None or moved is None or seconds is None:
         return None

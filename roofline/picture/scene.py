@@ -39,8 +39,8 @@ NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
 from which a point is drawn."""
 WHOLE_STEP_PT, SMALLEST_PT = 70.0, 3.0
 """Of a profile: diameters of a point with all the time of the step, and of the smallest points."""
-SAME_CEILING = 1.004
-"""Flat roofs closer than this factor are one line in print, and share a label."""
+SAME_DECADES = 0.0017
+"""Flat roofs closer than this, 0.4 %, are one line in print, and share a label."""
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file."""
 RATIOS = (0.55, 0.85)
@@ -70,7 +70,7 @@ class View:
 
     @property
     def ratio(self) -> float:
-        """Height over width of the axes: a decade is equally long on both."""
+        """Height over width of the axes: a decade is as long on both."""
         return (self.top - self.bottom) / (self.right - self.left)
 
 
@@ -83,7 +83,7 @@ class Roof:
     ridge: float | None
     """FLOP/byte where a peak meets its bandwidth; of a bandwidth the last such point. None if there is none."""
     color: str
-    label: str
+    label: str = ""
     is_mix: bool = False
     """Whether it is another mix of reads and writes than the fastest, drawn as a thin line."""
 
@@ -161,15 +161,15 @@ class Point:
         return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run, self.detail)
 
 
-class FlatLabel(NamedTuple):
-    """The label of flat roofs in one place."""
+class RoofLabel(NamedTuple):
+    """The label of roofs that are in one place, or too near for a label each."""
 
-    text: str
-    line: float
-    """FLOP/s of the roof that it stands at."""
-    row: int
-    """-1 below that roof, else the row above it."""
+    lines: list[str]
     color: str
+    roof: Roof
+    """The roof at which it is written."""
+    row: int = 0
+    """-1 below that roof, else the row above it."""
 
 
 @dataclass(frozen=True)
@@ -191,45 +191,50 @@ class Scene:
 
     @cached_property
     def kinds(self) -> list[str]:
-        """Kinds of the ceilings, in the order of `KINDS`."""
         drawn = {roof.ceiling.kind for roof in self.roofs}
         return [kind for kind in KINDS if kind in drawn]
 
     @property
     def is_profile(self) -> bool:
-        """Whether each point is a part of one step: its area is its share of the time."""
         return bool(self.points) and all(point.share is not None for point in self.points)
 
     @cached_property
     def flats(self) -> list[list[Roof]]:
         """The flat roofs, from the top down, those in the same place together."""
-        groups: list[list[Roof]] = []
-        for roof in sorted((roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value):
-            if groups and groups[-1][0].ceiling.value <= roof.ceiling.value * SAME_CEILING:
-                groups[-1].append(roof)
-            else:
-                groups.append([roof])
-        return groups
+        flats = sorted((roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value)
+        return _close(flats, lambda roof: roof.ceiling.value, SAME_DECADES)
 
-    def flat_labels(self, least_decades: float) -> list[FlatLabel]:
+    def flat_labels(self, least_decades: float) -> list[RoofLabel]:
         """Return the labels of flat roofs from the bottom up; those nearer than `least_decades` form a stack."""
         labels = []
-        for stack in _close(self.flats[::-1], lambda group: math.log10(group[0].ceiling.value), least_decades):
+        for stack in _close(self.flats[::-1], lambda group: group[0].ceiling.value, least_decades):
             for place, group in enumerate(stack):
                 row = place - 1 if len(stack) > 1 else 0
-                line = stack[0 if row < 0 else -1][0].ceiling.value
-                labels.append(FlatLabel(group_label(group, self), line, row, shared_color(group)))
+                nearest = stack[0] if row < 0 else stack[-1]
+                labels.append(RoofLabel([_roof_label(group, self)], shared_color(group), nearest[0], row))
         return labels
 
-    def slope_groups(self, least_decades: float) -> list[list[Roof]]:
-        """Return the bandwidths from the bottom up, those whose labels would overlap as one group."""
+    def slope_labels(self, least_decades: float) -> list[RoofLabel]:
+        """Return the labels of bandwidths from the bottom up; those nearer than `least_decades` share one."""
         slopes = [roof for roof in self.roofs if not roof.is_flat and not roof.is_mix]
         slopes.sort(key=lambda roof: roof.ceiling.value)
-        return _close(slopes, lambda roof: math.log10(roof.ceiling.value), least_decades)
+        groups = _close(slopes, lambda roof: roof.ceiling.value, least_decades)
+        return [RoofLabel([roof.label for roof in group[::-1]], shared_color(group), group[-1]) for group in groups]
 
-    def names(self, part: str) -> list[str]:
-        """Return the ops, providers or dtypes of the points, in order of appearance."""
-        return list(dict.fromkeys(str(getattr(point.record, part)) for point in self.points))
+    @cached_property
+    def names(self) -> dict[str, list[str]]:
+        """The ops, cases, dtypes and providers of the points, in order of appearance."""
+        parts = ("op", "case", "dtype", "provider")
+        return {part: list(dict.fromkeys(str(getattr(point.record, part)) for point in self.points)) for part in parts}
+
+    def series_words(self, point: Point) -> list[str]:
+        """Return what tells the series of a point from the others: of machine, op, dtype and provider what varies."""
+        words = [one_line(self.machines[point.machine].slug, LONGEST_NAME)] if len(self.machines) > 1 else []
+        return words + [end_of(str(getattr(point.record, part))) for part in self._varying]
+
+    @cached_property
+    def _varying(self) -> list[str]:
+        return [part for part in ("op", "dtype", "provider") if len(self.names[part]) > 1]
 
     @cached_property
     def shared(self) -> str:
@@ -237,13 +242,12 @@ class Scene:
         options = {point.record.case.partition(":")[2] for point in self.points}
         return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
 
-    def filling_of(self, point: Point) -> str:
-        return " ".join(filter(None, (self._filling_word(point, part) for part in self.filled_by)))
-
-    def _filling_word(self, point: Point, part: str) -> str:
-        if part == "cache":
-            return "from cache" if point.is_from_cache else "from memory"
-        return self.run_name(point.run) if part == "run" else str(getattr(point.record, part))
+    def filling_of(self, point: Point, parts: Iterable[str] | None = None) -> str:
+        """Return what the filling of a marker says, or what it would say of `parts`."""
+        cache = "from cache" if point.is_from_cache else "from memory"
+        words = {"cache": cache, "run": self.run_name(point.run), "provider": point.record.provider}
+        words["dtype"] = point.record.dtype
+        return " ".join(words[part] for part in (self.filled_by if parts is None else parts))
 
     def run_name(self, index: int) -> str:
         """Return the name of a run: its start, and its id too if another run started in the same second."""
@@ -273,11 +277,11 @@ class Scene:
         return _fitted(View(left, right, bottom, top))
 
 
-def _close(items: Sequence[T], place: Callable[[T], float], least: float) -> list[list[T]]:
-    """Return items in order of their places, those nearer than `least` to the one before in one group."""
+def _close(items: Sequence[T], value: Callable[[T], float], least_decades: float) -> list[list[T]]:
+    """Return items, sorted by their value, in groups of those that are nearer than `least_decades` to the next."""
     groups: list[list[T]] = []
     for item in items:
-        if groups and place(item) - place(groups[-1][-1]) < least:
+        if groups and abs(math.log10(value(item)) - math.log10(value(groups[-1][-1]))) < least_decades:
             groups[-1].append(item)
         else:
             groups.append([item])
@@ -294,17 +298,12 @@ def _fitted(view: View) -> View:
 
 
 def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None) -> Scene:
-    """Return what a picture of runs and of GPUs of the table shows; runs of one machine share its ceilings.
+    """Return what a picture of runs and of GPUs of the table shows; CeilingError if ceilings of a run are not valid.
 
     Args:
         runs: any number; the ceilings of a machine are those of its newest run.
         gpus: ceilings without points; those of a run's own machine are added to it.
         dtypes: whose peaks and points are drawn; None for all.
-
-    Raises:
-        NoCeilingError: no ceiling is known.
-        CeilingError: the ceilings in an environment are not valid.
-        PlotError: the values are not those of a machine.
     """
     machines = machines_of([environment for environment, _ in runs], gpus)
     slugs = list(machines)
@@ -322,10 +321,8 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: 
                 left_out[point] += 1
             else:
                 points.append(point)
-    scene = Scene(
-        tuple(machines.values()), tuple(environment for environment, _ in runs), (), _with_details(points), left_out
-    )
-    scene = _styled(scene)
+    environments = tuple(environment for environment, _ in runs)
+    scene = _styled(Scene(tuple(machines.values()), environments, (), _with_details(points), left_out))
     roofs = [roof for index in range(len(slugs)) for roof in _roofs(index, scene, dtypes)]
     if not roofs:
         names = ", ".join(map(one_line, slugs)) or "no machine"
@@ -339,22 +336,17 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: 
 def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = ()) -> dict[str, Machine]:
     """Return the ceilings of each machine by slug: of several runs those of the newest, completed by the others."""
     dated = [(environment.started_at, machine_of(environment)) for environment in environments]
-    slugs = dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus))
+    newest_last = [*gpus, *(known for _, known in sorted(dated, key=lambda entry: entry[0]))]
     machines = {}
-    for slug in slugs:
-        own = [gpu for gpu in gpus if gpu.slug == slug]
-        own += [known for _, known in sorted(dated, key=lambda entry: entry[0]) if known.slug == slug]
-        newest = own[-1]
-        machines[slug] = replace(own[0].with_entries(e for known in own for e in known.entries), note=newest.note)
+    for slug in dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus)):
+        own = [known for known in newest_last if known.slug == slug]
+        machines[slug] = replace(own[0].with_entries(e for known in own for e in known.entries), note=own[-1].note)
     return machines
 
 
 def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
     """Return the ceilings that judge the records of a run: its own, with the datasheet of its GPU if that is given."""
-    own = machine_of(environment)
-    sheet = [entry for gpu in gpus if gpu.slug == own.slug for entry in gpu.entries]
-    known = {(entry.quantity, entry.name, entry.kind) for entry in own.entries}
-    return own.with_entries(entry for entry in sheet if (entry.quantity, entry.name, entry.kind) not in known)
+    return next(iter(machines_of([environment], gpus).values()))
 
 
 def machine_of(environment: Environment) -> Machine:
@@ -387,23 +379,16 @@ def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Se
 
 def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
     """Return the points with the options that tell each from others of the same case."""
-    alike: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    alike: dict[tuple[object, ...], list[set[tuple[str, str]]]] = {}
     for point in points:
-        alike.setdefault((*point.series, point.record.case), []).append(dict(point.record.options))
-    varying = {
-        name
-        for group in alike.values()
-        for options in group
-        for name in options
-        if len({str(other.get(name)) for other in group}) > 1
-    }
-    return tuple(
-        replace(
-            point,
-            detail=" ".join(_option(name, value) for name, value in point.record.options.items() if name in varying),
-        )
-        for point in points
-    )
+        options = {(name, str(value)) for name, value in point.record.options.items()}
+        alike.setdefault((*point.series, point.record.case), []).append(options)
+    varying = {name for group in alike.values() for name, _ in group[0].union(*group) - group[0].intersection(*group)}
+    found = []
+    for point in points:
+        words = [_option(name, value) for name, value in point.record.options.items() if name in varying]
+        found.append(replace(point, detail=" ".join(words)))
+    return tuple(found)
 
 
 def _option(name: str, value: object) -> str:
@@ -413,24 +398,27 @@ def _option(name: str, value: object) -> str:
 
 
 def _styled(scene: Scene) -> Scene:
-    ops, providers, dtypes = (scene.names(part) for part in ("op", "provider", "dtype"))
+    ops, providers, dtypes = (scene.names[part] for part in ("op", "provider", "dtype"))
     colored_by = "provider" if len(dtypes) == 1 and len(providers) > 1 else "dtype"
     colored_by = "machine" if len(scene.machines) > 1 else colored_by
     shaped_by = "op" if len(ops) > 1 and not scene.is_profile else "provider"
     told = {shaped_by, "provider" if colored_by == "provider" else ""}  # dtypes differ without color too
-    rest = [part for part in ("cache", "provider", "dtype", "run") if part not in told]
-    scene = replace(scene, colored_by=colored_by, shaped_by=shaped_by)
-    while True:
-        scene = replace(scene, filled_by=tuple(part for part in rest if _varies(scene, part)))
-        fillings = list(dict.fromkeys(map(scene.filling_of, sorted(scene.points, key=lambda p: p.is_from_cache))))
-        if len(fillings) <= len(FILLINGS) or not rest:
-            break
-        rest = rest[:-1]
+    parts = [part for part in ("cache", "provider", "dtype", "run") if part not in told]
+    cold_first = sorted(scene.points, key=lambda point: point.is_from_cache)
+
+    def said_by(*parts: str) -> list[str]:
+        return list(dict.fromkeys(scene.filling_of(point, parts) for point in cold_first))
+
+    parts = [part for part in parts if len(said_by(part)) > 1]
+    while len(said_by(*parts)) > len(FILLINGS):
+        parts.pop()
+    fillings = said_by(*parts)
+    scene = replace(scene, colored_by=colored_by, shaped_by=shaped_by, filled_by=tuple(parts))
     points = [
         replace(
             point,
             color=_color(scene, point.machine, point.record.dtype, point.record.provider),
-            shape=(ops if shaped_by == "op" else providers).index(str(getattr(point.record, shaped_by))),
+            shape=scene.names[shaped_by].index(str(getattr(point.record, shaped_by))),
             filling=fillings.index(scene.filling_of(point)),
         )
         for point in scene.points
@@ -438,72 +426,55 @@ def _styled(scene: Scene) -> Scene:
     return replace(scene, points=tuple(points))
 
 
-def _varies(scene: Scene, part: str) -> bool:
-    alone = replace(scene, filled_by=(part,))
-    return len({alone.filling_of(point) for point in scene.points}) > 1
-
-
 def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) -> str:
     if scene.colored_by == "machine":
         return SERIES_COLORS[machine % len(SERIES_COLORS)]
     if scene.colored_by == "provider":
-        return SERIES_COLORS[scene.names("provider").index(provider) % len(SERIES_COLORS)] if provider else INK
+        return SERIES_COLORS[scene.names["provider"].index(provider) % len(SERIES_COLORS)] if provider else INK
     return dtype_color(dtype) if dtype else INK
 
 
 def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roof]:
     known = scene.machines[machine]
-    slopes = fastest(known, "bandwidth")
-    peaks = [peak for dtype in known.dtypes if not dtypes or dtype in dtypes for peak in _peaks(known, dtype)]
-    for point in scene.points:
-        peak, units = peak_of(point.record, known) if point.machine == machine else (None, "")
-        if peak and units == "vector":
-            drawn = {(other.name, other.kind, other.value) for other in peaks}
-            vector = fastest(known, "fma", peak.name)
-            peaks += [other for other in vector if (other.name, other.kind, other.value) not in drawn]
+    slopes = _fastest(known, "bandwidth")
+    shown = [dtype for dtype in known.dtypes if not dtypes or dtype in dtypes]
+    peaks = [peak for dtype in shown for peak in _fastest(known, "flops", dtype)]
+    used = [peak_of(point.record, known) for point in scene.points if point.machine == machine]
+    for dtype in dict.fromkeys(peak.name for peak, units in used if peak and units == "vector"):
+        drawn = {(peak.name, peak.kind, peak.value) for peak in peaks}
+        vector = _fastest(known, "fma", dtype)
+        peaks += [peak for peak in vector if (peak.name, peak.kind, peak.value) not in drawn]
     by_kind = {slope.kind: slope for slope in slopes}
-    meets = {id(peak): by_kind.get(peak.kind, known.bandwidth()) for peak in peaks}
-    roofs = []
-    for slope in slopes:
-        ridges = [peak.value / slope.value for peak in peaks if meets[id(peak)] == slope]
-        roofs.append(Roof(machine, slope, max(ridges, default=None), _color(scene, machine, ""), ""))
+    flats, ridges = [], {slope.kind: [0.0] for slope in slopes}
     for peak in peaks:
-        met = meets[id(peak)]
+        met = by_kind.get(peak.kind, known.bandwidth())
         ridge = ridge_intensity(peak.value, met.value) if met else None
-        roofs.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name), ""))
+        flats.append(Roof(machine, peak, ridge, _color(scene, machine, peak.name)))
+        if met and ridge:
+            ridges[met.kind].append(ridge)
+    roofs = [Roof(machine, slope, max(ridges[slope.kind]) or None, _color(scene, machine, "")) for slope in slopes]
     if len(scene.machines) == 1:
-        ends = [peak.value for peak in peaks if peak.kind == "measured"]
-        others = [mix for mix in known.mixes() if mix not in slopes]
-        roofs += [Roof(machine, m, max(ends, default=0) / m.value or None, INK, "", is_mix=True) for m in others]
-    return roofs
+        end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
+        mixes = [mix for mix in known.mixes() if mix not in slopes]
+        flats += [Roof(machine, mix, end / mix.value or None, INK, is_mix=True) for mix in mixes]
+    return roofs + flats
 
 
-def fastest(ceilings: Machine, quantity: str, name: str | None = None) -> list[Ceiling]:
-    """Return the highest ceiling of a quantity for each kind: of several mixes the roof is the envelope."""
-    best: dict[str, Ceiling] = {}
-    for entry in ceilings.entries:
-        if entry.quantity == quantity and name in (None, entry.name):
-            best[entry.kind] = max(best.get(entry.kind, entry), entry, key=lambda e: e.value)
-    return list(best.values())
-
-
-def _peaks(ceilings: Machine, dtype: str) -> list[Ceiling]:
-    return fastest(ceilings, "flops", dtype)
+def _fastest(known: Machine, quantity: str, name: str | None = None) -> list[Ceiling]:
+    """Return the highest ceiling of each kind: of several mixes the roof is the envelope."""
+    found = (known.fastest(quantity, [name] if name else None, [kind]) for kind in KINDS)
+    return [ceiling for ceiling in found if ceiling]
 
 
 def _labeled(scene: Scene) -> Scene:
-    roofs = [replace(roof, label=_roof_label([roof], scene)) for roof in scene.roofs]
+    roofs = tuple(replace(roof, label=_roof_label([roof], scene)) for roof in scene.roofs)
     named: set[object] = set()
     labels = {}
     for point in chosen_for_labels(scene):
         labels[id(point)] = _point_label(point, scene, is_first=point.series not in named)
         named.add(point.series)
-    points = [replace(point, label=labels.get(id(point))) for point in scene.points]
-    return replace(scene, roofs=tuple(roofs), points=tuple(points))
-
-
-def group_label(roofs: Sequence[Roof], scene: Scene) -> str:
-    return roofs[0].label if len(roofs) == 1 else _roof_label(roofs, scene)
+    points = tuple(replace(point, label=labels.get(id(point))) for point in scene.points)
+    return replace(scene, roofs=roofs, points=points)
 
 
 def shared_color(roofs: Sequence[Roof]) -> str:
@@ -548,13 +519,8 @@ def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
         module = ".".join([part for part in str(record.extra.get("module")).split(".")[-2:] if part != "*"])
         words = [one_line(record.op.rpartition(".")[2], LONGEST_NAME), one_line(module, LONGEST_NAME)]
         return " ".join([*words, f"{100 * (point.share or 0):.2g} %"])
-    words = []
-    if is_first:
-        if len(scene.machines) > 1:
-            words.append(one_line(scene.machines[point.machine].slug, LONGEST_NAME))
-        varying = [part for part in ("op", "dtype", "provider") if len(scene.names(part)) > 1]
-        words += [end_of(str(getattr(record, part))) for part in varying]
-    if len(scene.points) == 1 or len(scene.names("case")) > 1:
+    words = scene.series_words(point) if is_first else []
+    if len(scene.points) == 1 or len(scene.names["case"]) > 1:
         words.append(short_case(record.case.removesuffix(f":{scene.shared}")))
     words.append(point.detail)
     if point.roofline_pct is not None:
@@ -598,7 +564,7 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     kinds = " and ".join(filter(None, (", ".join(scene.kinds[:-1]), scene.kinds[-1])))
     if not scene.points:
         return names, f"Roofline: {kinds} ceilings"
-    ops, cases, dtypes, providers = (scene.names(part) for part in ("op", "case", "dtype", "provider"))
+    ops, cases, dtypes, providers = scene.names.values()
     words = [one_line(ops[0]) if len(ops) == 1 else f"{len(ops)} operations"]
     if len(cases) == 1 and len(scene.points) > 1:
         words.append(short_case(cases[0]))

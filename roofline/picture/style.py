@@ -8,6 +8,7 @@ or label.
 from __future__ import annotations
 
 import math
+import re
 
 from results.show.picture import SERIES_COLORS, contrast_to_white, is_dark, tone
 from results.show.terminal import one_line
@@ -36,8 +37,12 @@ FOREIGN_COLOR = "#7A7A7A"
 READABLE_CONTRAST = 4.6
 """Least contrast of words to the background; WCAG 2.2 asks for 4.5 (success criterion 1.4.3)."""
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d")
-"""One per op, in the order in which the ops appear; one per provider where there is one op."""
+MARKERS = {
+    **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": "x"},
+    **{"<": "triangle-left", ">": "triangle-right", "p": "pentagon", "h": "hexagon", "d": "diamond-tall"},
+}
+"""One per op, in the order in which the ops appear; one per provider if there is one op. By matplotlib's names,
+those of Plotly."""
 
 FILLINGS = ("full", "none", "left", "bottom", "right", "top")
 """One for all that neither color nor shape tells apart, in the order of appearance; so dtypes differ without color."""
@@ -57,11 +62,10 @@ MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 MOST_MACHINES = len(SERIES_COLORS)
 """How many machines a picture tells apart, by color."""
 
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def dtype_color(dtype: str) -> str:
-    """Return the color of a dtype on white, gray for one that is not known."""
     return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
 
 
@@ -77,7 +81,6 @@ def text_color(color: str) -> str:
 
 
 def machine_width(index: int) -> float:
-    """Return the line width of the `index`-th machine, in points."""
     return MACHINE_WIDTHS[index % len(MACHINE_WIDTHS)]
 
 
@@ -92,18 +95,14 @@ def significant(value: float, digits: int = 3) -> str:
 
 def si(value: float, unit: str) -> str:
     """Return a value with a decimal prefix, for example `si(989.4e12, "FLOP/s")` = `989 TFLOP/s`."""
-    for factor, prefix in _PREFIXES:
-        if value >= factor:
-            return f"{significant(value / factor)} {prefix}{unit}"
-    return f"{significant(value)} {unit}"
+    factor, prefix = next((entry for entry in PREFIXES if value >= entry[0]), PREFIXES[-1])
+    return f"{significant(value / factor)} {prefix}{unit}"
 
 
 def rate_unit(largest: float) -> tuple[float, str]:
     """Return the unit of an axis of FLOP/s that ends at `largest`: its value in FLOP/s and its name."""
-    for factor, prefix in _PREFIXES:
-        if largest >= 5 * factor:
-            return factor, f"{prefix}FLOP/s"
-    return 1.0, "FLOP/s"
+    factor, prefix = next((entry for entry in PREFIXES if largest >= 5 * entry[0]), PREFIXES[-1])
+    return factor, f"{prefix}FLOP/s"
 
 
 def tick(value: float) -> str:
@@ -115,9 +114,4 @@ def tick(value: float) -> str:
 
 def short_case(case: str) -> str:
     """Return the word of a case in short: `4096x4096x4096:nt` becomes `4096³ nt`."""
-    extents, _, options = case.partition(":")
-    sides = extents.split("x")
-    is_number = sides[0].isascii() and sides[0].isdigit() and len(sides[0]) < 20
-    if is_number and len(sides) == 3 and len(set(sides)) == 1:
-        extents = f"{sides[0]}³"
-    return one_line(f"{extents} {options.replace(':', ' ')}", 28)
+    return one_line(re.sub(r"^([0-9]+)x\1x\1(?=:|$)", r"\1³", case).replace(":", " "), 28)

@@ -1,8 +1,11 @@
 """What tests ask about processes that they have started."""
 
+import multiprocessing
 import time
 
 import psutil
+
+LOCKS = []
 
 
 def is_running(pid):
@@ -24,3 +27,8 @@ def soon(condition, seconds=120):
 def descendants(pid):
     """Return the processes that a process, or one of those, has started, and that are still below it."""
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+def keep_a_lock():
+    """Make a lock that lives as long as the process, as a progress bar of a library does."""
+    LOCKS.append(multiprocessing.RLock())

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -148,3 +150,10 @@ def test_ctrl_c_ends_the_worker_and_keeps_what_was_finished(crashes, tmp_path, r
     assert code == 130
     assert "torch" in out
     assert soon(lambda: not is_running(int(file.read_text())))
+
+
+def test_a_lock_that_a_worker_leaves_is_not_reported_when_the_command_ends():
+    call = "from bench.harness import worker; from tests.bench.process_checks import keep_a_lock; "
+    call += "worker.call(keep_a_lock, timeout_s=60)"
+    done = subprocess.run([sys.executable, "-c", call], cwd=commands.ROOT, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

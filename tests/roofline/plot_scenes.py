@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,8 @@ def machine(slug: str, peaks: dict[str, float], bandwidth: float, kind: str = "d
 H100 = machine("h100-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 3.352e12)
 H200 = machine("h200-sxm", {"bf16": 989.4e12, "fp8e4m3": 1978.9e12, "tf32": 494.7e12, "fp32": 66.9e12}, 4.8e12)
 A100 = machine("a100-sxm-80gb", {"bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12}, 2.039e12)
-CPU = machine("cpu", {"bf16": 930e9, "fp32": 224e9}, 45e9, "measured")
+CPU_PEAKS = {"bf16": 930e9, "fp32": 224e9}
+CPU = machine("cpu", CPU_PEAKS, 45e9, "measured")
 BOTH = H200.with_entries(
     [
         Ceiling("flops", "bf16", 795e12, "measured", "a test"),
@@ -60,6 +63,14 @@ def environment(**changes: Any) -> Environment:
         "hardware": CPU.to_dict(),
     }
     return Environment(**values | changes)
+
+
+def saved(path: Path, records: Sequence[Record], stamp: Environment | None = None) -> Path:
+    """Write a run file as the store keeps it."""
+    lines = [(stamp or environment()).to_dict(), *(record.to_dict() for record in records)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
 
 
 def matmul(n: int, dtype: str, flops_per_s: float, provider: str = "torch", **changes: Any) -> Record:
@@ -153,6 +164,11 @@ SCENES: dict[str, tuple[list[Measured], list[Machine], list[str] | None]] = {
         [on(calibrated(CPU, CPU_MIXES), *streams(0.008), *(matmul(n, "bf16", f) for n, f, _ in OF_A_CPU[:3]))],
         [],
         ["bf16", "fp32"],
+    ),
+    "sixty points": (
+        [on(CPU, *(matmul(256 + 64 * n, d, top * (0.3 + n / 100)) for n in range(30) for d, top in CPU_PEAKS.items()))],
+        [],
+        None,
     ),
     "no bandwidth": ([], [Machine("g", "G", H100.entries[:2])], None),
     "no peak": ([on(Machine("g", "G", H100.entries[-1:]), matmul(64, "bf16", 1e12))], [], None),

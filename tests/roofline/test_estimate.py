@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -11,16 +10,12 @@ import pytest
 from results.record import Environment, Record
 from results.store.runs import RunWriter
 from roofline.__main__ import main
-from roofline.commands import estimate
 
 ROOT = Path(__file__).parents[2]
 
 
 def call(*arguments):
-    parser = argparse.ArgumentParser(prog="python -m roofline")
-    estimate.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["estimate", *arguments])
-    return args.run(args)
+    return main(["estimate", *arguments])
 
 
 def text_of(capsys, line):

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from roofline import gpu_table
+from roofline.__main__ import main
 from roofline.commands import gpus
 from roofline.gpu_table import load_gpus, unknown_gpu
 from roofline.work import DTYPES
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser(prog="python -m roofline")
-    gpus.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["gpus", *arguments])
-    return args.run(args)
+    return main(["gpus", *arguments])
 
 
 def table_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[str]]:
@@ -160,6 +159,21 @@ def test_unknown_slug_is_one_line_and_exit_2(capsys, form, slugs):
     assert out == ""
     assert err.startswith("python -m roofline gpus: error: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("t4 >/dev/full", "python -m roofline gpus: error: cannot write the output: No space left on device\n"),
+        ("--format md >&-", "python -m roofline gpus: error: cannot write the output: stdout is closed\n"),
+        ("no-such 2>/dev/full", ""),
+    ],
+)
+def test_an_output_that_is_full_or_closed_is_one_line_and_exit_2(arguments: str, said: str) -> None:
+    line = ["sh", "-c", f"{sys.executable} -m roofline gpus {arguments}"]
+    done = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 
 
 def test_unknown_gpu_shows_question_marks(capsys, monkeypatch):

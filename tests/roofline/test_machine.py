@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -123,15 +124,7 @@ GOOD = {"quantity": "flops", "name": "bf16", "value": 1e12, "kind": "datasheet",
 @pytest.mark.parametrize(
     "change",
     [
-        {"value": 0},
-        {"value": -1.0},
-        {"value": float("nan")},
-        {"value": float("inf")},
-        {"value": 10**400},
-        {"value": "1e12"},
-        {"value": True},
-        {"value": None},
-        {"value": [1e12]},
+        *({"value": value} for value in (0, -1.0, math.nan, math.inf, 10**400, "1e12", True, None, [1e12])),
         {"quantity": ["flops"]},
         {"kind": "hearsay"},
         {"kind": None},

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plot_scenes import BOTH, CPU, SCENES, elementwise, environment, matmul, on
+from plot_scenes import BOTH, CPU, SCENES, elementwise, environment, matmul, on, saved
 from run_scenes import RUNS, decoding, one, profiled, versions
 
-from results.compare.selection import EVERYTHING, load
-from results.record import Environment, Record
+from results.compare.selection import EVERYTHING
+from results.record import Record
 from roofline.__main__ import main
 from roofline.machine import Machine
 from roofline.picture import page
@@ -34,12 +34,6 @@ HOSTILE = [
     "x" * 300,
     "lone \ud800 half",
 ]
-
-
-def save(path: Path, records: list[Record], stamp: Environment) -> Path:
-    lines = [stamp.to_dict(), *(record.to_dict() for record in records)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
 
 
 class Elements(HTMLParser):
@@ -74,9 +68,6 @@ def content(text: str) -> dict[str, Any]:
     """Return the data that a page holds: figures, colors and the table."""
     found: dict[str, Any] = json.loads(Elements(text).scripts[0])
     return found
-
-
-# Roofs, points and rows
 
 
 @pytest.mark.parametrize("name", list(SCENES))
@@ -123,9 +114,6 @@ def test_every_flag_and_bound_is_explained() -> None:
         assert f"<dt>{word} <span" in text
 
 
-# Modules and verdicts
-
-
 def test_modules_are_a_tree_whose_times_add_up() -> None:
     times = {"layers.*.mlp.up": 0.3, "layers.*.mlp.down": 0.2, "head": 0.1, "": 0.05}
     records = [
@@ -145,18 +133,21 @@ def test_modules_are_a_tree_whose_times_add_up() -> None:
     assert set(content(page_of(one(BOTH, records)))["figures"]) == {"plot", "modules"}
 
 
-def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
-    def measured(name: str, rate: float, size: int = 512) -> Path:
-        record = matmul(size, "bf16", rate)
-        samples = tuple((record.median_s or 0) * (1 + 0.001 * i) for i in range(-10, 11))
-        return save(
-            tmp_path / name,
-            [replace(record, samples_s=samples, visits=(7, 7, 7))],
-            environment(run_id=name, git={"sha": name}),
-        )
+def sampled(rate: float, size: int = 512, **changes: Any) -> Record:
+    """Return a product at a rate, with samples 1 % around its median."""
+    record = matmul(size, "bf16", rate, **changes)
+    samples = tuple((record.median_s or 0) * (1 + 0.001 * i) for i in range(-10, 11))
+    return replace(record, samples_s=samples, visits=(7, 7, 7))
 
-    paths = [measured("a", 4e11), measured("b", 8e11), measured("c", 8e11, 1024)]
-    save(tmp_path / "a again.jsonl", list(load(paths[0]).records), environment(run_id="again", git={"sha": "a"}))
+
+def run_file(folder: Path, name: str, record: Record, sha: str) -> Path:
+    return saved(folder / f"{name}.jsonl", [record], environment(run_id=name, git={"sha": sha}))
+
+
+def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
+    found = {"a": sampled(4e11), "b": sampled(8e11), "c": sampled(8e11, 1024)}
+    paths = [run_file(tmp_path, name, record, name) for name, record in found.items()]
+    run_file(tmp_path, "again", found["a"], "a")
     faster, none = verdicts_of(paths, EVERYTHING)
     assert [row["verdict"] for row in faster["rows"]] == ["FASTER"]
     assert faster["rows"][0]["ratio"] == pytest.approx(0.5)
@@ -167,20 +158,12 @@ def test_runs_are_compared_with_the_first(tmp_path: Path) -> None:
 
 
 def test_providers_of_one_run_are_compared_with_torch(tmp_path: Path) -> None:
-    records = [
-        replace(
-            record, samples_s=tuple((record.median_s or 0) * (1 + 0.001 * i) for i in range(-10, 11)), visits=(7, 7, 7)
-        )
-        for record in (matmul(512, "bf16", rate, provider) for provider, rate in (("torch", 4e11), ("mine", 8e11)))
-    ]
-    path = save(tmp_path / "run", records, environment(run_id="run"))
+    records = [sampled(4e11), sampled(8e11, provider="mine")]
+    path = saved(tmp_path / "run", records, environment(run_id="run"))
     (found,) = verdicts_of([path], EVERYTHING)
     assert [(row["provider_candidate"], row["verdict"]) for row in found["rows"]] == [("mine", "FASTER")]
     text = page_of([(environment(run_id="run"), records)], verdicts=[found])
     assert 'class="faster">FASTER</th><td class="number">0.500</td>' in text
-
-
-# Estimates
 
 
 def test_estimates_are_places_in_the_view(tmp_path: Path) -> None:
@@ -207,9 +190,6 @@ def test_a_file_without_an_estimate_is_one_line(
     refusal = refused(["page", "--gpu", "h100-sxm", "--estimate", path, "-o", tmp_path / "a.html"], capsys)
     assert refusal.startswith(f"--estimate {path}")
     assert said in refusal
-
-
-# The document
 
 
 @pytest.fixture(scope="module")
@@ -256,9 +236,6 @@ def test_every_kind_of_run_becomes_a_page(name: str) -> None:
     assert len(rows) == sum(len(records) for _, records in runs)
 
 
-# The command
-
-
 def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
     assert main([str(argument) for argument in arguments]) == 2
     said = capsys.readouterr()
@@ -268,7 +245,7 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = save(tmp_path / "run.jsonl", decoding(), environment(hardware=BOTH.to_dict()))
+    run = saved(tmp_path / "run.jsonl", decoding(), environment(hardware=BOTH.to_dict()))
     target = tmp_path / "new" / "report.html"
     assert main(["page", str(run), "--gpu", "h100-sxm", "-o", str(target)]) == 0
     assert capsys.readouterr().out == f"{target}\n"
@@ -278,7 +255,7 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = save(tmp_path / "run.jsonl", versions(), environment(hardware={}))
+    run = saved(tmp_path / "run.jsonl", versions(), environment(hardware={}))
     target = tmp_path / "a.html"
     assert refused(["page", "-o", target], capsys).startswith("nothing to show: give a RUN")
     assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith("allowed: .html, .htm")
@@ -299,14 +276,9 @@ def test_without_the_extra_the_command_says_how_to_get_it(
 
 
 def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path) -> None:
-    def saved(name: str, rate: float, sha: str) -> Path:
-        record = matmul(512, "bf16", rate)
-        record = replace(record, samples_s=(record.median_s or 1.0,) * 21, visits=(7, 7, 7))
-        return save(tmp_path / f"{name}.jsonl", [record], environment(run_id=name, git={"sha": sha}))
-
-    paths = [saved("a", 4e11, "a"), saved("b", 5e11, "b")]
-    saved("again", 4e11, "a")
+    paths = [run_file(tmp_path, "a", sampled(4e11), "a"), run_file(tmp_path, "b", sampled(5e11), "b")]
+    run_file(tmp_path, "again", sampled(4e11), "a")
     assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["FASTER"]
     for name, rate in (("slow", 2e11), ("fast", 8e11)):
-        saved(name, rate, "a")
+        run_file(tmp_path, name, sampled(rate), "a")
     assert [row["verdict"] for row in verdicts_of(paths, EVERYTHING)[0]["rows"]] == ["UNSURE"]

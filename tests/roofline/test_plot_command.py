@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plot_scenes import CPU, environment, matmul
+from plot_scenes import CPU, environment, matmul, saved
 
-from results.record import Environment, Record
+from results.record import Record
 from roofline.__main__ import main
 from roofline.commands import plot
 from roofline.machine import Ceiling
@@ -28,15 +28,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    def write(name: str, records: list[Record], stamp: Environment | None = None) -> Path:
-        """Write a run file as the store keeps it."""
-        lines = [(stamp or environment()).to_dict(), *(record.to_dict() for record in records)]
-        path = tmp_path / "runs" / "cpu" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        return path
-
-    return write
+    return lambda name, *content: saved(tmp_path / "runs" / "cpu" / name, *content)
 
 
 @pytest.fixture
@@ -69,9 +61,6 @@ def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
     assert said.err.count("\n") == 1, said.err
     assert "Traceback" not in said.err
     return said.err
-
-
-# What is drawn
 
 
 @pytest.mark.parametrize(
@@ -221,9 +210,6 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
     assert target.stat().st_size > 0
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -275,9 +261,6 @@ def test_ceilings_that_cannot_be_used_are_refused(
     assert not (tmp_path / "x.png").exists()
 
 
-# The command
-
-
 def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -302,25 +285,3 @@ def test_help_shows_examples_and_loads_nothing_heavy(arguments: list[str]) -> No
     assert (done.returncode, done.stderr) == (0, "")
     assert "examples:" in done.stdout
     assert "python -m roofline" in done.stdout
-
-
-def test_latest_is_the_newest_run_of_what_is_asked_for_and_only_that_is_drawn(
-    write: Write, tmp_path: Path, drawn: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    both = [*GOOD, replace(GOOD[0], provider="triton-v1")]
-    write("20261120T210312Z-matmul-0123456789.jsonl", both)
-    later = environment(run_id="20261121T000000Z-9876543210", started_at="2026-11-21T00:00:00+00:00")
-    write("20261121T000000Z-matmul-9876543210.jsonl", GOOD[:1], later)
-    words = ["plot", "latest", "--runs", str(tmp_path / "runs"), "-o", str(tmp_path / "x.png")]
-    for options, count in (
-        (["--provider", "triton-v1"], 1),
-        (["--op", "matmul", "--device", later.device["slug"], "--since", "2026-11-21"], 1),
-        (["--op", "gelu,matmul"], 1),
-    ):
-        assert main([*words, *options]) == 0
-        assert len(drawn["scene"].points) == count
-    assert main([*words, "--provider", "triton-v1"]) == 0
-    assert drawn["scene"].runs[0].started_at < later.started_at
-    assert main([*words, "--op", "gelu"]) == 2
-    assert main([*words, "--device", "t4"]) == 2
-    assert capsys.readouterr().err.count("\n") == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,32 +13,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from plot_scenes import (
-    CPU,
     assert_apart,
     corners,
-    drawn,
     elementwise,
-    environment,
     matmul,
+    saved,
     scene,
     texts,
 )
 
 import roofline
-from results.record import Record
 from results.show.picture import THEMES, contrast_to_white, save_picture
 from results.store.runs import StoreError
 from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline
 
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
-
-
-def saved(folder: Path, records: list[Record]) -> Path:
-    lines = [environment().to_dict(), *(record.to_dict() for record in records)]
-    path = folder / "run.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return path
 
 
 @pytest.mark.sampled(1)
@@ -67,7 +56,7 @@ def test_words_can_be_read_on_the_background_of_each_theme(theme: str) -> None:
 
 
 def test_drawn_from_python_it_is_what_the_command_draws(tmp_path: Path) -> None:
-    path = saved(tmp_path, GOOD)
+    path = saved(tmp_path / "run.jsonl", GOOD)
     for theme in THEMES:
         assert main(["plot", str(path), "-o", str(tmp_path / "command.svg"), "--theme", theme]) == 0
         save_picture(roofline.draw(path, theme=theme), tmp_path / "python.svg")
@@ -108,9 +97,6 @@ def test_what_cannot_be_drawn_from_python_is_an_error_in_one_line(tmp_path: Path
         roofline.draw(gpu="h100")
 
 
-# Shares of the roof that are asked for
-
-
 @pytest.mark.parametrize(
     ("checks", "code", "short"),
     [
@@ -123,7 +109,7 @@ def test_what_cannot_be_drawn_from_python_is_an_error_in_one_line(tmp_path: Path
 def test_a_row_that_falls_short_of_its_share_ends_with_1(
     checks: list[str], code: int, short: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = saved(tmp_path, [*GOOD, elementwise("gelu", 2**20, 20, 0.001)])
+    path = saved(tmp_path / "run.jsonl", [*GOOD, elementwise("gelu", 2**20, 20, 0.001)])
     asked = [word for check in checks for word in ("--check", check)]
     assert main(["plot", str(path), *asked]) == code
     said = capsys.readouterr()
@@ -136,7 +122,7 @@ def test_a_row_that_failed_falls_short_and_one_that_was_skipped_does_not_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = [matmul(64, "bf16", 1.0, status=status, median_s=None, ci95_s=None) for status in ("failed", "skipped")]
-    path = saved(tmp_path, [*GOOD, *bad])
+    path = saved(tmp_path / "run.jsonl", [*GOOD, *bad])
     target = tmp_path / "x.svg"
     assert main(["plot", str(path), "--check", "matmul>=0.5", "-o", str(target)]) == 1
     assert capsys.readouterr().out == f"{target}\nmatmul 64x64x64 bf16 torch: failed, 50 % asked for\n"
@@ -148,7 +134,7 @@ def test_a_row_that_failed_falls_short_and_one_that_was_skipped_does_not_count(
 def test_a_check_of_nothing_is_refused_in_one_line(
     check: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plot", str(saved(tmp_path, GOOD)), "--check", check]) == 2
+    assert main(["plot", str(saved(tmp_path / "run.jsonl", GOOD)), "--check", check]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
 
@@ -161,17 +147,3 @@ def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path: Path) -> 
     widths = [path.read_bytes()[16:20] for path in (published, tmp_path / "roofline.png")]
     assert widths[0] == widths[1]
     assert f"]({published.relative_to(root)})" in (root / "README.md").read_text()
-
-
-TOPS = {"bf16": 930e9, "fp32": 224e9}
-
-
-def test_labels_of_sixty_points_do_not_overlap_and_nothing_is_clipped() -> None:
-    """In every theme, because a theme moves nothing."""
-    rows = [matmul(256 + 64 * n, dtype, top * (0.3 + 0.01 * n)) for n in range(30) for dtype, top in TOPS.items()]
-    figure = drawn(CPU, *rows)
-    shapes = [(text.get_text(), corners(figure, text)) for text in texts(figure)]
-    assert_apart(shapes)
-    for text, shape in shapes:
-        assert (shape >= 0).all(), text
-        assert (shape <= figure.get_size_inches() * figure.dpi).all(), text

@@ -184,9 +184,6 @@ def test_every_dtype_has_a_color() -> None:
     assert len(set(DTYPE_COLORS.values())) == len(DTYPES)
 
 
-# Numbers in words
-
-
 def test_the_points_of_a_profile_have_the_area_of_their_time_and_the_large_ones_a_name() -> None:
     drawn = draw_roofline(build_scene(*RUNS["a profile"]))
     scene = build_scene(*RUNS["a profile"])
@@ -209,17 +206,9 @@ def test_points_of_a_profile_that_took_next_to_no_time_are_counted_and_not_drawn
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "params --model llama-3-8b",
-        "sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1,8",
-    ],
+    ["params --model llama-3-8b", "sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1,8"],
 )
 def test_pictures_of_estimates_have_themes_too(words: str, tmp_path: Path) -> None:
     picture = tmp_path / "a.svg"
     assert main(["estimate", *words.split(), "--plot", str(picture), "--theme", "dark"]) == 0
     assert "fill: #171717" in picture.read_text(encoding="utf-8")
-
-
-def test_a_theme_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown theme 'pink'"):
-        draw_roofline(build_scene(*RUNS["sweep"]), theme="pink")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import math
 import re
 import time
@@ -349,14 +348,14 @@ def known_ceilings(device: Device) -> Machine:
 
 
 @functools.cache
-def _stamped(device: Device, command: str, hardware: str) -> Environment:
-    return stamp("bench", device, Machine.from_dict(json.loads(hardware)), Settings().to_dict(), (command,))
+def _stamped(device: Device, command: str) -> Environment:
+    return stamp("bench", device, known_ceilings(device), Settings().to_dict(), (command,))
 
 
 def environment_of(device: Device, command: str) -> Environment:
     """Return the environment of a new run in this process, with the ceilings that are known now."""
-    known = _stamped(device, command, json.dumps(known_ceilings(device).to_dict(), sort_keys=True))
-    return replace(known, run_id=new_run_id(), started_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    started_at, hardware = datetime.now(UTC).isoformat(timespec="seconds"), known_ceilings(device).to_dict()
+    return replace(_stamped(device, command), run_id=new_run_id(), started_at=started_at, hardware=hardware)
 
 
 def arrays_in(value: Any) -> list[Any]:

@@ -58,7 +58,6 @@ def launch(setup: Setup) -> list[Measured]:
 
 
 def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
-    """Return the bandwidths of some mixes, in arrays many times the cache."""
     size_bytes = operand_bytes(setup.device)
     arrays = filled(setup.device, size_bytes)
     found = []

@@ -35,12 +35,7 @@ from roofline.machine import Ceiling, CeilingError, Machine
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
-    """Return the ceilings that are known of a device without measuring; a slug None matches the driver's name.
-
-    Raises:
-        UnknownGpuError: the table has no such entry.
-        ValueError: a GPU was named, but the device is a CPU.
-    """
+    """Return the ceilings that are known of a device without measuring; a slug None matches the driver's name."""
     if not device.is_gpu:
         if gpu_slug is not None:
             raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
@@ -104,22 +99,13 @@ def peak_sentences(ceilings: Machine, dtypes: Iterable[str]) -> list[str]:
 
 
 def explaining(ceilings: Machine) -> list[Ceiling]:
-    """Return the peaks of each dtype that explain its measured one and judge nothing.
-
-    `clock-limited` is the rate per clock at the SM clock of the fastest matmul; `power-limited` is what its long run
-    sustained while the power limit held the clock down.
-    """
+    """Return for each dtype the rate per clock at the SM clock of its fastest matmul, which judges nothing."""
     explained = []
     for entry in ceilings.entries:
-        clock = f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else None
-        if entry.quantity == "flops" and (limited := _at_clock(ceilings, entry)):
-            source = f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x {clock}"
+        if entry.quantity == "flops" and entry.sm_clock_hz and (limited := _at_clock(ceilings, entry)):
+            source = f"SMs x rate of roofline/gpus/{ceilings.slug}.toml x {entry.sm_clock_hz / 1e6:.0f} MHz"
             peak = Ceiling("flops", entry.name, limited, "clock-limited", source, sm_clock_hz=entry.sm_clock_hz)
             explained.append(peak)
-        elif entry.kind == "measured" and entry.quantity == "sustained" and entry.at_power_limit:
-            power = f"{entry.power_w:.0f} W" if entry.power_w else None
-            source = ", ".join(filter(None, (entry.source, "sustained at the power limit", power, clock)))
-            explained.append(replace(entry, quantity="flops", kind="power-limited", source=source))
     return explained
 
 
@@ -138,10 +124,7 @@ def merged(known: Machine, found: Iterable[Ceiling], too_low: Collection[Ceiling
 def parts_of(
     needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
 ) -> list[tuple[str, Part]]:
-    """Return the parts to measure, each with its name.
-
-    What others rely on most comes first, because a calibration may be interrupted.
-    """
+    """Return the parts to measure: first what others rely on most, because a calibration may be interrupted."""
     parts: list[tuple[str, Part]] = [("launch", bandwidth.launch)] if needs_launch else []
     if mixes:
         parts.append((f"bandwidth of {', '.join(mixes)}", partial(bandwidth.bandwidth, mixes=mixes)))
@@ -152,7 +135,6 @@ def parts_of(
 def measure_all(
     parts: Iterable[tuple[str, Part]], setup: Setup, say: Callable[[str], object]
 ) -> Iterator[list[Measured]]:
-    """Yield what each part measures: nothing if it fails, with the reason in `setup.missing`."""
     is_usable = True
     for name, part in parts:
         found: list[Measured] = []

@@ -1,8 +1,6 @@
 """Peaks of arithmetic: the fastest matmul of each dtype, and fused multiply-adds (FMA) outside matmul.
 
-Both are warm, because a ceiling of arithmetic should not depend on memory. On a GPU one long run of the fastest matmul
-also gives the rate of its first 0.1 s (`burst`) and of its later half (`sustained`), each with the clock and the power
-of its own samples.
+Both are warm, because a ceiling of arithmetic should not depend on memory.
 
 FMA are chains that stay in registers, as many independent ones as hide the latency of one operation. They come from a
 Triton kernel whose instructions are counted in its machine code (`kernels/fma`), so a CPU has no such peak: an
@@ -11,10 +9,8 @@ elementwise operation of a library reads and writes its operands, so its rate is
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 from bench.harness.calibrate.setup import Candidate, Measured, NotMeasuredError, Rate, Setup
@@ -49,16 +45,9 @@ the larger ones are for more cores."""
 
 MEMORY_SHARE = 8  # the three matrices take at most 1 / MEMORY_SHARE of the free memory
 SLOWEST_CALL_S = 0.15  # matmuls that would take longer are skipped: each is called a dozen times
-IDLE_S = 3.0  # rest before a long run, so that its burst is that of an idle, cool device
-BURST_S = 0.1
-"""Duration of a burst, by its samples: a GPU that was idle draws more power than its limit allows it for longer.
-Reading its clock adds 0.05 s of work that is not timed."""
-
-SUSTAINED_SHARE = 0.5  # the last part of a run, by time, that counts as sustained
 
 
 def matmul(setup: Setup, dtype: str) -> list[Measured]:
-    """Return the rate of the fastest matmul of a dtype; on a GPU also its burst and its sustained rate."""
     case, rate = _fastest(setup, dtype)
     if dtype == "fp16" and not setup.device.is_gpu:
         # Without fp16 arithmetic a CPU multiplies a thousand times slower than it could by widening to fp32.
@@ -66,24 +55,12 @@ def matmul(setup: Setup, dtype: str) -> list[Measured]:
         if wide.value > rate.value:
             name = f"{wide.candidate.name}, widened to fp32"
             case, rate = wide_case, replace(wide, candidate=replace(wide.candidate, name=name))
-    rates = {"flops": rate}
-    if setup.device.is_gpu and setup.effort.long_run_s:
-        with numerics(dtype):
-            long = setup.timed(rate.candidate, setup.effort.long_run_s, IDLE_S)
-        try:
-            rates |= burst_and_sustained(long)
-        except NotMeasuredError as error:
-            setup.missing.append(f"{dtype}: burst and sustained cannot be separated: {error}")
     work = matmul_op().work(case)
     fields = {
         **{"flops": work.flops, "bytes_read": work.bytes_read, "bytes_written": work.bytes_written},
         **{"fill": "uniform", "options": {"layout": case.options["layout"], "config": rate.candidate.name}},
     }
-    ops = {"flops": "matmul"}
-    return [
-        setup.measured(quantity, dtype, each, ops.get(quantity, quantity), case.dtype, dict(case.shape), **fields)
-        for quantity, each in rates.items()
-    ]
+    return [setup.measured("flops", dtype, rate, "matmul", case.dtype, dict(case.shape), **fields)]
 
 
 def matmul_op() -> Op:
@@ -103,7 +80,6 @@ def _fastest(setup: Setup, dtype: str) -> tuple[Case, Rate]:
 
 
 def cases_of(device: Device, dtype: str) -> list[Case]:
-    """Return the matmuls to try in a dtype, as far as they fit into memory, the smallest first."""
     layout = "nt" if device.is_gpu and (dtype.startswith("fp8") or dtype == "int8") else "nn"
     memory_bytes, work = device.free_bytes() // MEMORY_SHARE, matmul_op().work
     cases = [
@@ -121,20 +97,6 @@ def _launch(device: Device, case: Case) -> Call:
     op.check(case, device.type)
     [inputs] = make_sets(op, case, Filler("uniform", case.dtype, device, seed=0), device, copies=1)
     return load("torch", op, "matmul", device).call(inputs)
-
-
-def burst_and_sustained(long: Rate) -> dict[str, Rate]:
-    """Return the rates of the first moments and of the later half of a long run, by the time of the samples."""
-    samples = long.samples
-    ended_s = list(accumulate(seconds * samples.launches_per_sample for seconds in samples.samples_s))
-    sustained_from_s = ended_s[-1] * (1 - SUSTAINED_SHARE)
-    if sustained_from_s < BURST_S or ended_s[0] > BURST_S:
-        raise NotMeasuredError(
-            f"a run of {ended_s[-1]:.3g} s with a first sample of {ended_s[0]:.2g} s is too short for its first "
-            f"{BURST_S:g} s and its last {SUSTAINED_SHARE:.0%}"
-        )
-    first = min(bisect_left(ended_s, sustained_from_s) + 1, len(ended_s) - 1)
-    return {"burst": long.part(0, bisect_right(ended_s, BURST_S)), "sustained": long.part(first, len(ended_s))}
 
 
 # ---- fused multiply-adds ------------------------------------------------------------------------------------------

@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from statistics import median
 from typing import Any, NamedTuple
 
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import Poller, polled_row
+from bench.harness.device.telemetry import Poller
 from bench.harness.measure.flags import disturbance, reasons_of, sampled, slowed
 from bench.harness.measure.measure_row import undisturbed
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples, limits_of, settle
-from bench.harness.timing.samplers import Call, GraphSampler, make_sampler
+from bench.harness.timing.samplers import Call, make_sampler
 from results.record import Record
-from results.stats.samples import half_width, median_ci95, quantile
+from results.stats.samples import half_width, quantile
 from roofline.machine import Ceiling
 
 WARM_UP_SHARE = 0.2  # of the seconds of a measurement, at most
-PROVIDERS = {"triton v1": "triton-v1", "C": "c"}  # by the first words of a configuration; all others are torch's
 
 
 class NotMeasuredError(RuntimeError):
@@ -35,16 +32,15 @@ class NotMeasuredError(RuntimeError):
 
 
 class Effort(NamedTuple):
-    """Seconds of the measurements of a calibration: of each configuration; of the fastest, which is measured again
-    because the maximum of noisy readings is too high; of a long run that separates burst from sustained, 0 for none.
+    """Seconds of the measurements of a calibration: of each configuration; and of the fastest, which is measured again
+    because the maximum of noisy readings is too high.
     """
 
     screening_s: float
     confirming_s: float
-    long_run_s: float
 
 
-FULL, QUICK = Effort(0.4, 4.0, 3.5), Effort(0.15, 1.5, 1.0)
+FULL, QUICK = Effort(0.4, 4.0), Effort(0.15, 1.5)
 """`QUICK`: of `--quick`, and of any command that measures a missing ceiling."""
 
 
@@ -67,8 +63,6 @@ class Rate:
 
     candidate: Candidate
     samples: Samples
-    poller: Poller
-    """Clock and power of a GPU, by sample."""
     is_gpu: bool
 
     @property
@@ -82,14 +76,6 @@ class Rate:
     def interval(self, *times_s: float) -> tuple[float, float]:
         rates = [self.of(seconds) for seconds in times_s]
         return min(rates), max(rates)
-
-    def part(self, first: int, end: int) -> Rate:
-        """Return the rate of samples `first` to `end - 1`, with clock and power during these."""
-        times_s, polled = self.samples.samples_s[first:end], self.poller.between(first, end)
-        samples = replace(self.samples, samples_s=times_s, median_s=median(times_s), ci95_s=median_ci95(times_s))
-        if polled:
-            samples = replace(samples, telemetry={**samples.telemetry, **polled_row({"power_source": None}, polled)})
-        return replace(self, samples=samples)
 
 
 class Measured(NamedTuple):
@@ -108,8 +94,7 @@ class Setup:
     missing: list[str] = field(default_factory=list)
     """Reasons why a ceiling or a configuration was not measured."""
 
-    def timed(self, candidate: Candidate, seconds: float, idle_s: float = 0.0) -> Rate:
-        """Repeat a launch for some seconds, after a warm-up or after `idle_s` of rest."""
+    def timed(self, candidate: Candidate, seconds: float) -> Rate:
         call = candidate.prepare()
         call()  # compiles, and loads libraries
         usual = limits_of(self.device)
@@ -118,17 +103,9 @@ class Setup:
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s)
         poller = Poller(self.device)
         sampler = make_sampler([call], self.device, limits, reading=poller)
-        if idle_s:
-            self.device.synchronize()
-            time.sleep(idle_s)
-            if isinstance(sampler, GraphSampler):
-                sampler.runs_ahead = True
-        else:
-            settle(sampler.sample, limits)
+        settle(sampler.sample, limits)
         samples = undisturbed(sampler, self.device, limits, candidate.cache, None, poller)
-        if idle_s:
-            self.device.synchronize()  # one sample was queued ahead
-        return Rate(candidate, samples, poller, self.device.is_gpu)
+        return Rate(candidate, samples, self.device.is_gpu)
 
     def fastest_of(self, candidates: Sequence[Candidate], slowest_call_s: float = math.inf) -> Rate:
         """Time every candidate for a short time, and the fastest once more; return the rate of that.
@@ -157,7 +134,6 @@ class Setup:
     def measured(
         self, quantity: str, name: str, rate: Rate, op: str, dtype: str, shape: dict[str, int], **fields: Any
     ) -> Measured:
-        """Return the ceiling and the record of a rate; `fields` are further fields of `Record`."""
         config, samples, telemetry = rate.candidate.name, rate.samples, rate.samples.telemetry
         now, disturbed = datetime.now(UTC), disturbance(telemetry, rate.is_gpu)
         is_limited = any(flag.name == "power-limited" for flag in slowed(telemetry, rate.is_gpu))
@@ -173,13 +149,13 @@ class Setup:
             config=config,
             work_per_launch=rate.candidate.work or None,
             **{key: telemetry.get(key) for key in ("sm_clock_hz", "memory_clock_hz", "power_w")},
-            at_power_limit=is_limited if quantity == "sustained" else None,
+            at_power_limit=is_limited if rate.is_gpu and quantity == "flops" else None,
             measured_at=now.isoformat(timespec="seconds"),
             disturbed=disturbed.reason if disturbed else None,
         )
         record = Record(
             op=f"calibrate-{op}",
-            provider=PROVIDERS.get(config.partition(",")[0], "torch"),
+            provider="triton-v1" if config.startswith("triton v1,") else "torch",
             dtype=dtype,
             shape=shape,
             case="x".join(map(str, shape.values())),

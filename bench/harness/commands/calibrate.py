@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.op import Op
-from results.show.grid import Column, Table, print_grid
+from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.table import ABSENT, format_rate, format_time, header_lines
 from results.show.terminal import INTERRUPTED, print_out, printable
 
@@ -26,8 +26,7 @@ DESCRIPTION = """\
 Measure the ceilings of this machine, and save them for every other bench command.
 
 Memory bandwidth by its mix of reads and writes, the fastest of which is the ceiling; the fastest matmul of each dtype,
-fused multiply-adds, and the shortest launch. On a GPU a long run of the fastest matmul, begun on an idle device, also
-gives the rate of its first 0.1 s (burst) and of its later half (sustained), each with clock and power.
+fused multiply-adds, and the shortest launch. On a GPU each comes with its clock and power.
 
 A CPU is judged by these ceilings. A GPU of the table is still judged by its datasheet, and its measured ceilings stand
 beside it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""
@@ -68,7 +67,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
-    """Measure part by part, save each ceiling when it is finished, print all; return the exit code."""
     from bench.harness.calibrate.calibration import MeasuredCeilings, measure_all, merged, peak_sentences
     from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
@@ -116,7 +114,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def show(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[str]], path: Path) -> None:
-    """Print the ceilings and what was written, the file of the ceilings first, and draw the matmuls."""
     from bench.harness.run import print_path
     from roofline.picture.figure import plot_run
 
@@ -148,7 +145,6 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
 
 
 def table_of(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
-    """Return the ceilings that were found, with notes by their JSON keys; JSON holds the records too."""
     from results.show.rows import document
 
     environment = run.environment
@@ -159,21 +155,16 @@ def table_of(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[st
         return document(environment, run.records) | {"ceilings": ceilings, **notes}
 
     def draw(console: Console) -> None:
-        def print_lines(*lines: str) -> None:
-            for line in lines:
-                console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
-
-        print_lines(*header_lines(environment), "" if found else "\nno ceiling was measured")
+        print_lines(console, *header_lines(environment), "" if found else "\nno ceiling was measured")
         if found:
             print_grid(console, columns_of(found), [entry.config or "" for entry in found], "by")
         missing = [f"not measured: {reason}" for reason in notes["not_measured"]]
-        print_lines("", *notes["decomposition"], *missing, *notes["doubts"])
+        print_lines(console, "", *map(printable, (*notes["decomposition"], *missing, *notes["doubts"])))
 
     return Table(rows=lambda: list(map(row_of, found)), columns=COLUMNS, document=content, draw=draw)
 
 
 def columns_of(found: Sequence[Ceiling]) -> list[Column]:
-    """Return the columns for a terminal; clock, power and FLOP/J only if one of the ceilings has them."""
     facts = {
         "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT for entry in found],
         "power": [f"{entry.power_w:.0f} W" if entry.power_w else ABSENT for entry in found],

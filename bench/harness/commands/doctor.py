@@ -280,17 +280,14 @@ def gpu_findings(uuid: str | None) -> Iterator[Finding]:
 
 
 def _sharing_finding(pids: list[int]) -> Finding:
-    # This process uses the GPU too. If none listed has its id, a container gives it another than the driver lists.
+    # This process uses the GPU too; in a container the driver lists it under its id on the host.
     name, others = "other processes", [pid for pid in pids if pid != os.getpid()]
-    is_hidden = len(others) == len(pids)
     if not others:
         return finding(name, "none seen")
-    if is_hidden and len(others) == 1:
-        text = f"one compute process: {others[0]}; in a container it is this one, under its id on the host"
-        return finding(name, text, "if this is not a container, wait for it or stop it")
+    may_be_own = len(others) == len(pids)
     text = f"{len(others)} compute processes: {', '.join(map(str, others[:5]))}"
-    text += "; one of them may be this one" if is_hidden else ""
-    return finding(name, text, "wait for them or stop them", is_bad=True)
+    advice = "wait for them or stop them" + ("; in a container one of them is this process" if may_be_own else "")
+    return finding(name, text, advice, is_bad=len(others) > 1 or not may_be_own)
 
 
 def launch_check(checkup: Checkup) -> Iterator[Finding]:
@@ -382,7 +379,6 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
 
 
 def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
-    """Return whether the result of a row is right, its time, and the rate of a large row with the expected rate."""
     name, median_s = f"{record.op} {record.dtype} {record.case}, {record.provider}", record.median_s
     if record.status in ("failed", "invalid"):
         return Finding(name, BAD, f"{record.status}: {record.reason}", "its result or its time cannot be used")
@@ -401,7 +397,6 @@ def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
 
 
 def judged(name: str, ceilings: Machine, quantity: str, of: str, value: float) -> Finding:
-    """Return the finding for a rate or a time, with a verdict if a published or datasheet value of the GPU is known."""
     from roofline.machine import QUANTITIES
 
     unit, known = QUANTITIES[quantity], expected_of(ceilings, quantity, of)

@@ -70,7 +70,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], device_type: str) -> list[Planned]:
-    """Return the default cases of every op in every dtype asked for that it has."""
     cases = []
     for family, ops in families.items():
         for op in filter(lambda op: op.is_in_suite, ops):

@@ -99,23 +99,14 @@ class Poller:
 
     def begin(self) -> None:
         """Forget what was read, and read at the next call; `launches` counts those queued for readings."""
-        self.seen, self.places = list[ClockAndPower](), list[int]()  # `places`: samples before each reading
-        self.launches, self.samples, self.next_s = 0, 0, -math.inf
+        self.seen, self.launches, self.next_s = list[ClockAndPower](), 0, -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
         """Read if the last reading is long enough ago, behind the launches that `keep_busy` queues and counts."""
         if self.now() >= self.next_s:
             self.launches += keep_busy()
             self.seen.append(gpu_state.clock_and_power(self.device.uuid))
-            self.places.append(self.samples)
             self.next_s = self.now() + POLL_EVERY_S
-        self.samples += 1
-
-    def between(self, first: int, end: int) -> list[ClockAndPower]:
-        """Return what was read during the samples from number `first` to the one before `end`, or nearest to them."""
-        within = [seen for place, seen in zip(self.places, self.seen, strict=True) if first <= place < end]
-        before = [seen for place, seen in zip(self.places, self.seen, strict=True) if place < first]
-        return within or before[-1:] or self.seen[:1]
 
 
 def row_telemetry(

@@ -154,7 +154,7 @@ def prepare(
     ready = time.perf_counter()
     check_s = ready - checking - checks.call_s
     if deadline is not None and ready + check_s > deadline:
-        return replace(row.blank(), reason=out_of_time(row.settings.budget_s))
+        return replace(row.blank(), reason=out_of_time(row.settings.budget_s, ready + check_s - deadline))
     return Ready(
         row=row,
         provider=provider,
@@ -207,7 +207,6 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
         verified=verified,
         copies=len(sets),
         source_sha256=provider.source_sha256,
-        compiled=provider.compile_options(row.case.dtype),
     )
 
 

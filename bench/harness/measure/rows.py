@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -154,8 +155,10 @@ def plain(value: float, digits: int) -> str:
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"
 
 
-def out_of_time(budget_s: float | None) -> str:
-    return f"the budget of {budget_s:g} s is spent"
+def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
+    """Return why there is no time for a row; `late_s` is by how many seconds its preparation ended too late."""
+    enough = f"; --budget {math.ceil(1.5 * ((budget_s or 0.0) + late_s))} would allow it" if late_s else ""
+    return f"the budget of {budget_s:g} s is spent{enough}"
 
 
 def rotation_of(row: Row, device: Device) -> inputs.Rotation:

@@ -42,7 +42,6 @@ empty tensor leaves out a bias or the norms of queries and keys."""
 
 @functools.lru_cache(maxsize=64)
 def load_model(name: str) -> ModelConfig:
-    """Return the model of a preset or of the path of a config.json; raise `ConfigError` if there is none."""
     if name.endswith(".json") or "/" in name:
         return load_config(Path(name))
     try:
@@ -52,7 +51,6 @@ def load_model(name: str) -> ModelConfig:
 
 
 def unsupported(config: ModelConfig, sequence: int) -> str | None:
-    """Return why a model cannot be built for sequences of this length, or None."""
     problem = None
     if config.latent:
         problem = "latent attention (MLA) is not supported"

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -32,6 +29,7 @@ from bench.harness.measure.flags import launch_limited, recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
+from bench.harness.timing.launched import prepare_profiler
 from bench.harness.timing.protocol import limits_of
 from results.record import Record
 from roofline.accounting.step_memory import StepPlan, step_memory
@@ -62,15 +60,6 @@ SAFETY = 4.0
 LOSS_MARGIN = 0.25
 """How far the loss may start from ln V. The logits start within about 1 of 0 and have a spread of 1 / sqrt(h), which
 adds 1 / (2h); the mean over T tokens scatters by 1 / sqrt(h T). A factor of 2 in the loss would be off by ln V."""
-
-STEPS_PER_CASE = 14
-"""Steps that a case takes at least: verification, counting, settling, samples."""
-
-LIKELY_MFU = 0.3
-"""For a guess of the time of a step before it runs."""
-
-CASE_ALLOWANCE_S = 60.0
-"""Time limit of a case if no budget is given."""
 
 
 # ---- the step -------------------------------------------------------------------------------------------------------
@@ -113,7 +102,7 @@ class TrainingStep:
     """
 
     def __init__(self, plan: StepPlan, device: Device, seed: int, is_compiled: bool = False) -> None:
-        self.plan, self.device, self.is_compiled = plan, device, is_compiled
+        self.plan, self.device = plan, device
         self.clock = PhaseClock(device.is_gpu)
         torch.manual_seed(seed)
         with torch.device(device.torch_name):
@@ -167,8 +156,6 @@ class TrainingStep:
 
 
 def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
-    if too_long := _expected_too_long(blank, run, rows):
-        return replace(blank, reason=too_long)
     step = TrainingStep(plan, run.device, run.args.seed, blank.provider == "torch-compile")
     problem, before, first_call_s = check_step(step)
     if problem:
@@ -187,19 +174,6 @@ def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
         memory_bytes=memory,
         counted_flops=sum(counted.values()),
         counted_flops_by_operation=counted,
-        notes=tuple(explanations(step)),
-    )
-
-
-def _expected_too_long(blank: Record, run: Run, rows: int) -> str | None:
-    peak, left_s = run.ceilings.peak(blank.dtype), run.share_s(rows)
-    step_s = (blank.hardware_flops or 0) / (LIKELY_MFU * peak.value) if peak else 0.0
-    allowance_s, case_s = CASE_ALLOWANCE_S if left_s is None else left_s, STEPS_PER_CASE * step_s
-    if case_s <= allowance_s:
-        return None
-    return (
-        f"estimated {step_s:.2g} s a step and {case_s:.3g} s for the case, more than the {allowance_s:.3g} s that it "
-        f"may take; use --budget {round(1.5 * case_s * rows) + 1}"
     )
 
 
@@ -356,7 +330,8 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
 
 def _peak_on_cpu(step: TrainingStep) -> tuple[int, str]:
     """Return the most bytes that a step holds above those that it starts with, and the phase in which it holds them."""
-    with _without_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    prepare_profiler()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
     assert profiled.profiler is not None
     now = most = 0
@@ -369,25 +344,3 @@ def _peak_on_cpu(step: TrainingStep) -> tuple[int, str]:
             if now > most:
                 most, reached = now, phase
     return most, reached
-
-
-@contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Discard what torch 2.13 writes to stderr when a profiler starts and stops."""
-    stderr = os.dup(2)
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-
-
-def explanations(step: TrainingStep) -> list[str]:
-    notes = ["not counted as FLOPs: norms, activations, softmax, rotations, the loss, the optimizer, embedding rows"]
-    if step.is_compiled:
-        notes.append("torch-compile fuses operations and computes some again, which the estimate leaves out")
-    if step.device.is_gpu:
-        notes.append("the peak has 512 bytes a tensor rounded up, 'allocator peak' the workspaces of libraries too")
-    return notes

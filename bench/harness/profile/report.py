@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.profile.counts import Breakdown, Operation
 from results.record import MIN_TIME_S, Environment, Record
-from results.show.grid import Column, print_grid
+from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
 from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
 from results.show.terminal import printable
@@ -75,7 +75,6 @@ def records_of(breakdown: Breakdown) -> list[Record]:
 
 
 def failed_records(breakdown: Breakdown, reason: str) -> list[Record]:
-    """Return the records of a step that was counted and could not be timed."""
     return [replace(_record(row), status="failed", reason=reason) for row in _rows(breakdown)]
 
 
@@ -125,7 +124,6 @@ def _timed(record: Record, time_s: float, share: float) -> Record:
 
 
 def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
-    """Yield what the recorded step took besides its operations, with nanoseconds."""
     extra = {"count": 0, "shapes": "", "dtypes": [], "module": "", "phase": "", "matmul_flops": None}
     dtype = main_dtype(breakdown.operations)
     blank = Record(
@@ -245,25 +243,20 @@ def render(
     """Print a profile: `top` rows, put together by a key of `BY` if there is one, or all rows and a module tree."""
     scores = judged(environment, records)
     scored = [(record, score) for record, score in zip(records, scores, strict=True) if record.status == "ok"]
-    _print_lines(console, header_lines(environment, records))
+    print_lines(console, *header_lines(environment, records))
     if not scored:
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
-        return _print_lines(console, [f"no time was measured: {reason}" for reason in reasons])
+        return print_lines(console, *(printable(f"no time was measured: {reason}") for reason in reasons))
     timed = [record for record, _ in scored]
     totals = totals_of(environment, records)
-    _print_lines(console, ["", *(sentences(totals) if totals else ()), ""], is_wrapped=True)
+    console.print("", *(sentences(totals) if totals else ()), "", sep="\n", highlight=False)
     if by is not None:
         return _print_groups(timed, by, console, top)
     _print_rows(scored, console, len(scored) if is_whole else top)
     if is_whole:
-        _print_lines(console, [""])
+        console.print()
         _print_groups(timed, "module", console, len(timed))
     return None
-
-
-def _print_lines(console: Console, lines: Iterable[str], is_wrapped: bool = False) -> None:
-    for line in lines:
-        console.print(printable(line), markup=False, highlight=False, soft_wrap=not is_wrapped)
 
 
 def sentences(totals: Mapping[str, Any]) -> list[str]:
@@ -307,7 +300,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     if rest := scored[top:]:
         share = _pct(sum(record.extra["share"] for record, _ in rest))
         shown_by = "--top shows them, of a saved run -v; --format json has all"
-        _print_lines(console, [f"... and {len(rest)} more with {share} of the time: {shown_by}"])
+        print_lines(console, f"... and {len(rest)} more with {share} of the time: {shown_by}")
 
 
 def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
@@ -347,7 +340,7 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
     ]
     print_grid(console, columns)
     if len(groups) > top:
-        _print_lines(console, [f"... and {len(groups) - top} more: --top shows them"])
+        print_lines(console, f"... and {len(groups) - top} more: --top shows them")
 
 
 def _moved(record: Record) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -121,15 +121,14 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
 @contextlib.contextmanager
 def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
     """Run a user's code: what it prints goes to stderr, if it is heard, and what it raises becomes one line."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
-        try:
-            with contextlib.redirect_stdout((is_heard and sys.stderr) or nowhere):
-                yield
-        except (UsageError, NoDeviceError):
-            raise
-        except SystemExit as error:
-            raise UsageError(f"{name}: {left_by(error)}") from None
-        except Exception as error:
-            if any(words in str(error) for words in NO_GPU):
-                raise NoDeviceError(f"{name} needs a GPU, and torch sees none here") from None
-            raise UsageError(f"{name}: {one_line(error)}") from None
+    try:
+        with contextlib.redirect_stdout((is_heard and sys.stderr) or io.StringIO()):
+            yield
+    except (UsageError, NoDeviceError):
+        raise
+    except SystemExit as error:
+        raise UsageError(f"{name}: {left_by(error)}") from None
+    except Exception as error:
+        if any(words in str(error) for words in NO_GPU):
+            raise NoDeviceError(f"{name} needs a GPU, and torch sees none here") from None
+        raise UsageError(f"{name}: {one_line(error)}") from None

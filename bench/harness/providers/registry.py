@@ -1,17 +1,10 @@
-"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, those of
-other libraries that are installed, and a user's function, `path/to/file.py:function` or `package.module:function`.
+"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and a
+user's function, `path/to/file.py:function` or `package.module:function`.
 
 Of a version's file two module-level names are read from its text, so that no list and no `--help` imports Triton:
 
     AUTOTUNED       launchers that search their configuration, by op: the version is `triton-vN-autotune` too
     MINIMUM_ARCH    the least architecture that the version runs on, 90 for sm_90
-
-Kernels of other libraries are offered where a library is installed, never fetched, with the semantics of the op: its
-epsilon is passed, no weight is offset, the result has the op's dtype. What differs is left out: SwiGLU of one matrix
-that holds gate and up, a norm that overwrites its residual, losses in bf16.
-
-Source: quack-kernels 0.6.5 (`rmsnorm.py`, `softmax.py`, `cross_entropy.py`), liger-kernel 0.8.5
-(`transformers/functional.py`), flashinfer-python 0.7.2 (`norm`), torch 2.11 (`_scaled_mm`).
 """
 
 from __future__ import annotations
@@ -21,15 +14,15 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.op import Op, library
+from bench.harness.op import Op
 from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
@@ -46,11 +39,8 @@ USER_KERNEL = "path/to/file.py:function"
 
 AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
 MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
-AUDITED_ARCHITECTURES = (100, 90, 80)
-"""Architectures that `variants` of a version knows; another GPU compiles the variants of the next older one."""
-
-RMSNORM_EPSILON, LAYERNORM_EPSILON = 1e-6, 1e-5
-"""As in `bench/norm.py`."""
+FAST_ACCUM = "torch-fast-accum"
+"""The matmul of torch in fp8 with sums that keep about 14 bits, which is measured beside the other by default."""
 
 FAST_TOLERANCE = 4.0
 """Sums that keep about 14 bits are off by up to 2 % where 4,096 products are added.
@@ -78,22 +68,19 @@ class Provider:
     """Hash of the kernel's file, and of what it imports of ours: a record tells which text it measured."""
     refuses_with: tuple[type[Exception], ...] = ()
     """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
-    compile_options: Callable[[str], dict[str, Any] | None] = lambda dtype: None
-    """By dtype, the compile options that all kernels of the op share; None where they are not known."""
     restored: tuple[str, ...] = ()
     """Settings that importing the user's file changed, and that were set back."""
     tolerance: float = 1.0
     """Times the error that rounding explains which its results may have."""
 
     def call(self, data: InputSet) -> Callable[[], Any]:
-        """Return the launch on one set of inputs, as a call without arguments."""
         if self.takes_out:
             return partial(self.function, *data.inputs, out=data.out)
         return partial(self.function, *data.inputs)
 
 
 def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
-    """Compute C = A B in fp8, with sums that keep about 14 bits on Hopper."""
+    """Compute C = A B in fp8, with sums that keep about 14 bits on Hopper. Source: torch 2.11, `_scaled_mm`."""
     import torch
 
     if not scales:
@@ -102,55 +89,9 @@ def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
     torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out, use_fast_accum=True)
 
 
-def liger_residual_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return x + residual and its rmsnorm, which the library returns in the other order."""
-    normed, total = library(LIGER, "liger_fused_add_rms_norm", RMSNORM_EPSILON)(x, residual, weight)
-    return total, normed
-
-
-LIGER = "liger_kernel.transformers.functional"
-PACKAGES = {"torch-fast-accum": "torch", "quack": "quack", "liger": "liger_kernel", "flashinfer": "flashinfer"}
-"""By provider, the name by which its library is imported."""
-
-USUAL_TOO = {"torch-fast-accum": ("fp8e4m3", "fp8e5m2")}
-"""Dtypes in which a library's provider is measured where no provider is named."""
-
-quack, liger, flashinfer = (
-    partial(Provider, name, refuses_with=(ValueError, ImportError)) for name in ("quack", "liger", "flashinfer")
-)
-fast = Provider("torch-fast-accum", fast_matmul, True, refuses_with=(ValueError,), tolerance=FAST_TOLERANCE)
-
-BASELINES: Mapping[str, Mapping[str, Mapping[str, Provider]]] = {
-    "matmul": {"torch-fast-accum": {"matmul": fast}},
-    "norm": {
-        "quack": {"rmsnorm": quack(library("quack.rmsnorm", "rmsnorm", eps=RMSNORM_EPSILON), False)},
-        "liger": {
-            "rmsnorm": liger(library(LIGER, "liger_rms_norm", RMSNORM_EPSILON), False),
-            "layernorm": liger(library(LIGER, "liger_layer_norm", LAYERNORM_EPSILON), False),
-            "residual-rmsnorm": liger(liger_residual_rmsnorm, False),
-        },
-        "flashinfer": {"rmsnorm": flashinfer(library("flashinfer.norm", "rmsnorm", eps=RMSNORM_EPSILON), True)},
-    },
-    "softmax": {
-        "quack": {"softmax": quack(library("quack.softmax", "softmax"), False)},
-        "liger": {"softmax": liger(library(LIGER, "liger_softmax"), False)},
-    },
-    "cross_entropy": {
-        "quack": {"cross-entropy": quack(library("quack.cross_entropy", "cross_entropy", reduction="none"), False)},
-    },
-}
-"""By family, provider and op."""
-
-
 def is_user_kernel(name: str) -> bool:
     """Return whether a provider's name names a user's function: no built-in name has a colon."""
     return ":" in name
-
-
-def baselines(family: str) -> dict[str, Mapping[str, Provider]]:
-    """Return by provider what libraries that are installed here have for a family, by op; none is imported."""
-    known = BASELINES.get(family, {}).items()
-    return {name: by_op for name, by_op in known if importlib.util.find_spec(PACKAGES[name])}
 
 
 def kernel_versions(family: str) -> dict[str, str]:
@@ -180,19 +121,18 @@ def architecture(device: Device) -> int:
 
 
 def provider_names(family: str) -> list[str]:
-    return ["torch", "torch-compile", *baselines(family), *kernel_versions(family)]
+    return ["torch", "torch-compile", *([FAST_ACCUM] if family == "matmul" else []), *kernel_versions(family)]
 
 
 def default_providers(family: str, device: Device, dtype: str = "") -> dict[str, tuple[str, ...]]:
     """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run.
 
     Which version takes a case is known to the version alone: to each provider belong the stand-ins of which the first
-    that can is measured where it refuses the case, here the older versions, newest first. In a dtype that a library
-    computes in another usual way too, as fp8 with fast accumulation, that is measured beside them.
+    that can is measured where it refuses the case, here the older versions, newest first.
     """
     if not device.is_gpu:
         return {"torch": ()}
-    also = [name for name in baselines(family) if dtype in USUAL_TOO.get(name, ())]
+    also = [FAST_ACCUM] if family == "matmul" and dtype.startswith("fp8") else []
     arch, known = architecture(device), kernel_versions(family).items() if has_triton() else ()
     fitting = [name for name, module in known if not name.endswith(AUTOTUNE) and minimum_arch(module) <= arch]
     newest = {fitting[-1]: tuple(fitting[-2::-1])} if fitting else {}
@@ -211,7 +151,7 @@ def unavailable(name: str, device: Device) -> str | None:
         return None if hasattr(os, "fork") else why
     if name.startswith("triton") and not device.is_gpu:
         return f"{name} needs a GPU; this is a CPU"
-    if name in PACKAGES and not device.is_gpu:
+    if name == FAST_ACCUM and not device.is_gpu:
         return f"{name} needs a GPU that CUDA runs on"
     needs_triton = name.startswith("triton") or (name == "torch-compile" and device.is_gpu)
     if needs_triton and not has_triton():
@@ -220,7 +160,6 @@ def unavailable(name: str, device: Device) -> str | None:
 
 
 def check_names(names: list[str], family: str) -> None:
-    """Raise `UnknownProviderError` for a name that no provider has, or that is not written as a user's function is."""
     known = provider_names(family)
     for name in names:
         if is_user_kernel(name):
@@ -234,12 +173,7 @@ def check_names(names: list[str], family: str) -> None:
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:
-    """Return a provider, ready to be called on inputs that lie on `device`.
-
-    Raises:
-        ProviderUnavailableError: it cannot run here, or has no such op.
-        UserKernelError: a user's file cannot be imported, or its function does not take the op's inputs.
-    """
+    """Return a provider, ready to be called on inputs that lie on `device`; a user's file is imported."""
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
     if is_user_kernel(name):  # imported here: in a worker, where nothing else can come to harm
@@ -252,11 +186,9 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         return _compiled(op, device)
     if reason := unavailable(name, device):
         raise ProviderUnavailableError(reason)
-    if name not in (others := baselines(family)):
-        return _triton(name, op, kernel_versions(family)[name], architecture(device))
-    if (own := others[name].get(op.name)) is None:
-        raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(others[name])}")
-    return own
+    if name == FAST_ACCUM:
+        return Provider(name, fast_matmul, True, refuses_with=(ValueError,), tolerance=FAST_TOLERANCE)
+    return _triton(name, op, kernel_versions(family)[name], architecture(device))
 
 
 def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
@@ -266,8 +198,7 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
         which = f"sm_{arch}" if arch else "of no compute capability"
         raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer; this GPU is {which}")
     module = importlib.import_module(path)
-    is_tuned = name.endswith(AUTOTUNE)
-    launchers: dict[str, Callable[..., Any]] = module.AUTOTUNED if is_tuned else module.KERNELS
+    launchers: dict[str, Callable[..., Any]] = module.AUTOTUNED if name.endswith(AUTOTUNE) else module.KERNELS
     if op.name not in launchers:
         raise ProviderUnavailableError(f"{name} has no {op.name}; it has: {', '.join(launchers)}")
     return Provider(
@@ -276,22 +207,7 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
         takes_out=True,
         source_sha256=versions.source_sha256(path),
         refuses_with=(ValueError,),
-        compile_options=lambda dtype: None if is_tuned else shared_options(module, op.name, dtype, arch),
     )
-
-
-def shared_options(module: ModuleType, op: str, dtype: str, arch: int) -> dict[str, Any] | None:
-    """Return the compile options that all variants of an op share, or None where the version declares none.
-
-    What differs between variants, such as `num_warps` by the width of a row, is left out: the record would not say
-    which of them a case has met.
-    """
-    declared = next((known for known in AUDITED_ARCHITECTURES if known <= arch), AUDITED_ARCHITECTURES[-1])
-    variants = module.variants(declared) if hasattr(module, "variants") else ()
-    options = [variant.options for variant in variants if (variant.op, variant.dtype) == (op, dtype)]
-    if not options:
-        return None
-    return {key: value for key, value in options[0].items() if all(o.get(key) == value for o in options)}
 
 
 def _compiled(op: Op, device: Device) -> Provider:

@@ -56,7 +56,6 @@ class Source:
             return None
 
     def module(self) -> ModuleType:
-        """Import the file or module."""
         return importlib.import_module(self.place) if is_module_name(self.place) else import_file(Path(self.file or ""))
 
 
@@ -66,11 +65,7 @@ def is_module_name(place: str) -> bool:
 
 
 def find(name: str) -> Source:
-    """Locate a user's function without running anything of the user's.
-
-    Raises:
-        UserKernelError: not written `path/to/file.py:function` or `package.module:function`.
-    """
+    """Locate a user's function without running anything of the user's."""
     place, _, function = name.partition(":")
     if not place or not function.isidentifier():
         raise UserKernelError(f"provider '{name}' must be written path/to/file.py:function or package.module:function")
@@ -123,12 +118,7 @@ def _check_text(place: str, function: str, file: Path) -> None:
 
 
 def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
-    """Import a user's function; return it, and whether it has a parameter `out`.
-
-    Raises:
-        UserKernelError: it cannot be imported or called, or does not take the op's inputs.
-        BaseException: anything else that the file raises, such as `SystemExit`.
-    """
+    """Import a user's function; return it, and whether it has a parameter `out`. The file may raise `SystemExit`."""
     source = find(name)
     if source.problem is not None:
         raise UserKernelError(source.problem)
@@ -145,11 +135,7 @@ def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
 
 
 def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
-    """Whether a function has a parameter `out`, after checking that it takes the op's inputs.
-
-    Raises:
-        UserKernelError: it takes other inputs.
-    """
+    """Return whether a function has a parameter `out`; one that does not take the op's inputs is refused."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # may be unknown for a function in C
@@ -173,7 +159,6 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
 
 
 def input_names(op: Op) -> list[str]:
-    """Names of an op's inputs: the parameters of its reference."""
     return [parameter.name for parameter in _input_parameters(op)]
 
 
@@ -184,12 +169,10 @@ def _input_parameters(op: Op) -> list[inspect.Parameter]:
 
 
 def left_by(error: SystemExit) -> str:
-    """Say how a user's code tried to end the process."""
     return f"called sys.exit({'' if error.code is None else repr(error.code)[:100]})"
 
 
 def with_revision(record: Record) -> Record:
-    """Add the git revision of the user's file that a record measured."""
     return replace(record, source_git=_git_state(find(record.provider), record.source_sha256))
 
 

@@ -118,15 +118,12 @@ class _QueuedSampler:
     """
 
     why_no_graph: str | None = None
-    runs_ahead = False
-    """Whether the next sample is queued before this one is waited for; whoever sets it waits for it at the end."""
     _stream: Any = None
     """The current stream if None."""
 
     _entries = 1
     """Entries of the launch queue that a sample takes."""
     _before: Call | None = None
-    _ahead: tuple[Any, Any, bool] | None = None
 
     def __init__(self, launches: int, reading: Reading | None, spin_s: float, longest_spin_s: float) -> None:
         self.launches_per_sample, self._reading = launches, reading
@@ -138,8 +135,7 @@ class _QueuedSampler:
     def sample(self) -> float:
         was_late = True
         while was_late:
-            start, end, was_late = self._ahead or self._queued()
-            self._ahead = self._queued() if self.runs_ahead else None
+            start, end, was_late = self._queued()
             end.synchronize()
             if was_late and self._spin_s >= self._longest_spin_s:
                 break

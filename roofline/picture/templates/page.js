@@ -2,6 +2,7 @@
 const byId = (id) => document.getElementById(id);
 const { figures, dark, table } = JSON.parse(byId("content").textContent);
 const isDark = matchMedia("(prefers-color-scheme: dark)");
+const mostSeries = 6, letterWidth = 5.3; // in the legend, and of its text in pixels, on a telephone
 const mostRows = 250; // in the table at once; a browser takes seconds for thousands
 let sorted = { column: null, isUp: true };
 let chosen = null;
@@ -11,13 +12,26 @@ function draw() {
   for (const [name, figure] of Object.entries(figures)) {
     const text = JSON.stringify(figure);
     const { data, layout } = JSON.parse(isDark.matches ? text.replace(/#[0-9A-Fa-f]{6}\b/g, (color) => dark[color] ?? color) : text);
-    if (byId(name).clientWidth < 600 && layout.legend) { // labels have no room on a telephone
-      layout.annotations = layout.annotations.filter((label) => label.name === "roof");
-      for (const label of layout.annotations) label.font.size = 9;
-      layout.legend.font = { size: 10 };
-      layout.margin.l = 45;
-    }
+    if (byId(name).clientWidth < 600 && layout.legend) fitPhone(data, layout, byId(name).clientWidth);
     Plotly.react(name, data, layout, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+  }
+}
+
+// The labels of points have no room on a telephone, nor has a legend of many series.
+function fitPhone(data, layout, width) {
+  layout.margin = { ...layout.margin, l: 45, r: 10 };
+  layout.annotations = layout.annotations.filter((label) => label.name);
+  layout.legend.font = { size: 10 };
+  if (data.filter((series) => series.customdata).length > mostSeries) layout.showlegend = false;
+  const [left, right] = layout.xaxis.range;
+  for (const label of layout.annotations) {
+    label.font.size = 9;
+    const letters = Math.max(...label.text.split("<br>").map((line) => line.length));
+    const missing = left + (letters * letterWidth * (right - left)) / (width - 55) - label.x;
+    if (label.name === "slope" && missing > 0) { // moved up its line, or it would cover the numbers of the axis
+      label.x += missing;
+      label.y += missing;
+    }
   }
 }
 

@@ -8,7 +8,6 @@ import torch
 
 import bench
 from bench.harness import loop
-from bench.harness.measure import measure_row as row_protocol
 from results.store.runs import load_run
 from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
 
@@ -60,16 +59,6 @@ def test_what_cannot_run_here_is_a_record_or_an_error_as_of_the_command():
     assert [record.status for record in some] == ["ok", "skipped"]
     with pytest.raises(bench.UsageError, match="no tf32 arithmetic"):
         bench.matmul.run(dtype="tf32", shape=8, device="cpu")
-
-
-def test_a_measurement_that_fails_is_a_record(monkeypatch):
-    def fails(*_):
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(row_protocol, "load", fails)
-    (record,) = bench.matmul.run(dtype="fp32", shape=8, device="cpu")
-    assert (record.status, record.reason) == ("failed", "RuntimeError: broken")
-    assert "failed" in repr(record)
 
 
 def test_a_command_that_is_not_an_op_is_called_like_one():

@@ -9,7 +9,7 @@ from bench.harness.device.device import MIB
 @pytest.fixture
 def tiny_calibration(monkeypatch):
     """Let the real measurements of a CPU be short and small."""
-    tiny = setup.QUICK._replace(screening_s=0.01, confirming_s=0.02, long_run_s=0.0)
+    tiny = setup.QUICK._replace(screening_s=0.01, confirming_s=0.02)
     for module in (setup, calibration):
         monkeypatch.setattr(module, "QUICK", tiny)
         monkeypatch.setattr(module, "FULL", tiny)

@@ -134,14 +134,14 @@ def test_power_and_flops_per_joule_stand_beside_the_clock_where_they_are_known(c
     monkeypatch.setenv("COLUMNS", "200")
     given_parts(a_part(a_ceiling()))
     assert "per J" not in run(capsys, "-q")[1]
-    sustained = replace(a_ceiling("sustained", "bf16", 700e12), sm_clock_hz=1.41e9, power_w=700.0, at_power_limit=True)
-    given_parts(a_part(a_ceiling(), sustained))
+    matmul = replace(a_ceiling("flops", "bf16", 700e12), sm_clock_hz=1.41e9, power_w=700.0, at_power_limit=True)
+    given_parts(a_part(a_ceiling(), matmul))
     out = run(capsys, "-q")[1]
     assert "power" in out
     assert "1410 MHz" in out
     assert "700 W" in out
     assert "1 TFLOP/J" in out
-    row = calibrate_command.row_of(sustained)
+    row = calibrate_command.row_of(matmul)
     assert (row["power_w"], row["flops_per_j"], row["at_power_limit"]) == (700.0, 1e12, True)
 
 

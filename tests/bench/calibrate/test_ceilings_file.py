@@ -206,14 +206,11 @@ def test_of_a_ceiling_that_rows_are_above_the_higher_rate_is_kept(tmp_path, laun
     assert Machine("", "", again.load()).peak("bf16") == found.peak("bf16")
 
 
-@pytest.mark.parametrize("is_limited", [True, False, None])
-def test_a_calibrated_gpu_has_compute_levels_that_judge_nothing(tmp_path, is_limited):
+def test_a_calibrated_gpu_has_a_clock_limited_peak_that_judges_nothing(tmp_path):
     machine = Saved(tmp_path, device=H100)
-    facts = {"sm_clock_hz": 1.41e9, "power_w": 698.0, "at_power_limit": is_limited}
     saved = (
         Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9),
         Ceiling("flops", "fp16", 780e12, "measured", "a test"),
-        Ceiling("sustained", "bf16", 670e12, "measured", "a test", **facts),
         Ceiling("launch", "launch", 2e-6, "measured", "a test"),
         Ceiling("bandwidth", "copy", 1e12, "measured", "a test"),
     )
@@ -226,11 +223,6 @@ def test_a_calibrated_gpu_has_compute_levels_that_judge_nothing(tmp_path, is_lim
     assert (levels["bf16", "datasheet"].value, levels["bf16", "measured"].value) == (989.4e12, 790e12)
     assert found.peak("bf16").kind == "datasheet"
     assert found.note.startswith("bf16: datasheet 989.4 TFLOP/s -> x clock 0.96")
-    assert ("bf16", "power-limited") in levels if is_limited else ("bf16", "power-limited") not in levels
-    if is_limited:
-        limited = levels["bf16", "power-limited"]
-        assert (limited.value, limited.flops_per_j) == (670e12, 670e12 / 698)
-        assert limited.source == "a test, sustained at the power limit, 698 W, 1410 MHz"
     assert Machine.from_dict(found.to_dict()).to_dict() == found.to_dict()
     assert (machine.notes, machine.said) == ([], [])
 

@@ -4,7 +4,6 @@ import pytest
 
 from bench.harness.calibrate.setup import QUICK, Candidate, NotMeasuredError, Rate, Setup
 from bench.harness.device.device import MIB, Device
-from bench.harness.device.telemetry import Poller
 from bench.harness.timing.protocol import Samples
 
 CPU = Device("cpu", "cpu", "cpu-a-2t", "a CPU", MIB, 2**34, threads=2)
@@ -26,7 +25,7 @@ def setup_of(device, **effort):
 
 def rate_of(config, work, *samples_s, launches=1, telemetry=None, is_gpu=False):
     found = samples(*samples_s, launches=launches, telemetry=telemetry)
-    return Rate(Candidate(config, work, lambda: None), found, Poller(CPU), is_gpu)
+    return Rate(Candidate(config, work, lambda: None), found, is_gpu)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The loop of a run: what goes wrong with one row stays with that row, and a wrong result is never timed."""
 
 import itertools
+import re
 import time
 from dataclasses import replace
 
@@ -275,9 +276,11 @@ def test_ctrl_c_is_no_failed_row(providers, error):
 # ---- time ----------------------------------------------------------------------------------------------------------
 
 
-def test_once_the_budget_is_spent_nothing_is_timed(providers, never_timed):
-    record = measure("right", Settings(budget_s=2.5), deadline=0.0)
-    assert (record.status, record.reason) == ("skipped", "the budget of 2.5 s is spent")
+def test_once_the_budget_is_spent_nothing_is_timed_and_one_that_would_do_is_named(providers, never_timed):
+    record = measure("right", Settings(budget_s=2.5), deadline=time.perf_counter())
+    assert record.status == "skipped"
+    said = re.fullmatch(r"the budget of 2\.5 s is spent; --budget (\d+) would allow it", record.reason)
+    assert int(said[1]) >= 4  # 1.5 times what was spent and lacked
 
 
 def test_a_refused_row_is_not_run(providers, never_timed):

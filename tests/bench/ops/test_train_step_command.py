@@ -1,7 +1,6 @@
 """`python -m bench.train_step` as a user sees it: table, JSON, bad input, what does not fit."""
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -70,7 +69,6 @@ def test_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert memory["error_pct"]["total"] == 0
     assert record["counted_flops"] == record["counted_flops_estimated"]
     assert sum(record["counted_flops_by_operation"].values()) == record["counted_flops"]
-    assert any("not counted as FLOPs: norms" in note for note in record["notes"])
     assert record["verified"]["before"]["max_error_of_bound"] < 1
     assert len(commands.lines_of(commands.run_files(runs)[0])) == 2
 
@@ -86,7 +84,6 @@ def test_the_table_shows_steps_and_memory(capsys):
     rows = [line.split() for line in lines[memory + 2 : memory + 4]]
     assert [row[:2] for row in rows] == [["2x32", "fp32"], ["2x32", "amp"]]
     assert rows[0].count("=") == 5  # peak, weights, gradients, state, inputs: predicted to the byte
-    assert any(line.startswith("note: not counted as FLOPs") for line in lines)
     assert "largest error" in err
 
 
@@ -134,16 +131,6 @@ def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypat
     assert "needs an estimated" in capsys.readouterr().err
 
 
-def test_a_step_that_takes_too_long_is_skipped_with_a_budget_that_would_do(monkeypatch, runs, kept):
-    monkeypatch.setitem(commands.PEAKS_FLOPS_PER_S, "fp32", 1e6)
-    commands.keep_ceilings(runs)
-    assert run(*SMALL, "--recipe", "fp32") == 0
-    (record,) = kept()
-    assert record.status == "skipped"
-    assert "s a step" in record.reason
-    assert "--budget" in record.reason
-
-
 @pytest.mark.parametrize(
     ("right_calls", "reason"), [(0, "the gradient of "), (4, "after timing: the gradient of ")], ids=["always", "later"]
 )
@@ -173,15 +160,7 @@ def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
         assert "measured: train-step 2x32" in said
 
 
-def test_help_needs_no_torch_and_says_how_steps_are_counted():
-    command = "import runpy, sys; sys.argv[1:] = ['--help']; runpy.run_module('bench.train_step', run_name='__main__')"
-    code = f"import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n{command}"
-    process = commands.subprocess.run(
-        [sys.executable, "-c", code], cwd=commands.ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert process.stderr == "False\n"
-    for word in ("bench explain COLUMN", "Memory  ", "FLOPs   ", "Source  ", "exit codes: 0 ok"):
-        assert word in process.stdout
+def test_the_examples_of_help_can_be_planned():
     for arguments, _ in EXAMPLES:
-        assert f"python -m bench.train_step {arguments}" in process.stdout
+        assert f"python -m bench.train_step {arguments}" in build_parser().format_help()
         assert plans_of(build_parser().parse_args(arguments.split()), "cpu")

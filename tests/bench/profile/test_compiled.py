@@ -71,20 +71,3 @@ def test_a_step_that_is_really_compiled_has_its_regions_and_its_totals():
     found = bench.profile(step.target.function, *step.target.args, compile=True)
     assert found.totals["eager_bytes"] > found.totals["bytes_read"] + found.totals["bytes_written"]
     assert "Where nothing is fused" in repr(found)
-
-
-def test_what_the_user_compiled_is_not_compiled_again_by_recording_it():
-    graphs = []
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    torch.compiler.reset()
-    plain = step_of("forward").target
-    step = ProfiledStep(target_of("model", torch.compile(plain.function, backend=backend), plain.args), "forward")
-    step()
-    assert len(graphs) == 1
-    breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
-    assert len(graphs) == 1
-    assert {operation.module for operation in breakdown.operations if operation.flops} == {"0", "1"}

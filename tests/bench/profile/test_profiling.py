@@ -96,25 +96,23 @@ def check_a_model(target, unseen_flops=0):
 
 
 @pytest.mark.parametrize("was_compiled_before", [True, False])
-def test_a_compiled_function_is_still_compiled_afterwards(was_compiled_before):
-    runs = []
+def test_a_compiled_function_is_still_compiled_afterwards_and_only_once(was_compiled_before):
+    graphs, runs = [], []
 
     def backend(graph, _):
-        def run(*args):
-            runs.append(graph)
-            return graph.forward(*args)
-
-        return run
+        graphs.append(graph)
+        return lambda *args: runs.append(graph) or graph.forward(*args)
 
     function = torch.compile(lambda x: x + 1, backend=backend)
     x = torch.ones(4)
     if was_compiled_before:
         function(x)
-    calls = account_of(function, x).operations
-    assert [call.op for call in calls] == ["aten.add"]
+    step = ProfiledStep(target_of("step", function, [x]), "plain")
+    breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
+    assert [call.op for call in breakdown.operations] == ["aten.add"]
     runs.clear()
     function(x)
-    assert len(runs) == 1
+    assert (len(graphs), len(runs)) == (1, 1)
 
 
 @pytest.mark.parametrize("mode", ["backward", "train"])

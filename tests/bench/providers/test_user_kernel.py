@@ -15,7 +15,7 @@ from bench.harness.providers.registry import load
 from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.matmul import OPS as MATMUL
 from tests.bench import commands
-from tests.bench.user_kernels import CPU, ELEMENTWISE, measure
+from tests.bench.user_kernels import CPU, ELEMENTWISE
 
 GELU = ELEMENTWISE["gelu"]
 TEXT = """
@@ -88,19 +88,6 @@ def test_modules_are_found_without_running_their_packages(mine, monkeypatch):
     assert find("package_of_a_test.inner.kernel:f").file == package / "kernel.py"
     assert "no 'g'; it has: f" in find("package_of_a_test.inner.kernel:g").problem
     assert "'kernels' is not found" in find("package_of_a_test.inner.kernels:g").problem
-
-
-@pytest.mark.exhaustive
-def test_what_lies_beside_a_file_is_found_by_it_and_hides_nothing_later(tmp_path):
-    (tmp_path / "beside_a_kernel.py").write_text("VALUE = 2\n")
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "__init__.py").write_text("raise SystemExit\n")
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import beside_a_kernel, torch\ndef gelu(x):\n    import beside_a_kernel, results.stats.samples\n"
-        "    return torch.nn.functional.gelu(x)\n"
-    )
-    assert measure(f"{file}:gelu").status == "ok"
 
 
 BAD = [
@@ -225,11 +212,6 @@ def test_what_signature_prints_works_as_it_is(tmp_path, runs, capsys, family, wo
         one = ["--op", function.replace("_", "-"), *words[2:], "--shape", "64x48", "--cache", "warm"]
         assert commands.here(family, *one, "--provider", f"{file}:{function}", "--format", "csv") == 0
         assert ",ok," in capsys.readouterr().out
-
-
-def test_an_unknown_op_has_no_signature(capsys):
-    assert commands.here("elementwise", "--op", "nosuch", "--signature") == 2
-    assert "unknown op 'nosuch'" in capsys.readouterr().err
 
 
 # ---- as a provider like others -------------------------------------------------------------------------------------

@@ -279,13 +279,6 @@ def test_clock_and_power_are_read_while_work_is_queued_that_no_sample_counts(gpu
     assert min(busy_s) > 0.9 * BUSY_S
 
 
-def test_a_long_run_queues_the_next_replay_before_it_waits(gpu):
-    sampler = GraphSampler([gpu.launch("a", 5e-3)], 1)
-    sampler.runs_ahead = True
-    assert [sampler.sample(), sampler.sample()] == pytest.approx([5e-3] * 2)
-    assert gpu.log == ["spin", "a", "spin", "a", "wait", "spin", "a", "wait"]
-
-
 def test_the_spin_lasts_long_enough_at_the_highest_clock_of_the_table():
     assert max(gpu.max_clock_hz or 0 for gpu in load_gpus().values()) <= SPIN_CYCLES_PER_S
 

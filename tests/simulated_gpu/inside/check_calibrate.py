@@ -8,12 +8,10 @@ from kernels import bandwidth as tiles
 
 
 def test_every_part_finds_its_ceiling(monkeypatch, capsys):
-    monkeypatch.setattr(setup, "QUICK", setup.Effort(0.001, 0.001, 0.1))
+    monkeypatch.setattr(setup, "QUICK", setup.Effort(0.001, 0.001))
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**16)
     monkeypatch.setattr(tiles, "configs", lambda sm_count: (tiles.Config(1, 1),))  # each is interpreted
     monkeypatch.setattr(peaks, "GPU_EXTENTS", ((32, 32, 32), (64, 64, 64)))
-    monkeypatch.setattr(peaks, "BURST_S", 0.02)  # a sample lasts 5 ms
-    monkeypatch.setattr(peaks, "IDLE_S", 1e-3)
     code = main(["calibrate", "--device", "cuda", "-q", "--quick", "--dtype", "tf32,fp8e4m3", "--format", "json"])
     document = json.loads(capsys.readouterr().out)
     assert (code, document["not_measured"]) == (0, [])
@@ -21,6 +19,6 @@ def test_every_part_finds_its_ceiling(monkeypatch, capsys):
     assert found == {
         ("launch", "launch"),
         *(("bandwidth", mix) for mix in bandwidth.MIXES),
-        *((quantity, dtype) for quantity in ("flops", "burst", "sustained") for dtype in ("tf32", "fp8e4m3")),
+        *(("flops", dtype) for dtype in ("tf32", "fp8e4m3")),
     }
     assert {record["method"] for record in document["records"]} == {"graph"}
