@@ -12,9 +12,8 @@ from fractions import Fraction
 from math import ceil, isqrt
 
 from roofline.accounting.config import ConfigError, Experts, ModelConfig
-from roofline.accounting.state import Recipe
+from roofline.accounting.state import FP32_BYTES, Recipe
 
-FP32_BYTES = 4
 ID_BYTES = 8
 
 CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
@@ -29,7 +28,7 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the implementation of a block saves. The defaults are fused kernels, without dropout."""
+    """What the implementation of a block saves on a device. The defaults are fused kernels, without dropout."""
 
     element_bytes: int = 2
     """w, of one activation."""
@@ -55,10 +54,18 @@ class Kernels:
     is_input_cast_apart: bool = False
     """Whether query, key and value, and gate and up, each keep a copy of their common input: torch.autocast casts the
     input of every product for itself, where the matrices are not fused into one."""
+    tensor_parallel: int = 1
+    """Devices that divide heads and the MLP's width."""
+    is_sequence_parallel: bool = False
+    """Whether these devices divide the tokens of everything else."""
 
     @property
     def stream_bytes(self) -> int:
         return self.residual_bytes or self.element_bytes
+
+    @property
+    def token_ways(self) -> int:
+        return self.tensor_parallel if self.is_sequence_parallel else 1
 
     def saves_input(self, norm: str) -> bool:
         """Return whether a norm keeps its input itself, so that no other tensor that holds it costs anything."""
@@ -69,81 +76,68 @@ EFFICIENT_ATTENTION_QUERIES = 32
 """Source: torch 2.11, `torch/_meta_registrations.py`, `meta__scaled_dot_product_efficient_attention`."""
 
 
+EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
+"""Families of which the tests compare the eager kernels with the tensors that real models save."""
+
+
 def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda", is_eager: bool = False) -> Kernels:
-    """Return what torch's kernels keep on `cpu` or `cuda`; `is_eager`: plain operations as in `eager_kernels`.
+    """Return what torch's kernels keep on `cpu` or `cuda`.
 
     On a CPU RMSNorm is taken apart, and LayerNorm keeps bf16 statistics in bf16. On a GPU attention in fp32 is the
     memory-efficient one: it takes no groups of heads, and keeps a log-sum-exp for a multiple of 32 queries. Under
     autocast the stream stays in fp32, and each product casts its input.
 
+    `is_eager`: plain operations of Hugging Face transformers with `attn_implementation="eager"`. RMSNorm is taken
+    apart, keys and values are repeated for each query head, softmax is computed in fp32 where the model has RMSNorm,
+    and the GELU of GPT-2 is taken apart.
+
     Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and `scaled_dot_product_attention`; torch 2.11 and
-        2.13, `torch/_meta_registrations.py`. Not measured on a GPU yet.
+        2.13, `torch/_meta_registrations.py`. Not measured on a GPU yet. The modules of transformers, measured.
     """
     is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
+    size = recipe.activation_bytes
+    kernels = Kernels(size, residual_bytes=4 if is_mixed else None, is_input_cast_apart=is_mixed)
+    if is_eager:
+        return replace(
+            kernels,
+            is_flash=False,
+            is_key_expanded=True,
+            is_norm_fused=config.norm == "layer",
+            normalized_bytes=size,
+            is_softmax_fp32=config.norm == "rms",
+            ungated_tensors=5 if config.family == "gpt2" else 2,
+        )
     is_efficient = not is_cpu and recipe.compute_dtype == "fp32"
-    fused = Kernels(
-        element_bytes=recipe.activation_bytes,
+    return replace(
+        kernels,
         is_norm_fused=not is_cpu,
         statistic_bytes=2 if is_cpu and config.norm == "layer" and recipe.weight_bytes == 2 else 4,
         query_multiple=EFFICIENT_ATTENTION_QUERIES if is_efficient else 1,
         is_key_expanded=is_efficient,
     )
-    kernels = eager_kernels(config, recipe.activation_bytes) if is_eager else fused
-    return replace(kernels, residual_bytes=4 if is_mixed else None, is_input_cast_apart=is_mixed)
-
-
-EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
-"""Families of which the tests compare `eager_kernels` with the tensors that real models save."""
-
-
-def eager_kernels(config: ModelConfig, element_bytes: int = 2) -> Kernels:
-    """Return what the plain operations of Hugging Face transformers save, with `attn_implementation="eager"`.
-
-    RMSNorm is taken apart, keys and values are repeated for each query head, softmax is computed in fp32 where the
-    model has RMSNorm, and the GELU of GPT-2 is taken apart.
-
-    Source: the modules of transformers; measured for Llama, Mistral, Qwen2, Qwen3 and GPT-2.
-    """
-    return Kernels(
-        element_bytes=element_bytes,
-        is_flash=False,
-        is_key_expanded=True,
-        is_norm_fused=config.norm == "layer",
-        normalized_bytes=element_bytes,
-        is_softmax_fp32=config.norm == "rms",
-        ungated_tensors=5 if config.family == "gpt2" else 2,
-    )
 
 
 def layer_activations(
-    config: ModelConfig,
-    sequence: int,
-    batch: int = 1,
-    kernels: Kernels | None = None,
-    tensor_parallel: int = 1,
-    is_sequence_parallel: bool = False,
-    has_experts: bool = False,
+    config: ModelConfig, sequence: int, batch: int = 1, kernels: Kernels | None = None, has_experts: bool = False
 ) -> dict[str, int]:
     """Return the bytes that one layer keeps of `batch` sequences on one device, by component.
 
     Exact for blocks of GPT-2 and Llama kind. Layers with experts count the tokens of an even load, and their
-    permuted inputs and outputs; latent attention its expanded keys and values. `tensor_parallel` devices divide heads
-    and MLP width, with `is_sequence_parallel` the rest, too.
+    permuted inputs and outputs; latent attention its expanded keys and values.
 
     Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence parallelism all over t.
     """
     if config.state:
         raise ConfigError(f"{config.name}: what a state-space model keeps for its backward pass is not estimated")
     kernels, tokens = kernels or Kernels(), sequence * batch
-    ways = tensor_parallel if is_sequence_parallel else 1
-    kept = {name: ceil(tokens * size / ways) for name, size in _norm_bytes(config, kernels).items()}
-    kept["attention"] = ceil(tokens * _attention_bytes(config, kernels, tensor_parallel))
+    kept = {name: ceil(tokens * size / kernels.token_ways) for name, size in _norm_bytes(config, kernels).items()}
+    kept["attention"] = ceil(tokens * _attention_bytes(config, kernels))
     divided = _score_bytes(config, kernels, sequence)
     if has_experts and config.experts:
         divided["experts"] = _expert_bytes(config, config.experts, kernels)
     else:
         divided["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
-    kept |= {name: ceil(tokens * size / tensor_parallel) for name, size in divided.items()}
+    kept |= {name: ceil(tokens * size / kernels.tensor_parallel) for name, size in divided.items()}
     return {name: size for name, size in kept.items() if size}
 
 
@@ -164,16 +158,16 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     }
 
 
-def _attention_bytes(config: ModelConfig, kernels: Kernels, tensor_parallel: int) -> Fraction:
+def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
     """Key and value heads are repeated if they are fewer than devices, as `state.shard` repeats their weights."""
-    heads = Fraction(config.heads, tensor_parallel)
-    stored_heads = Fraction(config.kv_heads, min(tensor_parallel, config.kv_heads))
+    ways = kernels.tensor_parallel
+    heads, stored_heads = Fraction(config.heads, ways), Fraction(config.kv_heads, min(ways, config.kv_heads))
     if config.latent:
         stored_heads = heads
     key_heads = heads if kernels.is_key_expanded else stored_heads
     elements = (heads + key_heads) * (config.query_key_dim + config.value_dim)
     if config.latent:
-        elements += Fraction(2 * (config.latent.query_rank + config.latent.kv_rank), tensor_parallel)
+        elements += Fraction(2 * (config.latent.query_rank + config.latent.kv_rank), ways)
     normalized = Fraction(0)
     if config.has_qk_norm:
         # Norms compute in the dtype of their weights, which under autocast is not the dtype of the matmuls.
@@ -211,8 +205,6 @@ def model_activations(
     batch: int = 1,
     kernels: Kernels | None = None,
     checkpoint: str = "none",
-    tensor_parallel: int = 1,
-    is_sequence_parallel: bool = False,
     micro_batches: int = 1,
 ) -> dict[str, int]:
     """Return the bytes that the layers of a model keep on one device at their peak, by component.
@@ -225,14 +217,12 @@ def model_activations(
         (2016): groups of sqrt(L).
     """
     kernels = kernels or Kernels()
-    options = (kernels, tensor_parallel, is_sequence_parallel)
     kinds = {False: config.dense_layers, True: config.layers - config.dense_layers}
-    layers = {kind: layer_activations(config, sequence, batch, *options, has_experts=kind) for kind in kinds}
+    layers = {kind: layer_activations(config, sequence, batch, kernels, has_experts=kind) for kind in kinds}
     largest = max((layers[kind] for kind in kinds if kinds[kind]), key=lambda parts: sum(parts.values()))
     group = checkpoint_group(checkpoint, config.layers)
     if group:
-        ways = tensor_parallel if is_sequence_parallel else 1
-        boundary = ceil(kernels.stream_bytes * sequence * batch * config.width / ways)
+        boundary = ceil(kernels.stream_bytes * sequence * batch * config.width / kernels.token_ways)
         alive = {name: group * size for name, size in largest.items()}
         return {"checkpoints": micro_batches * boundary * ceil(config.layers / group), **alive}
     total: dict[str, int] = {}

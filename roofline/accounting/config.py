@@ -143,9 +143,6 @@ class ModelConfig:
         windowed = min(self.windowed_layers, layers)
         return replace(self, layers=layers, windowed_layers=windowed, experts=experts)
 
-    def length_seen(self, sequence: int, is_windowed: bool) -> int:
-        return min(self.window, sequence) if is_windowed and self.window else sequence
-
     def notes_on(self, sequence: int) -> list[str]:
         """Return the assumptions of the configuration, and what speaks against sequences of this length."""
         if self.context is None or sequence <= self.context:

@@ -39,8 +39,6 @@ ATTENTION_KINDS = ("full_attention", "sliding_attention")
 
 
 def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> ModelConfig:
-    if family not in FAMILIES:
-        raise ConfigError(f"unsupported architecture {family!r}; supported: {', '.join(FAMILIES)}")
     values = FAMILIES[family](keys)
     config = ModelConfig(name=name, family=family, source=source, assumptions=tuple(keys.assumptions), **values)
     _check(config, name)

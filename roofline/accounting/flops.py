@@ -6,12 +6,11 @@ names them: they are no matrix products, and MFU never counts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.parameters import ParameterCount, count_parameters, weights
+from roofline.accounting.parameters import count_parameters, weights
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,8 @@ class Convention:
     source: str
     mask: str = ""
     """Pairs of attention's own products, as in `doubled_pairs`; "" if they are not counted."""
-    params: Callable[[ModelConfig, ParameterCount], int] | None = None
-    """N of those that multiply it by 6; None if they count the matrix products with weights."""
+    left_out: tuple[str, ...] | None = None
+    """Components that N, which is multiplied by 6, leaves out; None if it counts the matrix products with weights."""
 
     @property
     def sees_masks(self) -> bool:
@@ -32,15 +31,7 @@ class Convention:
         return self.name.startswith("gemm-causal")
 
 
-def _without_vocabulary(config: ModelConfig, count: ParameterCount) -> int:
-    return count.active - count.lookups - count.components.get("lm_head", 0)
-
-
-def _without_lookups(config: ModelConfig, count: ParameterCount) -> int:
-    embedding = 0 if config.is_tied else count.components["embedding"]
-    return count.active - count.components.get("positions", 0) - embedding
-
-
+LOOKED_UP = ("embedding", "positions")
 KAPLAN = "Kaplan et al., Scaling Laws for Neural Language Models (2020)"
 EXECUTED = "matrix products as executed"
 
@@ -51,27 +42,27 @@ CONVENTIONS = {
             "6nd",
             "6 N, with all parameters that a token meets",
             "Kaplan et al. (2020); CS336 lecture 2",
-            params=lambda config, count: count.active,
+            left_out=(),
         ),
         Convention(
             "6nd-no-embedding",
             "6 N, without embedding, positions and head",
             f"{KAPLAN}, section 2.1",
-            params=_without_vocabulary,
+            left_out=(*LOOKED_UP, "lm_head"),
         ),
         Convention(
             "kaplan",
             "6 N + 6 L a d s, N without embedding, positions and head",
             f"{KAPLAN}, equation 2.2, times 3",
             "causal-half",
-            _without_vocabulary,
+            (*LOOKED_UP, "lm_head"),
         ),
         Convention(
             "palm",
             "6 N + 12 L a d s, N without what is only looked up",
             "Chowdhery et al., PaLM (2022), appendix B; torchtitan and nanoGPT count alike",
             "full",
-            _without_lookups,
+            LOOKED_UP,
         ),
         Convention("gemm-full", "6 N_mm + 12 L a d s", f"{EXECUTED}, every pair of attention", "full"),
         Convention(
@@ -160,8 +151,6 @@ def train_flops(
 
     Source: the convention's own.
     """
-    if convention not in CONVENTIONS:
-        raise ConfigError(f"unknown convention {convention!r}; known: {', '.join(CONVENTIONS)}")
     counted_by = CONVENTIONS[convention]
     if document is not None and not counted_by.sees_masks:
         raise ConfigError(f"convention '{convention}' knows no documents: use gemm-causal-half or gemm-causal-exact")
@@ -193,8 +182,12 @@ CORES = ("attention_core", "attention_softmax", "state_scan")
 
 
 def _forward(config: ModelConfig, sequence: int, convention: Convention, document: int | None) -> dict[str, int]:
-    if convention.params:
-        flops = {"parameters": 2 * sequence * convention.params(config, count_parameters(config))}
+    if convention.left_out is not None:
+        count = count_parameters(config)
+        parts = dict(count.components)
+        if config.is_tied:  # the embedding is multiplied by, too
+            parts["lm_head"] = parts.pop("embedding", 0)
+        flops = {"parameters": 2 * sequence * (count.active - sum(parts.get(name, 0) for name in convention.left_out))}
         if convention.mask:
             flops["attention_core"] = all_layers_core(config, sequence, sequence, convention.mask, sees_windows=False)
         return flops

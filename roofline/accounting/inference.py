@@ -33,20 +33,19 @@ def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_b
     Source: as of `kv_bytes_per_token`; engines may reserve whole pages, and hybrid ones the whole length.
     """
     positions = (config.layers - config.windowed_layers) * sequence
-    positions += config.windowed_layers * config.length_seen(sequence, is_windowed=True)
+    positions += config.windowed_layers * min(config.window or sequence, sequence)
     state = config.layers * config.state.state_elements * element_bytes if config.state else 0
     per_layer = kv_bytes_per_token(config.with_layers(1), element_bytes)
     return batch * (positions * per_layer + state)
 
 
-def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1, is_head_last: bool = True) -> int:
+def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
     """Return the FLOPs of reading prompts: 2 N_mm s and the causal pairs; the head on the last token alone.
 
     Source: `flops.gemm_flops` and `flops.attention_core_flops`, forward.
     """
     products = gemm_flops(config, sequence)
-    if is_head_last:
-        products["lm_head"] = products.get("lm_head", 0) // sequence
+    products["lm_head"] = products.get("lm_head", 0) // sequence
     return batch * (sum(products.values()) + all_layers_core(config, sequence, sequence, "causal-exact"))
 
 
@@ -180,10 +179,8 @@ class Serving(NamedTuple):
             compute_s, memory_s = serving.times(serving.decode(seen))
             return compute_s >= memory_s
 
-        above = next((2**power for power in range(MOST.bit_length()) if computes_as_long(2**power)), None)
-        if above is None:
-            return None
-        return bisect_left(range(above), True, lo=1, key=computes_as_long)
+        found = bisect_left(range(MOST), True, lo=1, key=computes_as_long)
+        return found if found < MOST else None
 
     def decode_seconds(self, prompt: int, tokens: int) -> float:
         """Return the least time of all steps after the first token of a reply of `tokens` tokens.

@@ -71,11 +71,6 @@ class ParameterCount:
     """Those that one token is multiplied by: the head also where it is tied, no lookup, norm or bias."""
     components: dict[str, int]
 
-    @property
-    def lookups(self) -> int:
-        """Embedding rows and learned positions, which are looked up and never multiplied."""
-        return self.components.get("embedding", 0) + self.components.get("positions", 0)
-
 
 def weights(config: ModelConfig) -> list[Weight]:
     """Return the weights of a model; a tied head is not among them, because its tensor is the embedding's.

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from results.show.spelling import did_you_mean, plain
+from results.show.spelling import did_you_mean
 from results.store.runfile import reason_of
 from roofline.accounting.config import ConfigError, ConfigKeys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
 
 MODEL_FOLDER = Path(__file__).parent / "models"
+
+SMALL = ("tiny-", "small-", "notes-")
+"""How the names of models begin that exist for tests and for the notes alone."""
 
 HEADS = ("ForCausalLM", "LMHeadModel")
 """How the class names of language models end; other classes have another head."""
@@ -29,25 +31,12 @@ def preset_names() -> list[str]:
 def load_preset(name: str) -> ModelConfig:
     names = preset_names()
     if name not in names:
-        hint = _nearest(name, names) or "estimate params --help lists those it knows;"
+        alike = [known for known in names if known.startswith(SMALL) == name.startswith(SMALL)]
+        hint = did_you_mean(name.rpartition("/")[2], alike, 4, 0.5) or "estimate params --help lists those it knows;"
         raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     keys = ConfigKeys(data["config"], name)
     return build_config(data["config"]["model_type"], keys, name, data["source"])
-
-
-SMALL = ("tiny-", "small-", "notes-")
-"""How the names of models begin that exist for tests and for the notes alone."""
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    asked = re.sub(r"^.*/|(meta|base|instruct|chat|hf|v\d+(\.\d+)?)(?=[-_ ]|$)|[-_ ](it|pt)$", "", name[:80].lower())
-    real = [known for known in names if not known.startswith(SMALL)]
-    begins = [known for known in real if plain(asked) and plain(known).startswith(plain(asked))]
-    if begins:
-        return did_you_mean(asked, begins, 4, 0)
-    is_small = name.startswith(SMALL)
-    return ("" if is_small else did_you_mean(asked, real, 4, 0.5)) or did_you_mean(name, names, 4, 0.4)
 
 
 def load_config(path: Path) -> ModelConfig:

@@ -10,24 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
-from roofline.accounting.activations import (
-    FP32_BYTES,
-    ID_BYTES,
-    Kernels,
-    checkpoint_group,
-    layer_activations,
-    model_activations,
-)
+from roofline.accounting import state
+from roofline.accounting.activations import ID_BYTES, Kernels, checkpoint_group, layer_activations, model_activations
 from roofline.accounting.config import ModelConfig
-from roofline.accounting.state import (
-    Recipe,
-    Sharding,
-    adapters,
-    cast_bytes,
-    held_weights,
-    optimizer_bytes,
-    state_bytes,
-)
+from roofline.accounting.state import FP32_BYTES, Recipe, Sharding
 
 STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
 """Optimizers of torch that keep an fp32 count of steps for each tensor."""
@@ -52,7 +38,6 @@ class StepPlan:
     checkpoint: str = "none"
     kernels: Kernels | None = None
     sharding: Sharding = field(default_factory=Sharding)
-    is_sequence_parallel: bool = False
     loss_chunks: int = 1
     lora_rank: int | None = None
 
@@ -154,11 +139,12 @@ class _Stage:
         sharding, is_whole = plan.sharding, plan.sharding.pipeline_parallel == 1
         self.plan, self.recipe, self.ways = plan, plan.recipe, sharding.tensor_parallel
         self.config = sharding.stage(plan.config)
-        self.kernels = plan.kernels or Kernels(plan.recipe.activation_bytes)
-        self.held = held_weights(plan.config, sharding, is_last)
-        self.trained = self.held if plan.lora_rank is None else adapters(self.held, plan.lora_rank)
-        self.state = state_bytes(plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
-        self.cast_copies = cast_bytes(plan.config, plan.recipe, self.held)
+        kernels = plan.kernels or Kernels(plan.recipe.activation_bytes)
+        self.kernels = replace(kernels, tensor_parallel=self.ways)
+        self.held = state.held_weights(plan.config, sharding, is_last)
+        self.trained = self.held if plan.lora_rank is None else state.adapters(self.held, plan.lora_rank)
+        self.state = state.state_bytes(plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
+        self.cast_copies = state.cast_bytes(plan.config, plan.recipe, self.held)
         self.has_head, self.has_embedding = is_whole or is_last, is_whole or not is_last
         self.under_way = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
         self.group = checkpoint_group(plan.checkpoint, self.config.layers)
@@ -166,7 +152,7 @@ class _Stage:
         """Elements of the embedding, or of the head, on this device."""
         self.head = self.table if self.has_head else 0
         self.logits = ceil(plan.tokens / plan.loss_chunks) * self.head // self.config.width
-        self.rows = ceil(plan.tokens * self.config.width / (self.ways if plan.is_sequence_parallel else 1))
+        self.rows = ceil(plan.tokens * self.config.width / self.kernels.token_ways)
         """Elements of the residual stream on this device."""
         self.stream = self.kernels.stream_bytes * self.rows
 
@@ -189,8 +175,7 @@ class _Stage:
 
     def _kept(self, micro_batches: int) -> dict[str, int]:
         plan, batch = self.plan, self.plan.batch // self.plan.micro_batches
-        shared = (self.ways, plan.is_sequence_parallel, micro_batches)
-        return model_activations(self.config, plan.sequence, batch, self.kernels, plan.checkpoint, *shared)
+        return model_activations(self.config, plan.sequence, batch, self.kernels, plan.checkpoint, micro_batches)
 
     def _stored(self, micro_batches: int) -> dict[str, int]:
         kept = self._kept(micro_batches)
@@ -219,8 +204,7 @@ class _Stage:
         """
         if not self.has_head:
             return {}
-        options = (self.kernels, self.ways, self.plan.is_sequence_parallel)
-        layer = layer_activations(self.config, self.plan.tokens, 1, *options)
+        layer = layer_activations(self.config, self.plan.tokens, 1, self.kernels)
         return {
             "final_norm": (layer["norm_inputs"] + layer["norm_statistics"]) // self.config.norms_per_layer,
             "product_input": self.kernels.element_bytes * self.rows,
@@ -318,5 +302,5 @@ class _Stage:
         return max(entering, gated, key=lambda moment: moment.total)
 
     def _in_optimizer(self) -> Moment:
-        largest = max(optimizer_bytes(w, "momentum", self.recipe.moment_bytes) // w.copies for w in self.trained)
+        largest = max(state.optimizer_bytes(w, "momentum", self.recipe.moment_bytes) // w.copies for w in self.trained)
         return Moment("optimizer", temporary=UNFUSED.get(self.plan.optimizer, 0) * largest)

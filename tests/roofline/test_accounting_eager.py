@@ -11,8 +11,9 @@ from test_accounting_parameters import VARIED
 from test_accounting_saved import DTYPES, saved_bytes
 from test_estimate import data_of
 
-from roofline.accounting.activations import eager_kernels, layer_activations
+from roofline.accounting.activations import layer_activations, torch_kernels
 from roofline.accounting.presets import read_config
+from roofline.accounting.state import RECIPES
 
 SEQUENCE, BATCH = 24, 2
 
@@ -34,7 +35,7 @@ def kept_by_layers(values, layers, element_bytes):
 def test_a_layer_keeps_what_real_models_keep(name, element_bytes):
     values = VARIED[name]
     config = read_config(values, "config.json")
-    kernels = eager_kernels(config, element_bytes)
+    kernels = torch_kernels(config, RECIPES["fp32" if element_bytes == 4 else "bf16"], is_eager=True)
     if config.norm == "layer":  # on a CPU it keeps its statistics in the dtype
         kernels = replace(kernels, statistic_bytes=element_bytes)
     layer = kept_by_layers(values, 3, element_bytes) - kept_by_layers(values, 2, element_bytes)

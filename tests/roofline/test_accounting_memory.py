@@ -6,13 +6,12 @@ import pytest
 
 from roofline.accounting.activations import (
     Kernels,
-    checkpoint_group,
     layer_activations,
     model_activations,
 )
 from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.presets import load_preset, read_config
+from roofline.accounting.presets import load_preset
 from roofline.accounting.state import (
     RECIPES,
     Sharding,
@@ -31,27 +30,6 @@ BYTES_OF_ADAMW = {
     "bf16": 8,
     "fp8": 16,
 }
-
-
-def small(family="nanogpt", **changes):
-    sizes = {"n_embd": 256, "n_layer": 4, "n_head": 8, "n_positions": 128, "vocab_size": 1000}
-    return read_config({"model_type": family, **sizes, **changes}, "small")
-
-
-def small_llama(**changes):
-    return read_config(
-        {
-            "model_type": "llama",
-            "hidden_size": 256,
-            "intermediate_size": 896,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 2,
-            "vocab_size": 1000,
-            **changes,
-        },
-        "small",
-    )
 
 
 def total(parts):
@@ -104,24 +82,14 @@ def test_tensor_parallelism_divides_matrices_and_keeps_norms():
 
 
 def test_checkpointing():
-    config, s, b = load_preset("gpt-3"), 2048, 1
-    kernels = Kernels(is_flash=False, has_dropout=True)
-    none, full, selective, groups = (
-        model_activations(config, s, b, kernels, word) for word in ("none", "full", "selective", "sqrt")
-    )
-    assert full["checkpoints"] == 2 * s * b * 12288 * 96
-    layer = total(layer_activations(config, s, b, kernels))
-    assert total(none) == 96 * layer
-    assert total(full) == full["checkpoints"] + layer
-    saved = 1 - (total(selective) - selective["attention_scores"]) / total(none)
-    assert saved == pytest.approx(0.702, abs=0.001)  # Korthikanti et al. 2022
-    assert checkpoint_group("sqrt", 96) == 10
-    assert total(groups) == 2 * s * b * 12288 * 10 + 10 * layer
-    assert total(model_activations(config, s, b, kernels, "every-1")) == total(full)
-    assert total(full) < total(groups) < total(selective) < total(none)
+    config, kernels = load_preset("gpt-3"), Kernels(is_flash=False, has_dropout=True)
+    layer = total(layer_activations(config, 2048, 1, kernels))
+    for word, boundaries, alive in (("none", 0, 96), ("full", 96, 1), ("every-1", 96, 1), ("sqrt", 10, 10)):
+        parts = model_activations(config, 2048, 1, kernels, word)
+        assert total(parts) == 2 * 2048 * 12288 * boundaries + alive * layer
     for word in ("some", "every-0", "every-97", "every-x", "every-"):
         with pytest.raises(ConfigError, match="unknown checkpointing"):
-            model_activations(config, s, b, kernels, word)
+            model_activations(config, 2048, 1, kernels, word)
 
 
 def test_recomputed_layer_exists_once_beside_micro_batches_under_way():
@@ -131,15 +99,15 @@ def test_recomputed_layer_exists_once_beside_micro_batches_under_way():
     assert parts.pop("checkpoints") == 8 * 10 * 2 * 8192 * 8192
     assert parts == layer_activations(stage, 8192)
     scores = "attention_scores"
-    one, eight = (model_activations(stage, 512, 1, Kernels(is_flash=False), "selective", 1, False, n) for n in (1, 8))
+    one, eight = (model_activations(stage, 512, 1, Kernels(is_flash=False), "selective", n) for n in (1, 8))
     assert eight == {name: size * (1 if name == scores else 8) for name, size in one.items()}
 
 
 def test_key_value_heads_are_repeated_beyond_their_number():
     """Llama 3 70B, 4,096 tokens on 16 devices: 4 query heads and one whole of the 8 key/value heads, 128 wide."""
-    config = load_preset("llama-3-70b")
-    assert layer_activations(config, 4096, tensor_parallel=16)["attention"] == 4096 * 2 * 128 * (2 * 4 + 2 * 1)
-    assert layer_activations(config, 4096, tensor_parallel=8)["attention"] == 4096 * 2 * 128 * (2 * 8 + 2 * 1)
+    for ways, heads in ((16, 4), (8, 8)):
+        parts = layer_activations(load_preset("llama-3-70b"), 4096, 1, Kernels(tensor_parallel=ways))
+        assert parts["attention"] == 4096 * 2 * 128 * (2 * heads + 2 * 1)
 
 
 def test_experts_and_latent_attention_have_components():
@@ -157,16 +125,3 @@ def test_zero_3_gathers_a_layer():
     parts = state_bytes(load_preset("llama-3-70b"), RECIPES["bf16-master"], "adamw", Sharding(zero=3, data_parallel=64))
     assert parts["gathered_layer"] == 2 * 128256 * 8192  # the embedding is larger than a layer
     assert parts["weights"] == -(-2 * 70_553_706_496 // 64)
-
-
-def test_blocks_that_were_measured_with_torch():
-    """torch 2.13 on a CPU in bf16, saved tensors: h 256, 8 heads, s 128, b 2."""
-    gpt = small(bias=True)
-    assert total(layer_activations(gpt, 128, 2, Kernels(statistic_bytes=2))) == 2_107_392
-    unfused = layer_activations(gpt, 128, 2, Kernels(statistic_bytes=2, is_flash=False))
-    assert total(unfused) == 40.03125 * 128 * 2 * 256
-    llama = small_llama()
-    assert total(layer_activations(llama, 128, 2, Kernels(is_norm_fused=False))) == 3_483_648
-    fused = layer_activations(llama, 128, 2)
-    fused.pop("norm_statistics")
-    assert total(fused) == 2_695_168

@@ -60,7 +60,7 @@ def test_training_days(capsys):
 )
 def test_largest_model(capsys, gpus, size_of_one, shown):
     """CS336 2025 and 2026, lecture 2."""
-    line = f"fit --gpu h100-sxm --gpus {gpus} --bytes-per-param {size_of_one} --memory 80e9"
+    line = f"fit --gpus {gpus} --bytes-per-param {size_of_one} --memory 80e9"
     assert result_of(text_of(capsys, line), "parameters") == shown
     assert data_of(capsys, line)["params"] == 80 * 10**9 * gpus // size_of_one
 
@@ -199,18 +199,6 @@ def test_memory_reports_headroom_and_devices_needed(capsys):
     tight = data_of(capsys, "memory --model llama-3.2-1b --memory 28e9")
     assert tight["rows"][0]["fits"]
     assert tight["warnings"][0].startswith("only 7.3 % of given with 26.08 GiB is left")
-
-
-@pytest.mark.parametrize(
-    ("line", "key", "value"),
-    [
-        # PaLM 540B reached 46.2 % with attention's own FLOPs; 6 N D alone gives 45.6 % at 238.3e3 tokens/s
-        ("mfu --params 540e9 --tokens-per-s 238e3 --gpus 6144 --peak 275e12", "mfu", 540e9 * 6 * 238e3 / 6144 / 275e12),
-        ("fit --memory 80e9 --gpus 8", "params", 40e9),
-    ],
-)
-def test_a_machine_may_be_its_figures_alone(capsys, line, key, value):
-    assert data_of(capsys, line)[key] == pytest.approx(value)
 
 
 def test_a_peak_a_bandwidth_and_a_memory_may_be_given(capsys):

@@ -11,7 +11,7 @@ from roofline.accounting.presets import load_preset
 
 def test_utilization_of_palm(capsys):
     """Chowdhery et al. 2022, appendix B: 238.3K tokens/s on 6,144 TPU v4 of 275 TFLOP/s: 45.7 % without attention."""
-    data = data_of(capsys, "mfu --params 540.35e9 --tokens-per-s 238.3e3 --gpu h100-sxm --peak 275e12 --gpus 6144")
+    data = data_of(capsys, "mfu --params 540.35e9 --tokens-per-s 238.3e3 --peak 275e12 --gpus 6144")
     assert round(100 * data["mfu"], 2) == 45.73
     assert data["flops_per_s"] == pytest.approx(6 * 540.35e9 * 238.3e3)
 
@@ -51,13 +51,6 @@ def test_generation_by_parameters_alone(capsys):
     reply = data_of(capsys, f"generate {line} --prompt 512 --output-tokens 100")
     assert reply["first_token_s"] == data["prefill_seconds"]
     assert reply["seconds"] == pytest.approx(data["prefill_seconds"] + 99 * data["decode_seconds"])
-
-
-def test_generation_by_parameters_says_what_does_not_fit(capsys):
-    text = text_of(capsys, "generate --params 405e9 --gpu h100-sxm")
-    assert "810 GB of weights on 1 device h100-sxm of 79.19 GiB; it takes 10 at least" in " ".join(text.split())
-    assert call("infer", "--params", "8e9", "--model", "gpt2", "--gpu", "h100-sxm") == 2
-    assert "in place of a model" in capsys.readouterr().err
 
 
 def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
@@ -179,8 +172,6 @@ def test_flops_of_parameters_alone(capsys):
     data = data_of(capsys, "flops --params 174.6e9 --sequence 300G")
     assert data["per_step"] == pytest.approx(3.14e23, rel=1e-2)
     assert data["per_token"] == 6 * 174_600_000_000
-    assert call("flops", "--params", "1e9", "--model", "gpt2") == 2
-    assert call("memory", "--params", "1e9", "--optimizer", "adafactor") == 2
 
 
 def test_price_and_energy_of_training(capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from roofline import estimate
@@ -20,7 +22,7 @@ MT_NLG = read_config({"model_type": "gpt2", **SIZES}, "MT-NLG 530B")
 def of_layer(config=None, without_scores=False, **shared):
     """Return what a layer keeps of 2 x 2,048 tokens, over s b h; statistics of norms are not in the paper's table."""
     config = config or load_preset("gpt-3")
-    parts = layer_activations(config, 2048, 2, UNFUSED, **shared)
+    parts = layer_activations(config, 2048, 2, replace(UNFUSED, **shared))
     parts.pop("norm_statistics")
     if without_scores:
         parts.pop("attention_scores")
