@@ -102,10 +102,14 @@ class Poller:
         self.seen, self.launches, self.next_s = list[ClockAndPower](), 0, -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
-        """Read if the last reading is long enough ago, behind the launches that `keep_busy` queues and counts."""
+        """Read if the last reading is long enough ago, while the launches run that `keep_busy` queues and counts.
+
+        Then wait for them: providers that are compared have a stream each, and the next one would run beside them.
+        """
         if self.now() >= self.next_s:
             self.launches += keep_busy()
             self.seen.append(gpu_state.clock_and_power(self.device.uuid))
+            self.device.synchronize()
             self.next_s = self.now() + POLL_EVERY_S
 
 

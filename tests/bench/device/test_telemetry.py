@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,12 +129,14 @@ def test_clock_and_power_are_those_of_the_samples_and_not_of_the_end(machine):
     assert (row["power_w"], row["power_source"]) == (690.0, "polled")
 
 
-def test_the_poller_reads_behind_queued_work_at_intervals(monkeypatch):
-    clock = iter([0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2])
+def test_the_poller_reads_while_queued_work_runs_and_waits_for_it(monkeypatch):
+    clock, log = iter([0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2]), []
     readings = iter([ClockAndPower(1.9e9, 500.0), ClockAndPower(1.5e9, 700.0), ClockAndPower(1.4e9, 700.0)])
-    monkeypatch.setattr(gpu_state, "clock_and_power", lambda uuid: next(readings))
-    poller = telemetry.Poller(H100, lambda: next(clock))
+    monkeypatch.setattr(gpu_state, "clock_and_power", lambda uuid: log.append("read") or next(readings))
+    device = SimpleNamespace(uuid="GPU-0", synchronize=lambda: log.append("wait"))
+    poller = telemetry.Poller(device, lambda: next(clock))
     for _ in range(6):
-        poller(lambda: 100)
+        poller(lambda: log.append("queue") or 100)
     assert poller.launches == 300
     assert [reading.sm_clock_hz for reading in poller.seen] == [1.9e9, 1.5e9, 1.4e9]
+    assert log == ["queue", "read", "wait"] * 3
