@@ -142,6 +142,11 @@ class HostCounters(NamedTuple):
     """Throttled periods and throttled seconds, summed over cores, of each control group that has a quota."""
 
 
+def new_pages() -> int:
+    """Return the count of memory pages that this process had to wait for, but not for a disk; 0 on Windows."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def counters(cores: frozenset[int]) -> HostCounters:
     """Return the host's counters now; `cores` are those that this process may use.
 
