@@ -149,8 +149,8 @@ ORDER = (
 
 def _plans(form: Form, options: Options) -> list[dict[str, Any]]:
     """Draw how many GPUs and sequences there are, and return all ways to share the model among them, by `ORDER`."""
-    count = form.count("devices", "64", "GPUs")
-    sequences = form.count("step", "512", "sequences of a step on all GPUs")
+    count = whole(form.number("devices", "64", "GPUs"))
+    sequences = whole(form.number("step", "512", "sequences of a step on all GPUs"))
     found, refused = [], None
     for zero, tensor, pipeline, expert in product(range(4), TENSOR, PIPELINE, EXPERT):
         data = count // (tensor * pipeline)

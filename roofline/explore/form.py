@@ -23,33 +23,19 @@ from roofline.estimate.question import (
     parameters,
     positive,
     product_shape,
-    whole,
 )
 from roofline.gpu_table import load_gpus
 
 Options = dict[str, str | bool]
 """By name, with dashes: what is typed, or whether a switch is on. An empty text is left out."""
 
-MOST_RUNS = 10
-
 PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
-
 LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
-
 CHECKPOINTS = ("none", "selective", "full", "sqrt")
-
-LONGEST = 500
-
-TYPED = 116
-
-NOT_GIVEN = 0
-
-BY_DEFAULT = "by default"
-
 MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
-
-RUN = "measured: run "
-
+NOT_GIVEN, BY_DEFAULT, RUN = 0, "by default", "measured: run "
+MOST_RUNS, LONGEST, TYPED = 10, 500, 116
+"""Runs to choose from, letters of a text, and width of the field of a number, pixels."""
 ADDRESS = "query-params"
 """Where a field keeps its value, under its key."""
 
@@ -117,19 +103,10 @@ class Form:
         )
         return text
 
-    def count(self, name: str, default: str, label: str) -> int:
-        try:
-            return whole(self.number(name, default, label))
-        except ConfigError as error:
-            raise ConfigError(f"{label}: {error}") from None
-
     def _product(self, first: Sequence[str]) -> str:
         extents = {"m": "rows of A", "n": "columns of B", "k": "columns of A, rows of B"}
-        typed = [
-            self.number(name, default, f"{name}: {what}")
-            for (name, what), default in zip(extents.items(), first, strict=True)
-        ]
-        return "x".join(typed)
+        sides = zip(extents.items(), first, strict=True)
+        return "x".join(self.number(name, default, f"{name}: {what}") for (name, what), default in sides)
 
     def _model(self, first: str) -> Options:
         """Draw the ways to name a model; a number among the first words allows its parameters alone."""

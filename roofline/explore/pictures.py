@@ -68,8 +68,7 @@ def _roof(answer: Answer) -> None:
         peak, bandwidth = row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]
         roofs[name] = [(x, min(peak, x * bandwidth)) for x in (min(ends) / 32, ridges[name], max(ends) * 8)]
     roofs |= {f"the product, {name}": [(row["intensity"], row["flops"] / row["seconds"])] for name, row in rows.items()}
-    marks = {f"ridge of {name}, {ridge:.1f} FLOP/B": ridge for name, ridge in ridges.items()}
-    show(draw_lines, answer.title, "arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, marks)
+    show(draw_lines, answer.title, "arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, {})
 
 
 OF_PAGES: dict[str, Callable[[Answer], None]] = {"chinchilla": _budget, "dtype": _formats, "matmul": _roof}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections.abc import Sequence
@@ -189,5 +190,4 @@ def _apart(scene: Scene) -> list[Point]:
 
 def escaped(text: str) -> str:
     """Return text that Plotly shows as it is: names are a user's own, and only line breaks are markup."""
-    shown = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return shown.replace("&lt;br&gt;", "<br>")
+    return html.escape(text, quote=False).replace("&lt;br&gt;", "<br>")

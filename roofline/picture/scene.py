@@ -507,10 +507,9 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
     best: dict[tuple[object, ...], Point] = {}
     for point in by_speed:
         best.setdefault(point.series[:3] if len(points) > CROWD else point.series, point)
-    first = [point for point in by_speed if point.excess]
-    fastest_points = [point for point in best.values() if point not in first]
-    rest = [point for point in by_speed if point not in first and point not in fastest_points]
-    return first + fastest_points + (rest if len(points) <= FEW_POINTS else [])
+    chosen = [point for point in by_speed if point.excess] + list(best.values())
+    chosen += by_speed if len(points) <= FEW_POINTS else []
+    return list({id(point): point for point in chosen}.values())
 
 
 def _point_label(point: Point, scene: Scene, is_first: bool) -> str:

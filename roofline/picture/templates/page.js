@@ -2,7 +2,7 @@
 const byId = (id) => document.getElementById(id);
 const { figures, dark, table } = JSON.parse(byId("content").textContent);
 const isDark = matchMedia("(prefers-color-scheme: dark)");
-const mostSeries = 6, letterWidth = 5.3; // in the legend, and of its text in pixels, on a telephone
+const mostLetters = 90, letterWidth = 5.3; // of a legend, and of a label in pixels, on a telephone
 const mostRows = 250; // in the table at once; a browser takes seconds for thousands
 let sorted = { column: null, isUp: true };
 let chosen = null;
@@ -22,15 +22,15 @@ function fitPhone(data, layout, width) {
   layout.margin = { ...layout.margin, l: 45, r: 10 };
   layout.annotations = layout.annotations.filter((label) => label.name);
   layout.legend.font = { size: 10 };
-  if (data.filter((series) => series.customdata).length > mostSeries) layout.showlegend = false;
+  const names = data.filter((series) => series.customdata).map((series) => series.name);
+  if (names.join("").length > mostLetters) layout.showlegend = false;
   const [left, right] = layout.xaxis.range;
   for (const label of layout.annotations) {
     label.font.size = 9;
     const letters = Math.max(...label.text.split("<br>").map((line) => line.length));
-    const missing = left + (letters * letterWidth * (right - left)) / (width - 55) - label.x;
-    if (label.name === "slope" && missing > 0) { // moved up its line, or it would cover the numbers of the axis
-      label.x += missing;
-      label.y += missing;
+    const room = ((label.x - left) / (right - left)) * (width - 55);
+    if (label.name === "slope" && letters * letterWidth > room) { // or it would cover the numbers of the axis
+      Object.assign(label, { align: "left", xanchor: "left", yanchor: "top", xshift: 10 });
     }
   }
 }
