@@ -250,10 +250,7 @@ def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
 def judged(
     environment: Environment, records: Iterable[Record], report: Callable[[str], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the judged keys of each record, in order: those of `Judgment`, all None if no ceilings can be read.
-
-    `report` is called with one line if the ceilings are not valid.
-    """
+    """Return the keys of `Judgment` of each record; all None if the ceilings are not valid, which `report` is told."""
     try:
         machine = Machine.from_dict(environment.hardware)
     except CeilingError as error:

@@ -199,12 +199,11 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
         )
     lacking = []
     for index, known in enumerate(scene.machines):
-        roofs = [roof for roof in scene.roofs if roof.machine == index]
-        missing = [dtype for dtype in dtypes if dtype not in {roof.ceiling.name for roof in roofs if roof.is_flat}]
-        if missing:
+        drawn = {roof.ceiling.name for roof in scene.roofs if roof.machine == index}
+        if missing := [dtype for dtype in dtypes if dtype not in drawn]:
             names = ", ".join(known.dtypes) or "none"
             lacking.append(f"{known.slug} has no known peak of {', '.join(missing)} (known: {names})")
-        if not roofs:
+        if not drawn:
             _note(f"no ceiling is known of {known.slug}: its points have no ceiling of their own")
     if not scene.flats and not scene.points:
         raise PlotError("no ceiling to draw: " + "; ".join(lacking))

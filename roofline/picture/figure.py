@@ -271,10 +271,7 @@ def _draw_arrows(scene: Scene, axes: Axes) -> None:
 
 
 def _write_labels(scene: Scene, axes: Axes) -> int:
-    """Write the labels of roofs on their lines, then those of ridges and points where there is room.
-
-    Return the number of points without a label.
-    """
+    """Write the labels of roofs on their lines, others where there is room; return how many points have none."""
     import textalloc
 
     taken = _label_flats(scene, axes) + _label_slopes(scene, axes) + _name_regimes(scene, axes)

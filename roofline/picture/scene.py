@@ -494,11 +494,7 @@ def _roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
 
 
 def chosen_for_labels(scene: Scene) -> list[Point]:
-    """Return the points that get a label, the most important first.
-
-    Points above their ceiling come first, then the fastest of each series (of each op and dtype in a crowd), then the
-    rest if there are few.
-    """
+    """Return the points that get a label: above a ceiling, the fastest of each series (or op), the rest if few."""
     points = scene.points
     if scene.is_profile:
         by_share = sorted(points, key=lambda point: -(point.share or 0))
@@ -535,10 +531,7 @@ def end_of(name: str) -> str:
 
 
 def version_steps(scene: Scene) -> list[tuple[Point, Point]]:
-    """Return the pairs of points that an arrow connects: a version of a provider, or a run, and the next one.
-
-    Neither a profile nor a crowd has any.
-    """
+    """Return the pairs of points that an arrow connects, a version or a run and the next one."""
     if len(scene.points) > CROWD or scene.is_profile:
         return []
     groups: dict[tuple[object, ...], list[tuple[str | int, Point]]] = {}
