@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.compare.command import Output, add_margin, add_output
-from results.compare.comparison import Side
-from results.compare.earlier import SavedRuns, compare_apart
+from results.compare.comparison import compare_apart
+from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
 from results.compare.selection import Wanted, add_records, add_runs, wanted_of
-from results.compare.sides import CompareError, RowKey, definitions, revision_of
+from results.compare.sides import CompareError, RowKey, Side, definitions, revision_of
 from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.table import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
@@ -24,6 +24,7 @@ from results.stats.comparison import LEAST_PAIRS, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, list_runs
+from roofline.model import judge_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,10 +111,11 @@ def history(runs: Sequence[Run], wanted: Wanted, metric: str, margin: float, not
     """Return the history of one case: a series for each provider."""
     found: dict[tuple[RowKey, str], dict[int, Side]] = {}
     for number, run in enumerate(map(wanted.of, runs)):
+        judge = judge_of(run.environment)
         for record in run.records:
             if record.status == "ok":
                 sides = found.setdefault((RowKey.of(record, with_provider=False), record.provider), {})
-                side = sides.setdefault(number, Side(str(run.path), [], run.environment))
+                side = sides.setdefault(number, Side(str(run.path), [], run.environment, judge))
                 side.records.append(record)  # type: ignore[attr-defined]
     _check_one_case(list(dict.fromkeys(key for key, _ in found)), wanted)
     every = [side for sides in found.values() for side in sides.values()]
@@ -128,7 +130,8 @@ def history(runs: Sequence[Run], wanted: Wanted, metric: str, margin: float, not
             raise CompareError(f"the {METRICS[metric]} of {case} is not known in any run")
         unknown = [side.label for side in sides.values() if side not in known[-1]]
         notes += [f"{path}: its {METRICS[metric]} is not known, or 0: left out" for path in unknown]
-    changes = iter(with_holm([_change(*pair, margin, saved) for sides in known for pair in pairwise(sides)]))
+    pairs = [(key, *pair) for (key, _), sides in zip(found, known, strict=True) for pair in pairwise(sides)]
+    changes = iter(with_holm([compare_apart(*pair, margin, saved).compared for pair in pairs]))
     for (key, provider), of_metric in zip(found, known, strict=True):
         points: list[dict[str, Any]] = []
         last: str | None = None
@@ -139,12 +142,6 @@ def history(runs: Sequence[Run], wanted: Wanted, metric: str, margin: float, not
             points.append(_point(side, metric, next(changes) if points else None, is_redefined))
         series.append(Series(key, provider, metric, devices[0], points))
     return series
-
-
-def _change(before: Side, after: Side, margin: float, saved: SavedRuns) -> Comparison:
-    """Return a run compared with the run before, by the same rule as `results compare`."""
-    records, environments = (before.records, after.records), (before.environment, after.environment)
-    return compare_apart(records, environments, margin, saved).compared
 
 
 def _check_one_case(keys: Sequence[RowKey], wanted: Wanted) -> None:

@@ -250,11 +250,18 @@ def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
 def judged(
     environment: Environment, records: Iterable[Record], report: Callable[[str], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the keys of `Judgment` of each record; all None if the ceilings are not valid, which `report` is told."""
+    """Return the judged keys of each record, in order; see `judge_of`."""
+    return list(map(judge_of(environment, report), records))
+
+
+def judge_of(
+    environment: Environment, report: Callable[[str], None] | None = None
+) -> Callable[[Record], dict[str, Any]]:
+    """Return what judges a record: the keys of `Judgment`, all None if the ceilings are not valid, as `report` is told."""
     try:
         machine = Machine.from_dict(environment.hardware)
     except CeilingError as error:
         if report:
             report(f"the ceilings of the run cannot be used, so nothing is judged by them: {error}")
-        return [dict.fromkeys(JUDGED_KEYS) for _ in records]
-    return [dict(vars(judge(record, machine))) for record in records]
+        return lambda record: dict.fromkeys(JUDGED_KEYS)
+    return lambda record: dict(vars(judge(record, machine)))

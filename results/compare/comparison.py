@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from results.compare.earlier import ComparedRecords, Repeated, SavedRuns, compare_apart
-from results.compare.flags import BIMODAL, flags_of, with_flags
+from results.compare.earlier import SavedRuns, between_visits, is_same_code
+from results.compare.flags import BIMODAL, with_flags
 from results.compare.sides import (
     VERSION,
     WRONG,
@@ -18,6 +16,7 @@ from results.compare.sides import (
     CompareOptions,
     MatchedPair,
     RowKey,
+    Side,
     Unmatched,
     check_request,
     differences,
@@ -26,7 +25,7 @@ from results.compare.sides import (
     sides_of,
     source_words,
 )
-from results.compare.turns import Pair, compare_turns, cycles_ratio, side_by_side, turns_of
+from results.compare.turns import compare_turns, cycles_ratio, side_by_side, turns_of
 from results.record import Environment, Record
 from results.stats.comparison import (
     DEFAULT_MARGIN,
@@ -38,57 +37,10 @@ from results.stats.comparison import (
     verdict_of,
     with_holm,
 )
-from results.stats.spread import GIVEN, Spread, widest
-from results.stats.verdict import times_longer
+from results.stats.spread import GIVEN, Spread, given_spread, widest
+from results.stats.verdict import compare_sides, side_of, times_longer
 from results.store.runfile import Run
-from roofline.model import judged
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """One side of a row: its records, all of one provider and one case, from one or several windows of time."""
-
-    label: str
-    """Name of this side."""
-    records: Sequence[Record]
-    environment: Environment
-
-    @property
-    def provider(self) -> str:
-        return self.records[0].provider
-
-    @property
-    def time_s(self) -> float:
-        """Median; of several windows their geometric mean."""
-        medians_s = [one.median_s for one in self.records if one.median_s]
-        return medians_s[0] if len(medians_s) == 1 else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
-
-    @cached_property
-    def _score(self) -> Mapping[str, Any]:
-        return judged(self.environment, self.records[:1])[0]
-
-    def rate(self, key: str) -> float | None:
-        """Return a judged rate or utilization of the first record, which all are of the same work, at `time_s`."""
-        value, median_s = self._score[key], self.records[0].median_s
-        return value * median_s / self.time_s if value and median_s else None
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """Compulsory bytes a second; None if the bytes are unknown or 0."""
-        return self.rate("bytes_per_s")
-
-    @property
-    def of_ceiling(self) -> tuple[float, str] | None:
-        """Fraction of the ceiling that binds, and `compute` or `memory`; None if unknown."""
-        share_pct, mbu = self.rate("roofline_pct"), self.rate("mbu")
-        if share_pct is None:
-            return None
-        is_memory = mbu is not None and math.isclose(100 * mbu, share_pct, rel_tol=1e-9)
-        return share_pct / 100, "memory" if is_memory else "compute"
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return flags_of(self.records)
+from roofline.model import judge_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +56,8 @@ class ComparedRow:
     """Both were interleaved, and the ratio is taken round by round; else they were measured apart."""
     cycles_ratio: float | None
     """Ratio of the times in clock cycles; None if a clock is unknown."""
+    spread: Spread | None = None
+    """Between measurements that were not interleaved, as the interval allows for it; None if unknown."""
 
     @property
     def reason(self) -> str:
@@ -169,8 +123,11 @@ class Compared:
     rows: tuple[ComparedRow, ...]
     unmatched: tuple[Unmatched, ...]
     notes: tuple[str, ...]
-    spread: Spread | None = None
-    """Widest spread that the verdicts allow for; None if all rows were interleaved, or nothing was repeated."""
+
+    @property
+    def spread(self) -> Spread | None:
+        """Widest spread that the verdicts allow for; None if all rows were interleaved, or nothing was repeated."""
+        return widest(row.spread for row in self.rows)
 
 
 def compare(
@@ -204,25 +161,24 @@ def compared_of(
     name, baseline, candidate = sides_of(first, other, request)
     notes = [] if is_one_run else differences(first.environment, other.environment, request.force)
     pairs, alone, remarks = match(baseline, candidate, not request.by_provider, request.force)
-    labels = labels_of(first, other, request, name)
-    environments = first.environment, other.environment
+    labels, environments = labels_of(first, other, request, name), (first.environment, other.environment)
+    judges = list(map(judge_of, environments))
     saved = None if is_one_run or drift is not None else SavedRuns([first, other, *earlier])
-    rows, apart = [], []
-    for pair in pairs:
+    rows: list[ComparedRow] = []
+    for key, *records in pairs:
+        names = labels if key.provider else [side[0].provider for side in records]
+        sides = [Side(*values) for values in zip(names, records, environments, judges, strict=True)]
         # Only records of one run can have been interleaved.
-        turns = side_by_side(pair.baseline, pair.candidate) if is_one_run else None
-        if turns:
-            found = ComparedRecords(_of_turns(turns, request.margin), Repeated([turns[0]]), Repeated([turns[1]]))
+        if is_one_run and (turns := side_by_side(*records)):
+            sides = [replace(side, records=[record]) for side, record in zip(sides, turns, strict=True)]
+            rows.append(_compare_interleaved(key, *sides, request.margin))
         else:
-            found = compare_apart(pair[1:], environments, request.margin, saved, drift)
-            apart.append(found)
-        rows.append(_row(pair.key, turns, found, environments, labels))
+            rows.append(compare_apart(key, *sides, request.margin, saved, drift))
+    notes += [*remarks, *_repeats(pairs), *_runs_notes(rows), *_spread_notes([row.spread for row in rows])]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
-    used = [found.spread for found in apart]
-    notes += [*remarks, *_repeats(pairs), *_runs_notes(apart), *_spread_notes(used)]
     unmatched = (*alone, *_no_versions(other, request))
-    return Compared(*labels, environments, request, tuple(rows), unmatched, tuple(notes), widest(used))
+    return Compared(*labels, environments, request, tuple(rows), unmatched, tuple(notes))
 
 
 def compare_live(environment: Environment, records: Iterable[Record], baseline: str, margin: float) -> Compared:
@@ -244,36 +200,41 @@ def compare_live(environment: Environment, records: Iterable[Record], baseline: 
     return replace(found, unmatched=unmatched)
 
 
-def _of_turns(pair: Pair, margin: float) -> Comparison:
-    """Return the comparison of interleaved records; UNSURE says how many seconds of rounds would make it clear."""
+def compare_apart(
+    key: RowKey, baseline: Side, candidate: Side, margin: float, saved: SavedRuns | None, drift: float | None = None
+) -> ComparedRow:
+    """Compare two sides that were not interleaved; if the code differs, by all saved runs of each side's code.
+
+    If `saved` is None, both sides are from one run, and its visits give the spread. `drift` sets the spread by hand, as
+    a fraction; None learns it.
+    """
+    is_same = is_same_code(baseline, candidate)
+    if saved and not is_same:
+        baseline, candidate = saved.repeated(baseline), saved.repeated(candidate)
+    if drift is None:
+        spread = saved.between(baseline, candidate) if saved else between_visits(baseline, candidate)
+    else:
+        spread = given_spread(drift)
+    compared = compare_sides(side_of(baseline.windows), side_of(candidate.windows), margin, spread)
+    compared = with_flags(compared, baseline, candidate, is_paired=False)
+    if is_same and compared.verdict in (FASTER, SLOWER):
+        compared = compared.unsure(", but the code is the same: the machine changed")
+    before, after = baseline.clock_hz, candidate.clock_hz
+    in_cycles = compared.ratio * after / before if before and after else None
+    return ComparedRow(key, baseline, candidate, compared, False, in_cycles, spread)
+
+
+def _compare_interleaved(key: RowKey, baseline: Side, candidate: Side, margin: float) -> ComparedRow:
+    """Compare two records that were interleaved; UNSURE says how many seconds of rounds would make it clear."""
+    pair = baseline.records[0], candidate.records[0]
     compared, turns = compare_turns(pair, margin), turns_of(pair[1])
     longer = times_longer(compared)
     if longer is not None and turns is not None and turns.seconds is not None:
         seconds = longer * turns.seconds
         shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
         compared = replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds would tell"))
-    return with_flags(compared, [pair[0]], [pair[1]], is_paired=True)
-
-
-def _row(
-    key: RowKey,
-    turns: Pair | None,
-    found: ComparedRecords,
-    environments: tuple[Environment, Environment],
-    labels: tuple[str, str],
-) -> ComparedRow:
-    compared, records = found.compared, (found.baseline.records, found.candidate.records)
-    if key.provider is None:
-        labels = records[0][0].provider, records[1][0].provider
-    baseline, candidate = (Side(*side) for side in zip(labels, records, environments, strict=True))
-    before, after = (_clock_hz(side) for side in records)
-    in_cycles = cycles_ratio(turns) if turns else compared.ratio * after / before if before and after else None
-    return ComparedRow(key, baseline, candidate, compared, turns is not None, in_cycles)
-
-
-def _clock_hz(side: Sequence[Record]) -> float | None:
-    clocks = [hz for one in side if (hz := one.telemetry.get("sm_clock_hz"))]
-    return sum(clocks) / len(clocks) if len(clocks) == len(side) else None
+    compared = with_flags(compared, baseline, candidate, is_paired=True)
+    return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(pair))
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
@@ -295,8 +256,8 @@ def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
     return [f"measurements of the same code differ by {shown} on this machine, learned from {sources}"]
 
 
-def _runs_notes(apart: Sequence[ComparedRecords]) -> list[str]:
-    counts = [(row.baseline.runs, row.candidate.runs) for row in apart if row.baseline.runs + row.candidate.runs > 2]
+def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
+    counts = [(row.baseline.runs, row.candidate.runs) for row in rows if row.baseline.runs + row.candidate.runs > 2]
     if not counts:
         return []
     before, after = map(max, zip(*counts, strict=True))

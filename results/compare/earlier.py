@@ -7,15 +7,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import fmean, median
-from typing import NamedTuple
 
-from results.compare.flags import DISTURBED, with_flags
-from results.compare.sides import RowKey, is_users, revision_text
-from results.compare.turns import windows
+from results.compare.flags import DISTURBED
+from results.compare.sides import RowKey, Side, is_users, revision_text
 from results.record import DEFINITION_PREFIX, Environment, Record
-from results.stats.comparison import FASTER, SLOWER, Comparison
-from results.stats.spread import Repeats, RowSpreads, Spread, given_spread, spread_of_visits, widest
-from results.stats.verdict import compare_sides, side_of
+from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
 
 MAX_RUNS = 40
@@ -52,10 +48,10 @@ def is_code_known(record: Record, environment: Environment) -> bool:
     return bool(record.source_sha256 or ((record.op_sha256 or is_clean) and record.provider.startswith("torch")))
 
 
-def is_same_code(sides: Sequence[tuple[Sequence[Record], Environment]]) -> bool:
-    """Return whether all sides measured the same code, as far as that is known."""
-    firsts = [(records[0], environment) for records, environment in sides]
-    return len({code_of(*side) for side in firsts}) == 1 and all(is_code_known(*side) for side in firsts)
+def is_same_code(before: Side, after: Side) -> bool:
+    """Return whether both sides measured the same code, as far as that is known."""
+    firsts = [(side.records[0], side.environment) for side in (before, after)]
+    return code_of(*firsts[0]) == code_of(*firsts[1]) and all(is_code_known(*first) for first in firsts)
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
@@ -71,49 +67,6 @@ def runs_beside(runs: Sequence[Run]) -> list[Run]:
         if len(found) == MAX_RUNS:
             break
     return found
-
-
-class Repeated(NamedTuple):
-    """The records of a row in one run or several, all of the same code."""
-
-    records: Sequence[Record]
-    runs: int = 1
-
-
-class ComparedRecords(NamedTuple):
-    """A comparison of one row, and the records that it is of."""
-
-    compared: Comparison
-    baseline: Repeated
-    candidate: Repeated
-    spread: Spread | None = None
-    """Between measurements that were not interleaved, as the interval allows for it; None if unknown."""
-
-
-def compare_apart(
-    records: Sequence[Sequence[Record]],
-    environments: Sequence[Environment],
-    margin: float,
-    saved: SavedRuns | None,
-    drift: float | None = None,
-) -> ComparedRecords:
-    """Compare the records of one row in two runs; if the code differs, use all saved runs of each side's code.
-
-    If `saved` is None, both sides are from one run, and its visits give the spread. `drift` sets the spread by hand, as
-    a fraction; None learns it.
-    """
-    rows = list(zip(records, environments, strict=True))
-    is_same = is_same_code(rows)
-    baseline, candidate = (Repeated(row[0]) if is_same or saved is None else saved.repeated(*row) for row in rows)
-    if drift is None:
-        spread = saved.between(baseline, candidate) if saved else between_visits(baseline.records, candidate.records)
-    else:
-        spread = given_spread(drift)
-    sides = side_of(windows(baseline.records)), side_of(windows(candidate.records))
-    compared = with_flags(compare_sides(*sides, margin, spread), baseline.records, candidate.records, is_paired=False)
-    if is_same and compared.verdict in (FASTER, SLOWER):
-        compared = compared.unsure(", but the code is the same: the machine changed")
-    return ComparedRecords(compared, baseline, candidate, spread)
 
 
 class SavedRuns:
@@ -134,16 +87,17 @@ class SavedRuns:
         }
         self._spreads = RowSpreads(self._repeats.values())
 
-    def repeated(self, records: Sequence[Record], environment: Environment) -> Repeated:
-        """Return the undisturbed records of a row's code in all runs; those of its own run if there are none."""
-        codes = self._rows.get(RowKey.of(records[0], with_provider=True), {})
-        by_run = codes.get(_code(records[0], environment), {}) if is_code_known(records[0], environment) else {}
-        own_first = sorted(by_run, key=lambda run_id: run_id != environment.run_id)
-        if set(own_first) <= {environment.run_id}:
-            return Repeated(records)
-        return Repeated([record for run_id in own_first for record in by_run[run_id]], len(by_run))
+    def repeated(self, side: Side) -> Side:
+        """Return a side with the undisturbed records of its code in all runs; unchanged if no other run has any."""
+        first, own_id = side.records[0], side.environment.run_id
+        codes = self._rows.get(RowKey.of(first, with_provider=True), {})
+        by_run = codes.get(_code(first, side.environment), {}) if is_code_known(first, side.environment) else {}
+        if by_run.keys() <= {own_id}:
+            return side
+        own_first = sorted(by_run, key=lambda run_id: run_id != own_id)
+        return replace(side, records=[record for run_id in own_first for record in by_run[run_id]], runs=len(by_run))
 
-    def between(self, before: Repeated, after: Repeated) -> Spread | None:
+    def between(self, before: Side, after: Side) -> Spread | None:
         """Return the spread between the means of two rows, at least that between visits; None if nothing was repeated.
 
         The spread of a mean is that of a single run divided by the square root of the number of runs.
@@ -153,7 +107,7 @@ class SavedRuns:
         runs = self._spreads.of(Repeats(sum(row.squares for row in known), sum(row.degrees for row in known)))
         if runs is not None:
             runs = replace(runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2))
-        found = widest([runs, between_visits(before.records, after.records)])
+        found = widest([runs, between_visits(before, after)])
         return found and replace(found, has_runs=runs is not None)
 
 
@@ -165,7 +119,7 @@ def _log_time(records: Sequence[Record]) -> float:
     return fmean(math.log(record.median_s) for record in records if record.median_s)
 
 
-def between_visits(*sides: Sequence[Record]) -> Spread | None:
+def between_visits(before: Side, after: Side) -> Spread | None:
     """Return the spread between two rows of one run by their visits; None if neither was visited again."""
-    before, after = ([math.log(median(visit)) for visit in windows(side)] for side in sides)
-    return spread_of_visits(before, after)
+    logs = [[math.log(median(visit)) for visit in side.windows] for side in (before, after)]
+    return spread_of_visits(*logs)

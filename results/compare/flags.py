@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from results.record import Record
+from results.compare.sides import Side
 from results.stats.comparison import FASTER, SAME, SLOWER, Comparison, is_beyond_disturbance, verdict_of
 from results.stats.verdict import MORE_RUNS
 
@@ -30,19 +30,13 @@ OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """They speak of the ceiling of a row: if both sides have one, not of the ratio of their times."""
 
 
-def flags_of(side: Sequence[Record]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(flag for one in side for flag in one.flags))
-
-
-def with_flags(
-    compared: Comparison, baseline: Sequence[Record], candidate: Sequence[Record], is_paired: bool
-) -> Comparison:
+def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired: bool) -> Comparison:
     """Return a comparison that lists the flags, with a verdict only if no flag can be the whole cause.
 
     Records that were interleaved, `is_paired`, shared every disturbance, so FASTER and SLOWER hold after enough rounds.
     """
-    shared = OF_THE_ROOF & {*flags_of(baseline)} & {*flags_of(candidate)}
-    before, after = ([flag for flag in flags_of(side) if flag not in shared] for side in (baseline, candidate))
+    shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
+    before, after = ([flag for flag in side.flags if flag not in shared] for side in (baseline, candidate))
     if not before and not after:
         return compared
     listed = _listed(before, after)
@@ -66,10 +60,10 @@ def with_flags(
     return replace(compared, reason=f"{compared.reason}; {listed}")
 
 
-def _times_the_fastest(side: Sequence[Record]) -> float:
+def _times_the_fastest(side: Side) -> float:
     """Return the median of a side over the fastest of its samples; 1 if no samples were saved."""
-    medians_s = [one.median_s for one in side if one.median_s]
-    samples_s = [sample_s for one in side for sample_s in one.samples_s]
+    medians_s = [one.median_s for one in side.records if one.median_s]
+    samples_s = [sample_s for one in side.records for sample_s in one.samples_s]
     return median(medians_s) / min(samples_s) if medians_s and samples_s else 1.0
 
 

@@ -115,7 +115,8 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
     if has_shares:
         pairs = [(100 * before[0], 100 * after[0]) for before, after in shares if before and after]
     else:
-        pairs = [((row.baseline.bytes_per_s or 0) / 1e9, (row.candidate.bytes_per_s or 0) / 1e9) for row in rows]
+        rates = [[side.rate("bytes_per_s") or 0 for side in (row.baseline, row.candidate)] for row in rows]
+        pairs = [(before / 1e9, after / 1e9) for before, after in rates]
     are_several = len({row.candidate.label for row in rows}) > 1
     for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
         at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]

@@ -6,9 +6,12 @@ unless it is what differs. Each record is in a pair or in `unmatched`, with the 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from results.record import DEFINITION_PREFIX, Environment, Record
@@ -105,6 +108,67 @@ class RowKey(NamedTuple):
 
 
 # ---- the two sides ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One side of a row: its records, all of one provider and one case, from one or several windows of time."""
+
+    label: str
+    records: Sequence[Record]
+    environment: Environment
+    judge: Callable[[Record], Mapping[str, Any]]
+    """As `roofline.model.judge_of` returns it."""
+    runs: int = 1
+    """Runs that the records are from, all of the same code."""
+
+    @property
+    def provider(self) -> str:
+        return self.records[0].provider
+
+    @property
+    def time_s(self) -> float:
+        """Median; of several windows their geometric mean."""
+        medians_s = [one.median_s for one in self.records if one.median_s]
+        return medians_s[0] if len(medians_s) == 1 else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
+
+    @cached_property
+    def windows(self) -> list[list[float]]:
+        """Samples of each visit of each record, seconds; the median alone of a record without samples."""
+        found = []
+        for one in self.records:
+            samples_s = list(one.samples_s) or [one.median_s or 0.0]
+            ends = list(accumulate(one.visits)) or [len(samples_s)]
+            found += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return found
+
+    @cached_property
+    def _score(self) -> Mapping[str, Any]:
+        return self.judge(self.records[0])
+
+    def rate(self, key: str) -> float | None:
+        """Return a judged rate or utilization of the first record, which all are of the same work, at `time_s`."""
+        value, median_s = self._score[key], self.records[0].median_s
+        return value * median_s / self.time_s if value and median_s else None
+
+    @property
+    def of_ceiling(self) -> tuple[float, str] | None:
+        """Fraction of the ceiling that binds, and `compute` or `memory`; None if unknown."""
+        share_pct, mbu = self.rate("roofline_pct"), self.rate("mbu")
+        if share_pct is None:
+            return None
+        is_memory = mbu is not None and math.isclose(100 * mbu, share_pct, rel_tol=1e-9)
+        return share_pct / 100, "memory" if is_memory else "compute"
+
+    @property
+    def clock_hz(self) -> float | None:
+        """Mean SM clock of all records; None if that of one is unknown."""
+        clocks = [hz for one in self.records if (hz := one.telemetry.get("sm_clock_hz"))]
+        return sum(clocks) / len(clocks) if len(clocks) == len(self.records) else None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(flag for one in self.records for flag in one.flags))
 
 
 def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: bool) -> None:
@@ -254,42 +318,40 @@ def match(
     """Return the pairs, the records that are in none, and notes; `force` compares sides that were measured unlike."""
     ignored, notes = _unlike(baseline, candidate, force)
 
-    def key_of(one: Record) -> RowKey:
-        return RowKey.of(one, with_provider)._replace(**ignored)
-
-    def uncached(one: Record) -> RowKey:  # a record that failed before it was timed has no cache state
-        return key_of(one)._replace(cache=None)
-
-    sides = {"baseline": baseline, "candidate": candidate}
-    wrong = {
-        side: {(uncached(one), one.provider): one for one in records if one.status in WRONG}
-        for side, records in sides.items()
+    keyed = {
+        side: [(RowKey.of(one, with_provider)._replace(**ignored), one) for one in records]
+        for side, records in (("baseline", baseline), ("candidate", candidate))
     }
-    finished: dict[str, dict[tuple[RowKey, str], list[Record]]] = {side: {} for side in sides}
+    # Keys without the cache state, their last field: a record that failed before it was timed has none.
+    wrong = {
+        side: {(key[:-1], one.provider): one for key, one in records if one.status in WRONG}
+        for side, records in keyed.items()
+    }
+    right = {key[:-1] for key, one in keyed["baseline"] if one.status == "ok"}
+    finished: dict[str, dict[tuple[RowKey, str], list[Record]]] = {side: {} for side in keyed}
     unmatched = []
-    right = {uncached(one) for one in baseline if one.status == "ok"}
-    for side, records in sides.items():
-        for one in records:
-            failed = wrong[side].get((uncached(one), one.provider))
+    for side, records in keyed.items():
+        for key, one in records:
+            failed = wrong[side].get((key[:-1], one.provider))
             if one.status != "ok":
-                is_broken = one.status in WRONG and side == "candidate" and uncached(one) in right
+                is_broken = one.status in WRONG and side == "candidate" and key[:-1] in right
                 unmatched.append(Unmatched(side, one, _status(one), is_broken))
             elif failed is not None:  # one wrong result of several is enough
                 unmatched.append(Unmatched(side, one, f"it was {_status(failed)} in another measurement"))
             else:
-                finished[side].setdefault((key_of(one), one.provider), []).append(one)
+                finished[side].setdefault((key, one.provider), []).append(one)
     by_key = {key: records for (key, _), records in finished["baseline"].items()}
     wrong_by_key = {key: one for (key, _), one in reversed(wrong["baseline"].items())}
     pairs, used = [], set()
-    for (key, _), records in finished["candidate"].items():
+    for (key, _), matching in finished["candidate"].items():
         if key in by_key:
-            pairs.append(MatchedPair(RowKey.of(records[0], with_provider), by_key[key], records))
+            pairs.append(MatchedPair(RowKey.of(matching[0], with_provider), by_key[key], matching))
             used.add(key)
             continue
-        failed = wrong_by_key.get(key._replace(cache=None))
+        failed = wrong_by_key.get(key[:-1])
         reason = f"the baseline {failed.provider} is {_status(failed)}" if failed else "not in the baseline"
-        unmatched += [Unmatched("candidate", one, reason) for one in records]
-    lonely = [one for key, records in by_key.items() if key not in used for one in records]
+        unmatched += [Unmatched("candidate", one, reason) for one in matching]
+    lonely = [one for key, matching in by_key.items() if key not in used for one in matching]
     unmatched += [Unmatched("baseline", one, "not in the candidate") for one in lonely]
     notes += _redefined(pairs, force) + _of_other_work(pairs)
     return pairs, sorted(unmatched, key=lambda one: one.side), notes

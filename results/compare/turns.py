@@ -1,12 +1,11 @@
-"""The samples of a record: its visits, and the rounds that it shared with others in `python -m bench compare`.
+"""The rounds that a record shared with others in `python -m bench compare`.
 
 A disturbance of the machine during a round is in the times of both, so no allowance for drift is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -45,16 +44,6 @@ def turns_of(record: Record) -> Interleaving | None:
     same = (*map(str, names), str(found.get("seed")), str(seconds), samples // size)
     clocks = tuple(clocks_hz) if clocks_hz and len(clocks_hz) == samples // size else None
     return Interleaving(size, is_fixed, same, clocks, seconds)
-
-
-def windows(records: Iterable[Record]) -> list[list[float]]:
-    """Return the samples of each visit of each record, seconds; its median alone if it has no samples."""
-    found = []
-    for one in records:
-        samples_s = list(one.samples_s) or [one.median_s or 0.0]
-        ends = list(accumulate(one.visits)) or [len(samples_s)]
-        found += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return found
 
 
 def side_by_side(baseline: Sequence[Record], candidate: Sequence[Record]) -> Pair | None:

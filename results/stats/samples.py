@@ -113,12 +113,13 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         An improved heteroskedasticity and autocorrelation consistent covariance matrix estimator, Econometrica 60
         (1992) 953.
     """
-    import numpy as np
-
     if not samples:
         raise ValueError("the interval of no samples does not exist")
-    values, count, factor = np.asarray(samples, dtype=np.float64), len(samples), 1.0
+    count, factor = len(samples), 1.0
     if count >= LEAST_CORRELATED:
+        import numpy as np
+
+        values = np.asarray(samples, dtype=np.float64)
         # Of equal samples the first, or the last, is the lower: the mean of both ways.
         ways = _centered_ranks(values), _centered_ranks(values[::-1])[::-1]
         factor = max(LEAST_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
@@ -128,10 +129,17 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
     half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
-    # The first sample is at rank 0.5; between two, the value is on the line through them.
-    ranks = np.array([middle, middle - half, middle + half])
-    center, low, high = np.interp(ranks, np.arange(count) + 0.5, np.sort(values)).tolist()
+    ordered = sorted(samples)
+    center, low, high = (_at_rank(ordered, rank) for rank in (middle, middle - half, middle + half))
     return Interval(center, low, high, degrees, half / middle)
+
+
+def _at_rank(ordered: Sequence[float], rank: float) -> float:
+    """Return the value at a rank: the first is at 0.5; between two, it is on the line through them."""
+    below = min(max(math.floor(rank - 0.5), 0), len(ordered) - 1)
+    above = min(below + 1, len(ordered) - 1)
+    part = min(max(rank - (below + 0.5), 0.0), 1.0)
+    return ordered[below] + (ordered[above] - ordered[below]) * part
 
 
 def _centered_ranks(values: NDArray[float64]) -> NDArray[float64]:

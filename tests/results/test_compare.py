@@ -6,8 +6,8 @@ import pytest
 from compare_runs import compared, refused
 
 from results.__main__ import main
-from results.compare.comparison import Side
-from roofline.model import judged
+from results.compare.sides import Side
+from roofline.model import judge_of, judged
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,12 @@ def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment
     environment = make_environment(hardware=hardware | {"entries": [*hardware["entries"], vector]})
     works = [{}, {"op": "gelu"}, {"op": "mine", "units": "vector"}, {"op": "gelu", "bytes_read": 2**30}, {"flops": 0}]
     records = [make_record(**work) for work in works]
-    found = [Side("", [record], environment).of_ceiling for record in records]
+    found = [Side("", [record], environment, judge_of(environment)).of_ceiling for record in records]
     scores = judged(environment, records)
     assert [100 * share for share, _ in found] == pytest.approx([score["roofline_pct"] for score in scores])
     assert [bound for _, bound in found] == ["memory", "compute", "compute", "memory", "memory"]
-    assert Side("", records[:1], make_environment(hardware={})).of_ceiling is None
+    unknown = make_environment(hardware={})
+    assert Side("", records[:1], unknown, judge_of(unknown)).of_ceiling is None
 
 
 def test_repeated_rows_of_a_run_widen_the_interval_and_justify_no_verdict(save, measured, capsys):

@@ -9,8 +9,9 @@ import pytest
 from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
-from results.compare.earlier import Repeated, SavedRuns
+from results.compare.earlier import SavedRuns
 from results.compare.selection import load
+from results.compare.sides import Side
 from results.stats.comparison import geometric_mean
 from results.stats.spread import given_spread
 from results.stats.verdict import compare_sides, side_of
@@ -217,7 +218,8 @@ def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, me
 
 def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
     run = load(Path(save("a", measured(seed=1))))
-    assert not SavedRuns([run, run]).between(Repeated(run.records), Repeated(run.records)).has_runs
+    side = Side("", run.records, run.environment, dict)
+    assert not SavedRuns([run, run]).between(side, side).has_runs
 
 
 def test_a_wide_margin_can_still_say_same(save, measured, capsys):
