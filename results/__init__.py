@@ -56,7 +56,7 @@ def load(
     import warnings
     from pathlib import Path
 
-    from results.compare.selection import Selection, Wanted
+    from results.compare.selection import Selection
     from results.compare.selection import since as moment
     from results.show.rows import to_frame
     from results.store.runs import StoreError, list_runs
@@ -66,7 +66,7 @@ def load(
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"since={error}") from None
     words = [frozenset([one] if isinstance(one, str) else one) for one in (op, dtype, case, provider)]
-    chosen, folder = Selection(Wanted(*words), gpu, since_s), Path(runs) if runs is not None else None
+    chosen, folder = Selection(*words, gpu, since_s), Path(runs) if runs is not None else None
     names = [os.fspath(run)]
     if Path(run).is_dir():
         names = [str(one.path) for one in list_runs(Path(run)) if one.error or chosen.fits(one)]

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,7 +20,6 @@ from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
     INTERRUPTED,
     TABLE_FORMATS,
-    USAGE,
     OutputError,
     Parser,
     drawn,
@@ -100,11 +100,11 @@ def _parser() -> argparse.ArgumentParser:
     export.set_defaults(command=_export)
     compare = commands.add_parser("compare", parents=[shared], help="tell whether one version is faster than another")
     compare_command.add_options(compare, RUN_HELP)
-    compare.set_defaults(command=_compare)
+    compare.set_defaults(command=lambda options: compare_command.run(options, _directory(options)))
 
     over_time = commands.add_parser("history", parents=[shared], help="show one case over all runs")
-    history.add_options(over_time)
-    over_time.set_defaults(command=_history)
+    history.add_options(over_time, RUN_HELP)
+    over_time.set_defaults(command=lambda options: history.run(options, _directory(options)))
     return parser
 
 
@@ -142,10 +142,10 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    run, problems = _load(options)
+    run, problems = Selection.of(options).load(options.run, _directory(options)), []
     if options.format != "table":
-        print_out(table_of_run(run.environment, run.records, problems.append).render(options.format))
-        return _report(run, problems)
+        text = table_of_run(run.environment, run.records, problems.append).render(options.format)
+        return _finish(text, run, problems)
     is_profile = any("share" in record.extra for record in run.records)
     if is_profile:
         draw = partial(resolve_name(PROFILE), is_whole=options.verbose)
@@ -156,7 +156,7 @@ def _show(options: argparse.Namespace) -> int:
     for record in run.records if options.verbose and not is_profile else ():
         for line in describe(record):
             say(line)
-    return _report(run, problems)
+    return _finish("", run, problems)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -167,7 +167,7 @@ def _export(options: argparse.Namespace) -> int:
         raise StoreError("parquet is binary and goes to a file: add --output PATH")
     if is_file and options.output.endswith(os.sep):
         raise StoreError(f"--output {options.output} is written as a folder; name a file in it")
-    run, problems = _load(options)
+    run, problems = Selection.of(options).load(options.run, _directory(options)), []
     if options.format == "parquet":
         data = parquet_bytes(run, problems.append)
     else:
@@ -176,42 +176,13 @@ def _export(options: argparse.Namespace) -> int:
     if is_file:
         write_output(Path(options.output), data)
         say(f"saved: {options.output}: {len(run.records)} records of run {run.environment.run_id}")
-    else:
-        print_out(text)
-    return _report(run, problems)
+    return _finish("" if is_file else text, run, problems)
 
 
-def _compare(options: argparse.Namespace) -> int:
-    return _print(compare_command.run(options, lambda name: Selection.of(options).find(name, _directory(options))))
-
-
-def _history(options: argparse.Namespace) -> int:
-    return _print(history.run(options, _directory(options)))
-
-
-def _print(output: compare_command.Output) -> int:
-    print_out(output.text)
-    if output.saved is not None:
-        say(f"saved: {output.saved}")
-    return _finish(output.notes, output.problems, output.exit_code)
-
-
-def _finish(notes: Sequence[str], problems: Sequence[str], exit_code: int = 0) -> int:
-    """Say what is to be known of the files; one with bad lines is a usage error whatever the good ones say."""
-    for note in notes:
-        say(f"note: {note}")
-    for problem in problems:
-        say(problem)
-    return USAGE if problems else exit_code
-
-
-def _load(options: argparse.Namespace) -> tuple[Run, list[str]]:
-    return Selection.of(options).load(options.run, _directory(options)), []
-
-
-def _report(run: Run, problems: Sequence[str]) -> int:
+def _finish(text: str, run: Run, problems: Sequence[str]) -> int:
     empty = [] if run.records or run.problems else [f"{run.path} has no record"]
-    return _finish([*empty, *run.notes], [*run.problems, *(f"{run.path}: {problem}" for problem in problems)])
+    unjudged = replace(run, problems=(*run.problems, *(f"{run.path}: {problem}" for problem in problems)))
+    return compare_command.finish(text, [unjudged], [*empty, *run.notes])
 
 
 if __name__ == "__main__":

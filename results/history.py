@@ -1,29 +1,29 @@
-"""python -m results history: one case over all runs, by date and revision, each compared with the run before."""
+"""python -m results history: one case over all runs by date, each compared with the run before or a chosen one."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.compare.command import Output, add_margin, add_output
+from results.compare.command import add_margin, add_output, finish
 from results.compare.comparison import compare_apart
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
-from results.compare.selection import Wanted, add_records, add_runs, wanted_of
+from results.compare.selection import Selection, add_records, add_runs
 from results.compare.sides import CompareError, RowKey, Side, definitions, revision_of
 from results.record import Record
-from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.table import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
 from results.show.terminal import printable
 from results.stats.comparison import LEAST_PAIRS, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
-from results.store.runs import RunSummary, list_runs
+from results.store.runs import RunSummary, find_run, list_runs
 from roofline.model import judge_of
 
 if TYPE_CHECKING:
@@ -36,11 +36,16 @@ comments): the time may have changed because the op did.
 
 examples:
   python -m results history --op gelu --dtype bf16 --case 67108864 --provider triton-v2
+  python -m results history --op gelu --dtype bf16 --case 67108864 --against 20261101T09
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu -o history.png
 """
 
 METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
 """What a history can show, and its name in a sentence."""
+
+LAST = ("ratio_to_last", "ratio_ci95", "verdict", "reason")
+CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
+"""Keys of a point that compare it with the run before, and with the run of `--against`."""
 
 LISTED = 6
 """Names in a message before it is cut."""
@@ -56,19 +61,22 @@ class Series:
     device: str
     points: list[dict[str, Any]]
     """One for each run, with the keys that JSON has."""
+    against: str | None = None
+    """Run that all are compared with too."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     parser.epilog = EPILOG
     add_records(parser)
     add_runs(parser, "only runs")
     parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
+    parser.add_argument("--against", metavar="RUN", help=f"compare each run with this one too: {run_help}")
     add_margin(parser)
     add_output(parser)
 
 
-def run(options: argparse.Namespace, directory: Path) -> Output:
-    """Return the history that the options name, and save its plot if that is requested."""
+def run(options: argparse.Namespace, directory: Path) -> int:
+    """Print the history that the options name, and save its plot if that is requested."""
     from results.show.picture import check_picture, save_picture
 
     if options.output is not None:
@@ -78,18 +86,18 @@ def run(options: argparse.Namespace, directory: Path) -> Output:
         since = "" if options.since is None else " since then"
         raise StoreError(f"there is no run in {directory}{since}: python -m bench.matmul makes one")
     loaded, notes = _read(runs, options.gpu)
-    series = history(loaded, wanted_of(options), options.metric, options.margin, notes)
+    chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
+    series = history(loaded, chosen, Selection.of(options), options.metric, options.margin, notes)
     if options.output is not None:
         save_picture(draw(series, options.theme), options.output)
     table = Table(
         rows=lambda: [_flat_row(one, point) for one in series for point in one.points],
-        shown=lambda: [_cells(one, point) for one in series for point in one.points],
+        shown=lambda: rows_of(_columns(series)),
         document=lambda: {"series": [_case_of(one) | {"points": one.points} for one in series]},
         head=f"**{_heading(series)}**\n",
         draw=lambda console: _print_table(series, console),
     )
-    problems = tuple(problem for run in loaded for problem in run.problems)
-    return Output(table.render(options.format), tuple(notes), 0, options.output, problems)
+    return finish(table.render(options.format), loaded, notes, picture=options.output)
 
 
 def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], list[str]]:
@@ -107,46 +115,80 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], li
     return loaded, notes
 
 
-def history(runs: Sequence[Run], wanted: Wanted, metric: str, margin: float, notes: list[str]) -> list[Series]:
-    """Return the history of one case: a series for each provider."""
-    found: dict[tuple[RowKey, str], dict[int, Side]] = {}
-    for number, run in enumerate(map(wanted.of, runs)):
-        judge = judge_of(run.environment)
-        for record in run.records:
-            if record.status == "ok":
-                sides = found.setdefault((RowKey.of(record, with_provider=False), record.provider), {})
-                side = sides.setdefault(number, Side(str(run.path), [], run.environment, judge))
-                side.records.append(record)  # type: ignore[attr-defined]
-    _check_one_case(list(dict.fromkeys(key for key, _ in found)), wanted)
-    every = [side for sides in found.values() for side in sides.values()]
+def history(
+    runs: Sequence[Run], chosen: Run | None, selection: Selection, metric: str, margin: float, notes: list[str]
+) -> list[Series]:
+    """Return the history of one case: a series for each provider; each run is compared with `chosen` too, if any."""
+    found: dict[tuple[RowKey, str], list[Side]] = {}
+    for run in map(selection.records_of, runs):
+        for row, side in _sides_of(run).items():
+            found.setdefault(row, []).append(side)
+    _check_one_case(list(dict.fromkeys(key for key, _ in found)), selection)
+    given = _sides_of(selection.records_of(chosen)) if chosen else {}
+    if chosen and given.keys().isdisjoint(found):
+        raise CompareError(f"--against: {chosen.path} has no finished record of this case")
+    every = [*given.values(), *(side for sides in found.values() for side in sides)]
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in every))
     if len(devices) > 1:
         raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
-    saved, known, series = SavedRuns(runs), [], []
+    found = {row: _known(row, sides, metric, notes) for row, sides in found.items()}
+    saved = SavedRuns([*runs, chosen] if chosen else runs)
+
+    def compared(bases: Mapping[Side, tuple[RowKey, Side]]) -> dict[Side, Comparison]:
+        rows = [compare_apart(key, base, side, margin, saved).compared for side, (key, base) in bases.items()]
+        return dict(zip(bases, with_holm(rows), strict=True))
+
+    to_last = compared({side: (key, last) for (key, _), sides in found.items() for last, side in pairwise(sides)})
+    to_chosen = compared(
+        {
+            side: (row[0], given[row])
+            for row, sides in found.items()
+            for side in sides
+            if chosen and row in given and side.environment.run_id != chosen.environment.run_id
+        }
+    )
+    against = chosen and chosen.environment.run_id
+    series = []
     for (key, provider), sides in found.items():
-        known.append([side for side in sides.values() if _value(side, metric)])
-        if not known[-1]:
-            case = f"{key.op} {key.case} {key.dtype} {provider}"
-            raise CompareError(f"the {METRICS[metric]} of {case} is not known in any run")
-        unknown = [side.label for side in sides.values() if side not in known[-1]]
-        notes += [f"{path}: its {METRICS[metric]} is not known, or 0: left out" for path in unknown]
-    pairs = [(key, *pair) for (key, _), sides in zip(found, known, strict=True) for pair in pairwise(sides)]
-    changes = iter(with_holm([compare_apart(*pair, margin, saved).compared for pair in pairs]))
-    for (key, provider), of_metric in zip(found, known, strict=True):
-        points: list[dict[str, Any]] = []
-        last: str | None = None
-        for side in of_metric:
-            hashes = definitions(side.records)
-            is_redefined = bool(hashes) and hashes != [last] and (last is not None or len(hashes) > 1)
-            last = hashes[-1] if hashes else last
-            points.append(_point(side, metric, next(changes) if points else None, is_redefined))
-        series.append(Series(key, provider, metric, devices[0], points))
+        points = [_point(side, metric, to_last.get(side), is_new) for side, is_new in _redefined(sides)]
+        if against:
+            points = [point | _verdict(CHOSEN, to_chosen.get(side)) for point, side in zip(points, sides, strict=True)]
+        series.append(Series(key, provider, metric, devices[0], points, against))
     return series
 
 
-def _check_one_case(keys: Sequence[RowKey], wanted: Wanted) -> None:
+def _known(row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: list[str]) -> list[Side]:
+    """Return the sides whose metric is known; note the others."""
+    (key, provider), unknown = row, [side for side in sides if not _value(side, metric)]
+    if len(unknown) == len(sides):
+        case = f"{key.op} {key.case} {key.dtype} {provider}"
+        raise CompareError(f"the {METRICS[metric]} of {case} is not known in any run")
+    notes += [f"{side.label}: its {METRICS[metric]} is not known, or 0: left out" for side in unknown]
+    return [side for side in sides if side not in unknown]
+
+
+def _redefined(sides: Iterable[Side]) -> Iterator[tuple[Side, bool]]:
+    """Yield each side, and whether its op is defined otherwise than in the side before."""
+    last: str | None = None
+    for side in sides:
+        hashes = definitions(side.records)
+        yield side, bool(hashes) and hashes != [last] and (last is not None or len(hashes) > 1)
+        last = hashes[-1] if hashes else last
+
+
+def _sides_of(run: Run) -> dict[tuple[RowKey, str], Side]:
+    """Return what a run has finished of each case and provider."""
+    found: dict[tuple[RowKey, str], list[Record]] = {}
+    for record in run.records:
+        if record.status == "ok":
+            found.setdefault((RowKey.of(record, with_provider=False), record.provider), []).append(record)
+    judge = judge_of(run.environment)
+    return {row: Side(str(run.path), records, run.environment, judge) for row, records in found.items()}
+
+
+def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
     if not keys:
-        parts = (wanted.ops, wanted.dtypes, wanted.cases, wanted.providers)
+        parts = (selection.ops, selection.dtypes, selection.cases, selection.providers)
         shown = " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
         raise CompareError(f"no run has a finished record of {shown}: python -m results list shows the runs")
     for name in ("op", "dtype", "case", "fill", "cache", "options"):
@@ -165,7 +207,7 @@ def _value(side: Side, metric: str) -> float | None:
     return side.time_s if metric == "time" else side.rate("flops_per_s" if metric == "flops" else metric)
 
 
-def _point(side: Side, metric: str, change: Comparison | None, is_redefined: bool) -> dict[str, Any]:
+def _point(side: Side, metric: str, to_last: Comparison | None, is_redefined: bool) -> dict[str, Any]:
     value, median_s, ends_s = _value(side, metric), side.time_s, _interval(side.records)
     ends = ends_s
     if metric != "time" and value and ends_s:
@@ -181,13 +223,17 @@ def _point(side: Side, metric: str, change: Comparison | None, is_redefined: boo
         "ci95_s": ends_s,
         "value": value,
         "ci95": ends,
-        "ratio_to_last": change and change.ratio,
-        "ratio_ci95": change.ci95 if change and change.ci95 != UNKNOWN else None,
-        "verdict": change and change.verdict,
-        "reason": change and change.reason,
+        **_verdict(LAST, to_last),
         "flags": list(side.flags),
         "is_redefined": is_redefined,
     }
+
+
+def _verdict(keys: Sequence[str], compared: Comparison | None) -> dict[str, Any]:
+    if compared is None:
+        return dict.fromkeys(keys)
+    ends = None if compared.ci95 == UNKNOWN else compared.ci95
+    return dict(zip(keys, (compared.ratio, ends, compared.verdict, compared.reason), strict=True))
 
 
 def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
@@ -203,58 +249,65 @@ def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 def _case_of(one: Series) -> dict[str, Any]:
     known = {name: getattr(one.key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
-    return known | {"provider": one.provider, "device": one.device, "metric": one.metric}
+    known |= {"provider": one.provider, "device": one.device, "metric": one.metric}
+    return known | ({"against": one.against} if one.against else {})
 
 
 def _flat_row(one: Series, point: dict[str, Any]) -> dict[str, Any]:
     case = _case_of(one)
     row = {name: case[name] for name in ("op", "dtype", "case", "provider", "metric")}
     for name, value in point.items():
-        if name in ("ci95_s", "ci95", "ratio_ci95"):
+        if name in ("ci95_s", "ci95", "ratio_ci95", "chosen_ci95"):
             row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}
         else:
             row[name] = ",".join(value) if name == "flags" else value
     return row
 
 
-def _cells(one: Series, point: dict[str, Any]) -> dict[str, str]:
-    value, ratio = point["value"], point["ratio_to_last"]
-    if one.metric == "time":
-        shown = format_time(value)
-    else:
-        shown = format_rate(value, "FLOP/s") if one.metric == "flops" else format_percent(100 * value)
-    return {
-        "date": _short_date(point["started_at"]),
-        "revision": point["revision"] or ABSENT,
-        "provider": one.provider,
-        METRICS[one.metric]: shown,
-        "95% CI": format_half_width(point["ci95"], value),
-        "time ratio to last": f"{ratio:.4f}" if ratio else ABSENT,
-        "verdict": point["verdict"] or ABSENT,
-        "flags": ", ".join(point["flags"]),
-        "change": "<- the op was redefined" if point["is_redefined"] else "",
-        "run": point["run_id"],
-    }
+def _columns(series: Sequence[Series]) -> list[Column]:
+    metric = series[0].metric
+    points = [(one.provider, point) for one in series for point in one.points]
+    changes = ["<- the op was redefined" if point["is_redefined"] else "" for _, point in points]
+    values = [(point["value"], point["ci95"]) for _, point in points]
+
+    def texts(title: str, key: str, **layout: Any) -> Column:
+        return Column(title, [point[key] or ABSENT for _, point in points], **layout)
+
+    def ratios(title: str, key: str, leaves: int) -> Column:
+        shown = [f"{point[key]:.4f}" if point[key] else ABSENT for _, point in points]
+        return Column(title, shown, "right", leaves)
+
+    columns = [
+        Column("date", [_short_date(point["started_at"]) for _, point in points]),
+        texts("revision", "revision"),
+        Column("provider", [provider for provider, _ in points], goes_below=1, heads=True),
+        Column(METRICS[metric], [_value_text(metric, value) for value, _ in values], "right"),
+        Column("95% CI", [format_half_width(ends, value) for value, ends in values], "right"),
+        ratios("time ratio to last", "ratio_to_last", leaves=2),
+        texts("verdict", "verdict"),
+    ]
+    if series[0].against:
+        columns += [ratios("time ratio to chosen", CHOSEN[0], leaves=3), texts("verdict to chosen", CHOSEN[2])]
+    columns += [
+        Column("flags", [", ".join(point["flags"]) for _, point in points]),
+        Column("change", changes),
+        texts("run", "run_id", leaves=1),
+    ]
+    return [replace(column, styles=["bold" if change else "" for change in changes]) for column in columns]
+
+
+def _value_text(metric: str, value: float) -> str:
+    if metric == "time":
+        return format_time(value)
+    return format_rate(value, "FLOP/s") if metric == "flops" else format_percent(100 * value)
 
 
 def _print_table(series: Sequence[Series], console: Console) -> None:
-    rows = [_cells(one, point) for one in series for point in one.points]
-    words, leaving = ("date", "revision", "provider", "verdict", "run"), {"run": 1, "time ratio to last": 2}
-    columns = [
-        Column(
-            title,
-            [row[title] for row in rows],
-            "left" if title in words else "right",
-            leaves=leaving.get(title, 0),
-            goes_below=int(title == "provider"),
-            heads=title == "provider",
-            styles=["bold" if row["change"] else "" for row in rows],
-        )
-        for title in rows[0]
-        if title not in ("change", "flags")
-    ]
+    columns = {column.title: column for column in _columns(series)}
+    flags, changes = columns.pop("flags"), columns.pop("change")
+    notes = ["; ".join(filter(None, words)) for words in zip(flags.cells, changes.cells, strict=True)]
     print_lines(console, f"{_heading(series)}\n")
-    print_grid(console, columns, ["; ".join(filter(None, (row["flags"], row["change"]))) for row in rows], "flags")
+    print_grid(console, columns.values(), notes, "flags")
 
 
 def _short_date(text: str) -> str:
@@ -265,7 +318,8 @@ def _short_date(text: str) -> str:
 
 def _heading(series: Sequence[Series]) -> str:
     key = series[0].key
-    words = (key.op, key.case, key.dtype, key.fill, key.cache, f"on {series[0].device}")
+    words = [key.op, key.case, key.dtype, key.fill, key.cache, f"on {series[0].device}"]
+    words += [f"against {series[0].against}"] if series[0].against else []
     return printable(" ".join(word for word in words if word))
 
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from results.compare.selection import add_records, add_runs, load, nothing_in, wanted_of
+from results.compare.selection import Selection, add_records, add_runs
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import turns_of
 from results.show.picture import add_theme
-from results.show.terminal import TABLE_FORMATS, margin
+from results.show.terminal import TABLE_FORMATS, USAGE, margin, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN
-from results.store.runfile import StoreError
-
-if TYPE_CHECKING:
-    from results.store.runfile import Run
+from results.store.runfile import Run, StoreError, load_run
 
 EPILOG = """Rows are refused, unless with --force, if the definition of their op changed between the two runs
 (`op_sha256`, without comments): the time may have changed because the op did. Records of older versions are compared.
@@ -29,17 +24,19 @@ examples:
 """
 
 
-@dataclass(frozen=True)
-class Output:
-    """What a command prints, and what it says beside it."""
-
-    text: str
-    notes: tuple[str, ...]
-    exit_code: int
-    saved: Path | None = None
-    """The picture that was written."""
-    problems: tuple[str, ...] = ()
-    """Lines of the files that could not be used: with any, the exit code is that of a file that cannot be read."""
+def finish(
+    text: str, runs: Iterable[Run], notes: Iterable[str], exit_code: int = 0, picture: Path | None = None
+) -> int:
+    """Print a result, then what must be known of its files; with a line that cannot be used, the exit code is 2."""
+    print_out(text)
+    if picture is not None:
+        say(f"saved: {picture}")
+    for note in notes:
+        say(f"note: {note}")
+    problems = [problem for run in runs for problem in run.problems]
+    for problem in problems:
+        say(problem)
+    return USAGE if problems else exit_code
 
 
 def add_margin(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +86,8 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     add_output(parser)
 
 
-def run(options: argparse.Namespace, find: Callable[[str], Path]) -> Output:
-    """Compare what the options name, and draw it where they ask for it."""
+def run(options: argparse.Namespace, directory: Path) -> int:
+    """Compare what the options name, draw it if they name a file, and return the exit code."""
     from results.compare.comparison import compare
     from results.compare.earlier import runs_beside
     from results.compare.output import as_text, exit_code
@@ -99,13 +96,12 @@ def run(options: argparse.Namespace, find: Callable[[str], Path]) -> Output:
 
     if options.output is not None:
         check_picture(options.output)
-    wanted = wanted_of(options)
-    paths = [find(name) for name in (options.baseline_run, options.candidate_run) if name is not None]
-    whole = [load(path) for path in paths]
-    loaded = [wanted.of(run) for run in whole]
+    chosen, names = Selection.of(options), (options.baseline_run, options.candidate_run)
+    whole = [load_run(chosen.find(name, directory)) for name in names if name is not None]
+    loaded = list(map(chosen.records_of, whole))
     for one in loaded:
         if not one.records:
-            raise StoreError(nothing_in(one, wanted))
+            raise StoreError(chosen.nothing_in(one))
     second = loaded[1] if len(loaded) == 2 else None
     request = _request(options, loaded[0] if second is None else None)
     earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
@@ -114,8 +110,7 @@ def run(options: argparse.Namespace, find: Callable[[str], Path]) -> Output:
         save_picture(draw(compared, options.theme), options.output)
     text = as_text(compared, options.format, options.fail_on)
     notes = [note for one in loaded for note in one.notes] + list(compared.notes)
-    problems = tuple(problem for one in loaded for problem in one.problems)
-    return Output(text, tuple(notes), exit_code(compared, options.fail_on), options.output, problems)
+    return finish(text, loaded, notes, exit_code(compared, options.fail_on), options.output)
 
 
 def saved_request(run: Run) -> CompareOptions | None:

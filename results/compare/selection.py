@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from results.record import Record
 from results.store.runfile import MEASURING, Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, unix_time
 
@@ -17,43 +16,72 @@ NAMED = "what --op, --dtype, --case, --provider name"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which records to read; an empty set wants all."""
+class Selection:
+    """Which runs, and which of their records; an empty set and None select all."""
 
     ops: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     cases: frozenset[str] = frozenset()
     providers: frozenset[str] = frozenset()
+    gpu: str | None = None
+    since_s: float | None = None
 
-    def has(self, record: Record) -> bool:
-        sets = (self.ops, self.dtypes, self.cases, self.providers)
-        values = (record.op, record.dtype, record.case, record.provider)
-        return all(not names or value in names for names, value in zip(sets, values, strict=True))
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Selection:
+        """Return what the options of `add_records` and `add_runs` select."""
+        names = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider"))
+        return cls(*names, options.gpu, options.since)
 
-    def of(self, run: Run) -> Run:
-        return replace(run, records=tuple(filter(self.has, run.records)))
+    @property
+    def has_names(self) -> bool:
+        """Whether only some records of a run are selected."""
+        return bool(self.ops or self.dtypes or self.cases or self.providers)
+
+    def records_of(self, run: Run) -> Run:
+        """Return a run with the selected records only."""
+        chosen = [
+            record
+            for record in run.records
+            if (not self.ops or record.op in self.ops)
+            and (not self.dtypes or record.dtype in self.dtypes)
+            and (not self.cases or record.case in self.cases)
+            and (not self.providers or record.provider in self.providers)
+        ]
+        return replace(run, records=tuple(chosen))
+
+    def find(self, name: str, directory: Path | None = None) -> Path:
+        return find_run(name, directory, None if self == EVERYTHING else self.fits)
+
+    def load(self, name: str, directory: Path | None = None) -> Run:
+        """Read a run with the selected records.
+
+        Raises:
+            StoreError: there is no such run, it cannot be read, or it has no record of what was asked for.
+        """
+        run = self.records_of(load_run(self.find(name, directory)))
+        if not run.records and self.has_names:
+            raise StoreError(self.nothing_in(run))
+        return run
+
+    def nothing_in(self, run: Run) -> str:
+        """Return that a run has no such record, and what may be the cause."""
+        text = f"{run.path} has no record{f' of {NAMED}' if self.has_names else ''}"
+        if any(note.endswith(MEASURING) for note in run.notes):
+            return f"{text}: {MEASURING}"
+        count = len(run.problems)
+        lines = f": {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}" if count else ""
+        return text + lines
+
+    def fits(self, run: RunSummary) -> bool:
+        if self.gpu not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
+            return False
+        try:
+            return not self.has_names or bool(self.records_of(load_run(run.path)).records)
+        except RunFileError:
+            return False
 
 
-EVERYTHING = Wanted()
-
-
-def load(path: Path, wanted: Wanted = EVERYTHING) -> Run:
-    """Read a run with the records that are wanted.
-
-    Raises:
-        RunFileError: as `load_run`.
-    """
-    return wanted.of(load_run(path))
-
-
-def nothing_in(run: Run, wanted: Wanted) -> str:
-    """Return that a run has no record of what is wanted, and what may be the cause."""
-    text = f"{run.path} has no record{'' if wanted == EVERYTHING else f' of {NAMED}'}"
-    if any(note.endswith(MEASURING) for note in run.notes):
-        return f"{text}: {MEASURING}"
-    count = len(run.problems)
-    lines = f": {count:,} line{'s' * (count != 1)} cannot be used, the first is {run.problems[0]}" if count else ""
-    return text + lines
+EVERYTHING = Selection()
 
 
 def names(text: str) -> frozenset[str]:
@@ -107,50 +135,6 @@ def add_latest(parser: argparse.ArgumentParser) -> None:
 
 
 def latest_of(options: argparse.Namespace) -> Selection:
+    """Return what the options of `add_latest` select."""
     ops, providers = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "provider"))
-    return Selection(Wanted(ops=ops, providers=providers), options.device, options.since)
-
-
-def wanted_of(options: argparse.Namespace) -> Wanted:
-    return Wanted(*(frozenset().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider")))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which runs, and which of their records."""
-
-    wanted: Wanted
-    gpu: str | None
-    since_s: float | None
-
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Selection:
-        return cls(wanted_of(options), options.gpu, options.since)
-
-    @property
-    def is_all(self) -> bool:
-        return self.wanted == EVERYTHING and self.gpu is None and self.since_s is None
-
-    def find(self, name: str, directory: Path | None = None) -> Path:
-        return find_run(name, directory, None if self.is_all else self.fits)
-
-    def load(self, name: str, directory: Path | None = None) -> Run:
-        """Read a run with the records that are wanted.
-
-        Raises:
-            StoreError: there is no such run, it cannot be read, or it has no record of what was asked for.
-        """
-        run = load(self.find(name, directory), self.wanted)
-        if not run.records and self.wanted != EVERYTHING:
-            raise StoreError(nothing_in(run, self.wanted))
-        return run
-
-    def fits(self, run: RunSummary) -> bool:
-        if self.gpu not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
-            return False
-        if self.wanted == EVERYTHING:
-            return True
-        try:
-            return bool(load(run.path, self.wanted).records)
-        except RunFileError:
-            return False
+    return Selection(ops=ops, providers=providers, gpu=options.device, since_s=options.since)

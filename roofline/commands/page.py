@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     dtypes, chosen = dtypes_of(args.dtype), latest_of(args)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
     scene = sources.scene(dtypes or default_dtypes(sources))
-    verdicts = verdicts_of([run.path for run in sources.runs], chosen.wanted)
+    verdicts = verdicts_of([run.path for run in sources.runs], chosen)
     html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
     write_output(args.output, html.encode("utf-8", "backslashreplace"))
     print_out(f"{args.output}\n", kept=f"; the page is in {args.output}")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import Selection, Wanted, add_latest, latest_of
+from results.compare.selection import Selection, add_latest, latest_of
 from results.record import Environment, Record
 from results.show.picture import add_theme, check_picture, save_picture
 from results.show.spelling import did_you_mean
@@ -103,7 +103,7 @@ def draw(
         UnknownGpuError: no GPU has such a slug; the message names the closest ones.
     """
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
-    chosen = Selection(Wanted(ops=frozenset(ops), providers=frozenset(providers)), None, None)
+    chosen = Selection(ops=frozenset(ops), providers=frozenset(providers))
     names = [os.fspath(run) for run in runs]
     sources = load_sources(names, gpus, None if folder is None else Path(folder), chosen)
     return draw_roofline(_scene(sources, dtypes_of(dtypes)), title, ax, theme)

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from results.compare.selection import Selection, Wanted, since
+from results.compare.selection import Selection, since
 from results.store.runs import Run
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.machines import peak_of, run_machine, why_not
@@ -129,7 +129,7 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
 
 def run_of(options: Mapping[str, Any]) -> Run:
     ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
-    chosen = Selection(Wanted(ops=ops, providers=providers), options.get("device"), options.get("since"))
+    chosen = Selection(ops=ops, providers=providers, gpu=options.get("device"), since_s=options.get("since"))
     return chosen.load(options["measured"])
 
 

@@ -17,14 +17,14 @@ from results.compare.comparison import compare
 from results.compare.earlier import runs_beside
 from results.compare.output import describe as describe_row
 from results.compare.output import foremost, headline, json_rows
-from results.compare.selection import Wanted, load
+from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
 from results.record import Environment, Record
 from results.show.picture import on_dark
 from results.show.table import describe, table_rows
 from results.show.terminal import one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
-from results.store.runfile import Run, StoreError, reason_of
+from results.store.runfile import Run, StoreError, load_run, reason_of
 from roofline.picture.interactive import modules_figure, roofline_figure
 from roofline.picture.scene import PlotError, Scene, caption, title_lines
 
@@ -138,15 +138,15 @@ PARTS = ("", "prefill_", "decode_")
 """What stands before `flops`, `bytes` and `seconds` in the rows of an estimate."""
 
 
-def verdicts_of(paths: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
+def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]]:
     """Return the comparison of the first run with each of the others, or of the providers of the only one.
 
     Each is a JSON object with `runs` (ids of the baseline's and the candidate's run), `headline`, `rows` with the keys
     of `results compare --format json`, `left_out` (how many rows are not among them), `unmatched` and `notes`. Where
     the two cannot be compared, `headline` says why and there are no rows.
     """
-    whole = [load(path) for path in paths]
-    runs = [wanted.of(run) for run in whole]
+    whole = [load_run(path) for path in paths]
+    runs = [chosen.records_of(run) for run in whole]
     if len(runs) == 1 and len({one.provider for one in runs[0].records if one.status == "ok"}) > 1:
         return [_compared(runs[0], None)]
     earlier = [*runs_beside(whole), *whole] if len(runs) > 1 else []

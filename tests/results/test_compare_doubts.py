@@ -10,11 +10,11 @@ from compare_runs import NO_DRIFT, case, compared, refused, samples
 
 from results.__main__ import main
 from results.compare.earlier import SavedRuns
-from results.compare.selection import load
 from results.compare.sides import Side
 from results.stats.comparison import geometric_mean
 from results.stats.spread import given_spread
 from results.stats.verdict import compare_sides, side_of
+from results.store.runfile import load_run
 
 # ---- flags --------------------------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, me
 
 
 def test_a_run_that_is_there_twice_is_no_repeat(save, measured):
-    run = load(Path(save("a", measured(seed=1))))
+    run = load_run(Path(save("a", measured(seed=1))))
     side = Side("", run.records, run.environment, dict)
     assert not SavedRuns([run, run]).between(side, side).has_runs
 

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from compare_runs import NO_DRIFT, case, refused
@@ -85,10 +84,10 @@ def test_a_picture_of_what_no_ceiling_is_known_for_shows_bytes_per_second(save, 
 def test_long_names_of_both_sides_end_within_the_picture(save, measured, tmp_path):
     from results.compare.comparison import compare
     from results.compare.plot import draw
-    from results.compare.selection import EVERYTHING, load
     from results.compare.sides import CompareOptions
+    from results.store.runfile import load_run
 
-    runs = [load(Path(save(name, measured(seed=1))), EVERYTHING) for name in ("a", "b")]
+    runs = [load_run(save(name, measured(seed=1))) for name in ("a", "b")]
     compared = replace(compare(*runs, CompareOptions()), baseline="a" * 40, candidate="b" * 40)
     figure = draw(compared)
     figure.canvas.draw()

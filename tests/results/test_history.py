@@ -83,6 +83,26 @@ def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):
     )
 
 
+def test_each_run_is_compared_with_a_chosen_one_too(keep, capsys):
+    first, _ = keep(1), keep(2)
+    for day in (3, 4):
+        keep(day, 1.1, source_sha256="b" * 64)
+    (series,) = shown(capsys, "--against", str(first))
+    points = series["points"]
+    assert series["against"] == points[0]["run_id"]
+    assert [point["verdict"] for point in points] == [None, "SAME", "SLOWER", "SAME"]
+    assert [point["chosen_verdict"] for point in points] == [None, "SAME", "SLOWER", "SLOWER"]
+    assert points[3]["ratio_to_chosen"] == pytest.approx(1.1, rel=0.003)
+    assert main(["history", "--against", "20261101"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(f"on h100-sxm against {series['against']}")
+    assert "time ratio to chosen  verdict to chosen" in lines[2]
+    other = keep(5, case="64x64x64")
+    assert f"--against: {other} has no finished record of this case" in refused(
+        capsys, "--case", "1024x1024x1024", "--against", "latest"
+    )
+
+
 def test_the_metric_is_that_of_the_judge(keep, capsys):
     keep(1)
     (point,) = shown(capsys, "--metric", "mfu")[0]["points"]

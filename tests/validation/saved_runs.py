@@ -20,10 +20,10 @@ from itertools import combinations
 from pathlib import Path
 
 from results.compare.comparison import compare
-from results.compare.selection import load
 from results.compare.sides import CompareOptions
 from results.show.grid import markdown_text
 from results.stats.comparison import FASTER, SLOWER
+from results.store.runfile import load_run
 
 ROWS = ("bench.matmul", "--dtype", "bf16,fp32", "--shape", "256,512,1024")
 BUSY = "while True: sum(range(10_000))"
@@ -41,7 +41,7 @@ def measure(path, *options):
     if not path.exists():
         command = [sys.executable, "-m", *ROWS, "-q", "--format", "json", "--output", str(path), *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return load(path)
+    return load_run(path)
 
 
 def as_other_code(run, name, rows=None):
