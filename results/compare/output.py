@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text, text_of
-from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.table import ABSENT, format_number, format_percent, format_time
+from results.show.grid import Column, Table, print_grid, print_lines, rows_of
+from results.show.table import ABSENT, format_number, format_share, format_time
 from results.show.terminal import printable
 from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNSURE, geometric_mean
 from results.stats.verdict import MORE_RUNS
@@ -25,7 +25,8 @@ VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
-MFU = ("MFU baseline", "MFU candidate")
+MAY_BE_SILENT = ("MFU baseline", "MFU candidate", "flagged")
+"""Columns that are left out if no cell says anything."""
 
 FLAGGED = {(False, False): "", (True, False): "baseline", (False, True): "candidate", (True, True): "both"}
 
@@ -181,7 +182,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
     table = Table(
         draw=lambda console: _print_table(compared, console),
         rows=lambda: flat_rows(compared),
-        shown=lambda: _without_constant([_cells(row) for row in compared.rows]),
+        shown=lambda: rows_of(_columns(compared)),
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": json_rows(compared),
@@ -230,27 +231,48 @@ def headline(compared: Compared) -> str:
     return printable(text + (f"; {broken} wrong or failed" if broken else ""))
 
 
-def _cells(row: ComparedRow) -> dict[str, str]:
-    before, after = row.baseline, row.candidate
-    provider = after.provider if row.key.provider else f"{before.provider} -> {after.provider}"
-    half = math.sqrt(row.ci95[1] / row.ci95[0]) - 1 if row.ci95 else None
-    mfus = [side.rate("mfu") for side in (before, after)]
-    return {
-        "verdict": row.compared.verdict,
-        "time ratio": f"{row.ratio:.3f}x",
-        "95% CI": f"±{format_number(100 * half, 2)}%" if half is not None else ABSENT,
-        "op": row.key.op,
-        "case": row.key.case,
-        "dtype": row.key.dtype,
-        "provider": provider,
-        "options": row.key.options,
-        "baseline": format_time(before.time_s),
-        "candidate": format_time(after.time_s),
-        **{title: format_percent(mfu and 100 * mfu) for title, mfu in zip(MFU, mfus, strict=True)},
-        "% of ceiling": _of_ceiling(row),
-        "flagged": FLAGGED[bool(before.flags), bool(after.flags)],
-        "reason": row.reason,
-    }
+def _columns(compared: Compared) -> list[Column]:
+    """Return the table; a column that says the same or nothing in every row is left out."""
+    rows = compared.rows
+    has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # which the head names
+    providers = [
+        after if has_one_baseline or row.key.provider else f"{row.baseline.provider} -> {after}"
+        for row, after in ((row, row.candidate.provider) for row in rows)
+    ]
+
+    def words(title: str, cell: Callable[[ComparedRow], str], **layout: Any) -> Column:
+        return Column(title, list(map(cell, rows)), **layout)
+
+    def numbers(title: str, cell: Callable[[ComparedRow], str], **layout: Any) -> Column:
+        return words(title, cell, side="right", **layout)
+
+    columns = [
+        words("verdict", lambda row: row.compared.verdict, styles=[COLORS[row.compared.verdict] for row in rows]),
+        numbers("time ratio", lambda row: f"{row.ratio:.3f}x"),
+        numbers("95% CI", _half_width),
+        words("op", lambda row: row.key.op, heads=True),
+        words("case", lambda row: row.key.case),
+        words("dtype", lambda row: row.key.dtype, heads=True),
+        Column("provider", providers, goes_below=2, heads=len(set(providers)) == 1),
+        words("options", lambda row: row.key.options, goes_below=1),
+        numbers("baseline", lambda row: format_time(row.baseline.time_s), goes_below=3),
+        numbers("candidate", lambda row: format_time(row.candidate.time_s), goes_below=3),
+        numbers("MFU baseline", lambda row: format_share(row.baseline.rate("mfu")), leaves=1),
+        numbers("MFU candidate", lambda row: format_share(row.candidate.rate("mfu")), leaves=1),
+        numbers("% of ceiling", _of_ceiling, leaves=2),
+        words("flagged", lambda row: FLAGGED[bool(row.baseline.flags), bool(row.candidate.flags)]),
+        words("reason", lambda row: row.reason),
+    ]
+    silent = {column.title for column in columns if column.title in MAY_BE_SILENT and {*column.cells} <= {"", ABSENT}}
+    silent |= {"options"} if len({row.key.options for row in rows}) == 1 else set()
+    return [column for column in columns if column.title not in silent]
+
+
+def _half_width(row: ComparedRow) -> str:
+    if row.ci95 is None:
+        return ABSENT
+    low, high = row.ci95
+    return f"±{format_number(100 * (math.sqrt(high / low) - 1), 2)}%"
 
 
 def _of_ceiling(row: ComparedRow) -> str:
@@ -258,13 +280,7 @@ def _of_ceiling(row: ComparedRow) -> str:
     if before is None or after is None:
         return ABSENT
     bounds = dict.fromkeys((before[1], after[1]))
-    return f"{format_percent(100 * before[0])} -> {format_percent(100 * after[0])} {' -> '.join(bounds)}"
-
-
-def _without_constant(cells: list[dict[str, str]]) -> list[dict[str, str]]:
-    left_out = {title for title in ("options",) if len({row[title] for row in cells}) == 1}
-    left_out |= {title for title in ("flagged", *MFU) if all(row[title] in ("", ABSENT) for row in cells)}
-    return [{title: text for title, text in row.items() if title not in left_out} for row in cells]
+    return f"{format_share(before[0])} -> {format_share(after[0])} {' -> '.join(bounds)}"
 
 
 def describe(one: Unmatched) -> str:
@@ -293,34 +309,13 @@ def _run_lines(compared: Compared) -> list[str]:
 
 
 def _print_rows(compared: Compared, console: Console) -> None:
-    cells = _without_constant([_cells(row) for row in compared.rows])
-    has_one_baseline = len({row.baseline.provider for row in compared.rows}) == 1  # which the head names
-    providers = [
-        row.candidate.provider if has_one_baseline else shown["provider"]
-        for row, shown in zip(compared.rows, cells, strict=True)
-    ]
-    heads = {"op", "dtype"} | ({"provider"} if len(set(providers)) == 1 else set())
-    below = {"options": 1, "provider": 2, "baseline": 3, "candidate": 3}
-    leaves = {**dict.fromkeys(MFU, 1), "% of ceiling": 2}
-    words = {"op", "case", "dtype", "provider", "options", "verdict"}
-    columns = [
-        Column(
-            title,
-            providers if title == "provider" else [row[title] for row in cells],
-            "left" if title in words else "right",
-            leaves.get(title, 0),
-            below.get(title, 0),
-            title in heads,
-            styles=[COLORS[row["verdict"]] for row in cells] if title == "verdict" else (),
-        )
-        for title in cells[0]
-        if title not in ("reason", "flagged")  # the reason says with what
-    ]
-    reasons, advice = [row["reason"] for row in cells], []
+    columns = {column.title: column for column in _columns(compared)}
+    columns.pop("flagged", None)  # the reason says with what
+    reasons, advice = columns.pop("reason").cells, []
     for phrase in (MORE_SAMPLES, MORE_RUNS):  # said once for all rows
         if count := sum(phrase in reason for reason in reasons):
             advice.append(f"{count} row{'s' * (count != 1)}: {phrase}")
         reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]
     console.print()
-    print_grid(console, columns, reasons, "reason")
+    print_grid(console, columns.values(), reasons, "reason")
     print_lines(console, *advice)

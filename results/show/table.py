@@ -75,6 +75,11 @@ def format_percent(value: float | None) -> str:
     return ABSENT if value is None else f"{format_number(value, 3)}%"
 
 
+def format_share(value: float | None) -> str:
+    """Return a fraction as a percentage."""
+    return format_percent(None if value is None else 100 * value)
+
+
 def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
     """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one is None."""
     if interval is None or center is None:
@@ -249,16 +254,16 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=6),
         rates("FLOP/B", "intensity", format_number, leaves=5),
         Column("bound", [_bound(score) for score in scores], leaves=7),
-        rates("MFU", "mfu", _share, leaves=9),
-        rates("HFU", "hfu", _share, leaves=9),
-        rates("MBU", "mbu", _share, leaves=4),
+        rates("MFU", "mfu", format_share, leaves=9),
+        rates("HFU", "hfu", format_share, leaves=9),
+        rates("MBU", "mbu", format_share, leaves=4),
         rates("% roof", "roofline_pct", format_percent),
         Column("% meas", [_of_measured(score) for score in scores], "right"),
         Column("mix", [score["mix"] or ABSENT for score in scores], leaves=1),
         rates("tokens/s", "tokens_per_s", format_number),
-        rates("% link", "link_share", _share),
-        rates("hidden", "hidden_share", _share),
-        rates("waits", "wait_share", _share),
+        rates("% link", "link_share", format_share),
+        rates("hidden", "hidden_share", format_share),
+        rates("waits", "wait_share", format_share),
         times("device", lambda record: record.device_s, leaves=3),
         words("lost to host", _lost_to_host, side="right", leaves=3),
         times("work", lambda one: median(one.compute_s) if one.waits_s and one.compute_s else None, leaves=3),
@@ -296,11 +301,7 @@ def _lost_to_host(record: Record) -> str:
     """Return the fraction of a training step in which a GPU waits for the host."""
     if record.device_s is None or record.median_s is None:
         return ABSENT
-    return format_percent(100 * max(0.0, 1 - record.device_s / record.median_s))
-
-
-def _share(value: float | None) -> str:
-    return format_percent(None if value is None else 100 * value)
+    return format_share(max(0.0, 1 - record.device_s / record.median_s))
 
 
 def _scaled(value: float | None, scale: float) -> str:
