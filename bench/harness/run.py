@@ -26,7 +26,8 @@ from bench.harness.timing import samplers
 from results.record import Environment, Record
 from results.show.table import name_of, render_table, table_of_run
 from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, OutputError, print_out, printable, say
-from results.store.runs import RunWriter, StoreError, new_run_id, runs_directory
+from results.store.runfile import StoreError
+from results.store.runs import RunWriter, new_run_id, runs_directory
 from roofline.machine import Machine
 from roofline.picture.figure import plot_run
 from roofline.picture.scene import NoCeilingError

@@ -22,31 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from results.record import Environment, Record, RecordError
-from results.store.runfile import (
-    Run,
-    RunFileError,
-    StoreError,
-    load_run,
-    lock_file,
-    read_head,
-    reason_of,
-    write_output,
-)
-
-__all__ = [
-    "Run",
-    "RunFileError",
-    "RunNotFoundError",
-    "RunSummary",
-    "RunWriter",
-    "StoreError",
-    "find_run",
-    "list_runs",
-    "load_run",
-    "lock_file",
-    "new_run_id",
-    "runs_directory",
-]
+from results.store.runfile import RunFileError, StoreError, lock_file, read_head, reason_of, write_output
 
 SUFFIX = ".jsonl"
 RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")

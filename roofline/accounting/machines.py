@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from results.record import Record
-from results.store.runs import Run
+from results.store.runfile import Run
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine

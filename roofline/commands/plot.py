@@ -14,7 +14,7 @@ from results.record import Environment, Record
 from results.show.picture import add_theme, check_picture, save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import OK, USAGE, WRONG_RESULT, one_line, print_out, say
-from results.store.runs import Run
+from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
 from roofline.machine import CeilingError, Machine
 from roofline.model import judge

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
-from results.store.runs import Run
+from results.store.runfile import Run
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.presets import load_config, load_preset, read_config

@@ -15,7 +15,7 @@ import streamlit as st
 from results.show.grid import csv_text
 from results.show.spelling import words_of
 from results.show.terminal import OutputError
-from results.store.runs import StoreError
+from results.store.runfile import StoreError
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, folded

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from results.store.runs import StoreError, list_runs
+from results.store.runfile import StoreError
+from results.store.runs import list_runs
 from roofline import estimate
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.presets import config_of_bytes, preset_names

@@ -9,7 +9,7 @@ from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
 from results.record import DEFINITION_PREFIX
-from results.store.runs import load_run
+from results.store.runfile import load_run
 
 ONE, OTHER = DEFINITION_PREFIX + "1" * 64, DEFINITION_PREFIX + "2" * 64
 

@@ -11,7 +11,7 @@ from compare_runs import case, compared
 from results.__main__ import main
 from results.compare.comparison import compare_live as live
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
-from results.store.runs import load_run
+from results.store.runfile import load_run
 
 ROUNDS = 60
 

@@ -12,22 +12,16 @@ import pytest
 
 from results.record import RecordError
 from results.store import runs as store
-from results.store.runs import (
-    RunNotFoundError,
-    RunWriter,
-    StoreError,
-    find_run,
-    list_runs,
-    load_run,
-    runs_directory,
-)
+from results.store.runfile import StoreError, load_run
+from results.store.runs import RunNotFoundError, RunWriter, find_run, list_runs, runs_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 
 WRITER = """
 import sys
 from pathlib import Path
-from results.store.runs import RunWriter, load_run, new_run_id
+from results.store.runfile import load_run
+from results.store.runs import RunWriter, new_run_id
 from dataclasses import replace
 source = load_run(Path(sys.argv[1]))
 environment = replace(source.environment, run_id=new_run_id())
@@ -109,7 +103,7 @@ def test_a_failed_append_keeps_a_record_whose_fsync_was_interrupted(make_environ
     with RunWriter.create(make_environment(), "matmul") as writer:
         for error in (KeyboardInterrupt(), OSError(28, "No space left on device")):
             failing(error)
-            with pytest.raises((KeyboardInterrupt, store.StoreError)):
+            with pytest.raises((KeyboardInterrupt, StoreError)):
                 writer.append(make_record())
         run = load_run(writer.path)
     assert (len(run.records), run.problems) == (1, ())
@@ -138,7 +132,7 @@ def test_the_directory_is_that_of_the_environment_variable_or_beside_the_package
     monkeypatch.delenv("RIDGEPOINT_RUNS")
     assert runs_directory() == ROOT / "results" / "runs"
     monkeypatch.setenv("RIDGEPOINT_RUNS", __file__)
-    with pytest.raises(store.StoreError, match=r"RIDGEPOINT_RUNS is .*, which is a file"):
+    with pytest.raises(StoreError, match=r"RIDGEPOINT_RUNS is .*, which is a file"):
         runs_directory()
 
 
@@ -194,7 +188,8 @@ def test_an_output_that_cannot_be_written_is_one_line(make_environment, tmp_path
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from results.store.runs import RunWriter, StoreError, load_run
+from results.store.runfile import StoreError, load_run
+from results.store.runs import RunWriter
 source = load_run(Path(sys.argv[1]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 size = Path(sys.argv[1]).stat().st_size

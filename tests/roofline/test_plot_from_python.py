@@ -24,7 +24,7 @@ from plot_scenes import (
 
 import roofline
 from results.show.picture import THEMES, contrast_to_white, save_picture
-from results.store.runs import StoreError
+from results.store.runfile import StoreError
 from roofline.__main__ import main
 from roofline.picture.figure import draw_roofline
 

@@ -28,8 +28,7 @@ from bench.harness.device.device import Device
 from bench.harness.device.host import installed_version
 from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import DEVICE_LOST, one_line
-from results.store.runfile import StoreError, write_output
-from results.store.runs import lock_file
+from results.store.runfile import StoreError, lock_file, write_output
 from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, gpus_named, load_gpus, unknown_gpu
 from roofline.machine import Ceiling, CeilingError, Machine
 

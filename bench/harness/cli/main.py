@@ -67,7 +67,7 @@ def guarded(
     args = parser.parse_args(argv)
     prog = getattr(args, "prog", parser.prog)
     from bench.harness.device.device import NoDeviceError
-    from results.store.runs import StoreError
+    from results.store.runfile import StoreError
     from roofline.picture.scene import PlotError
 
     try:

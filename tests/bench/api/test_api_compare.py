@@ -9,7 +9,7 @@ import bench
 from bench.harness.api.comparing import difference
 from results.compare.comparison import compare_live
 from results.compare.output import as_text, json_rows
-from results.store.runs import load_run
+from results.store.runfile import load_run
 
 QUICK = {"budget_s": 0.05, "rounds": 6}
 X = torch.randn(32, 32)

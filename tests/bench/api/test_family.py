@@ -8,7 +8,7 @@ import torch
 
 import bench
 from bench.harness import loop
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
 
 

@@ -13,7 +13,7 @@ from bench.harness.api.function import fresh
 from bench.harness.api.profiling import with_work
 from bench.harness.device.device import cpu_device
 from results.record import Record
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from roofline.machine import Ceiling, Machine
 from tests.bench.commands import PEAKS_FLOPS_PER_S, QUICK, THREADS, keep_ceilings
 

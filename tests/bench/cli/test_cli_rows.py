@@ -9,7 +9,7 @@ import pytest
 
 from bench.harness.measure import measure_row
 from bench.harness.providers import registry
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench import commands
 
 pytestmark = pytest.mark.usefixtures("quick")

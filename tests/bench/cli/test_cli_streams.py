@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench import commands
 
 

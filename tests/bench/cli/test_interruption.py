@@ -17,7 +17,7 @@ from bench import __main__ as command
 from bench.harness import loop
 from bench.harness.calibrate import bandwidth, calibration, peaks
 from bench.harness.measure import measure_row as row_protocol
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench import commands
 from tests.child_signals import usual_signals
 

@@ -11,7 +11,7 @@ from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add
 from bench.harness.device.device import cpu_device
 from bench.harness.loop import measure_once
 from results.record import Record
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench import commands
 
 

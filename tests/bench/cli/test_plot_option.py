@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from roofline.machine import Machine
 from roofline.picture import figure
 from tests.bench import commands

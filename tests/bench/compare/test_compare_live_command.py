@@ -11,7 +11,7 @@ from bench.harness.measure import measure_row, rows
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
 from bench.harness.timing import protocol
 from results import __main__ as results
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench import commands
 
 CASE = ("--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu")

@@ -16,7 +16,7 @@ from bench.harness.measure.isolated import measure_isolated
 from bench.harness.measure.rows import Row
 from bench.harness.op import Case
 from bench.harness.op_file import modules_sha256, op_sha256, options_of
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from roofline.work import VECTOR_OPS
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY, repository_with, run_in

@@ -11,7 +11,7 @@ from bench.harness.compare import command as compare
 from bench.harness.op import Case
 from bench.harness.op_file import options_of
 from bench.harness.run import baseline_lines
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY, repository_with, run_in
 

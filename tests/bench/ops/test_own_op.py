@@ -11,7 +11,7 @@ from bench.__main__ import families, main
 from bench.harness import op_file
 from bench.harness.cli.arguments import UsageError
 from bench.harness.op_file import OpFileError, own_families
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from tests.bench import commands
 from tests.bench.new_op import SCALED_COPY
 

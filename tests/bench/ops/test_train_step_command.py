@@ -11,7 +11,7 @@ from bench.harness.device import device
 from bench.harness.measure import measure_row
 from bench.harness.model.step import TrainingStep
 from bench.train_step import EXAMPLES, build_parser, plans_of
-from results.store.runs import load_run
+from results.store.runfile import load_run
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import mfu_of, run_machine
 from roofline.accounting.presets import load_config
