@@ -81,20 +81,11 @@ def judged(
     is_too_narrow: bool = False,
     halves_in_ranks: float = math.inf,
 ) -> Comparison:
-    """Return the comparison that an interval in logarithms means.
+    """Return the comparison that the 95 % interval of the logarithm of a ratio means.
 
-    Args:
-        center: logarithm of the ratio.
-        low: lower end of its interval.
-        high: upper end.
-        degrees: degrees of freedom behind the interval.
-        count: samples of the shorter side, or pairs.
-        margin: as a fraction.
-        unit: what is counted, in the singular.
-        drift: as in `Comparison`.
-        remedy: what would narrow the interval.
-        is_too_narrow: whether the samples correlate so much that even their whole range is too narrow an interval.
-        halves_in_ranks: half widths of the interval between center and margin, counted in samples.
+    `count` is that of the pairs, or of the samples of the shorter side; `remedy` is what would narrow the interval.
+    With `is_too_narrow`, the samples correlate so much that even their whole range is too narrow an interval.
+    `halves_in_ranks` are the half widths of the interval between center and margin, counted in samples.
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
     note = f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements" if drift else ""
@@ -216,8 +207,3 @@ def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
         else compared
         for compared, holds in zip(comparisons, confirmed, strict=True)
     ]
-
-
-def check_margin(margin: float) -> None:
-    if not (math.isfinite(margin) and margin >= 0):
-        raise ValueError(f"the margin must be a fraction from 0 up, found {margin:g}")

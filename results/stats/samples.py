@@ -70,9 +70,6 @@ def median_ci95(samples_s: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % confidence interval of the median, between two samples; see `interval_of_median`.
 
     Fewer than six samples cannot reach 95 %: their interval is their range, and that of one sample has no width.
-
-    Raises:
-        ValueError: there are no samples.
     """
     interval = interval_of_median(samples_s)
     return interval.low, interval.high
@@ -97,14 +94,8 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
     The number of samples below the true median is half of them, give or take what its variance allows; the interval
     lies between the samples at those ranks. The variance is that of independent samples times a factor for their
     correlation: by that between neighbors, as if it faded by the same share from each sample to the next, or by blocks
-    of consecutive samples, whichever is larger.
-
-    Args:
-        samples: values in the order taken.
-        widening: factor on the distance of both ends from the median, in ranks.
-
-    Raises:
-        ValueError: there are no samples.
+    of consecutive samples, whichever is larger. `widening` is a factor on the distance of both ends from the median, in
+    ranks.
 
     Source: ranks instead of values, Woodruff, Confidence intervals for medians and other position measures, JASA 47
         (1952) 635; blocks that go on from the last sample to the first, Politis and Romano, A circular
@@ -233,10 +224,8 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
     The samples are parted where the sum of the distances to the two medians is least. Both parts must be large and
     far apart, and somewhere between the medians there must be a valley that chance does not explain.
 
-    Args:
-        samples_s: samples in any order.
-        step_s: step of the samples, as a clock's tick makes it; equal samples are spread over it, because else every
-            step would be a mode.
+    `step_s` is the step of the samples, as a clock's tick makes it: equal samples are spread over it, because else
+    every step would be a mode.
 
     Source: the parting, k-medians with k = 2 in one dimension, Bradley, Mangasarian and Street, Clustering via concave
         minimization, NIPS 9 (1997); a difference of Poisson counts has the variance of their sum.

@@ -19,7 +19,6 @@ from results.stats.comparison import (
     UNKNOWN,
     UNSURE,
     Comparison,
-    check_margin,
     judged,
 )
 from results.stats.samples import LEAST_CORRELATED, Z_975, Interval, interval_of_median, student_t
@@ -60,26 +59,18 @@ def compare_pairs(
     widening: float = 1.0,
     unit: str = "pair",
 ) -> Comparison:
-    """Return the ratio of two interleaved series, with its interval and verdict.
+    """Return the ratio of two interleaved series of times, with its interval and verdict.
 
-    With the series exchanged, everything is exchanged: the ratio is the inverse, FASTER is SLOWER.
-
-    Args:
-        baseline_s: times in the order taken, any unit.
-        candidate_s: times in the same unit; each right before or after the baseline's of the same index.
-        margin: change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01.
-        widening: factor on the width of the interval, in ranks.
-        unit: what a pair is called in the reason.
-
-    Raises:
-        ValueError: no pairs, unequal lengths, a time that is not above 0, or a margin that is no fraction from 0 up.
+    With the series exchanged, everything is exchanged: the ratio is the inverse, FASTER is SLOWER. `margin` is the
+    change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01. `widening` is a factor on the
+    width of the interval, in ranks.
 
     Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013, for a ratio with its interval
         instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that
         must be shown like a difference.
     """
-    check_margin(margin)
-    ratios = _log_ratios(baseline_s, candidate_s)
+    # In logarithms, twice as fast and twice as slow are alike.
+    ratios = [math.log(candidate / baseline) for baseline, candidate in zip(baseline_s, candidate_s, strict=True)]
     interval = interval_of_median(ratios, widening)
     return judged(
         *(interval.center, interval.low, interval.high, interval.degrees, len(ratios), margin, unit),
@@ -96,18 +87,6 @@ def judge_rounds(
     `is_fixed` says that the count of rounds was set beforehand, so that there was one look.
     """
     return compare_pairs(baseline_s, candidate_s, margin, 1.0 if is_fixed else LOOKING_FOR_A_VERDICT, "round")
-
-
-def _log_ratios(baseline_s: Sequence[float], candidate_s: Sequence[float]) -> list[float]:
-    """Return log(candidate / baseline) of each pair: in logarithms, twice as fast and twice as slow are alike."""
-    if len(baseline_s) != len(candidate_s):
-        raise ValueError(f"pairs need two series of one length, found {len(baseline_s)} and {len(candidate_s)} samples")
-    if not baseline_s:
-        raise ValueError("there are no pairs to compare")
-    for time_s in (*baseline_s, *candidate_s):
-        if not (time_s > 0 and math.isfinite(time_s)):
-            raise ValueError(f"a time must be above 0, found {time_s!r}")
-    return [math.log(candidate / baseline) for baseline, candidate in zip(baseline_s, candidate_s, strict=True)]
 
 
 def _halves_in_ranks(ratios: Sequence[float], interval: Interval, edge: float) -> float:
@@ -140,10 +119,7 @@ def smallest_detectable_change(
 
     So large a slowdown is called SLOWER in about 95 % of comparisons: the lower end of its interval lies beyond the
     margin even if its middle falls short of the truth by 1.64 standard errors. Only the scatter of the ratio counts,
-    not its value. Arguments as for `compare_pairs`.
-
-    Raises:
-        ValueError: as for `compare_pairs`, or fewer than `LEAST_PAIRS` pairs.
+    not its value. Fewer than `LEAST_PAIRS` pairs raise ValueError.
     """
     compared = compare_pairs(baseline_s, candidate_s, margin)
     if compared.pairs < LEAST_PAIRS:
@@ -189,18 +165,13 @@ def compare_sides(
 ) -> Comparison:
     """Return the ratio of two sides that were not interleaved, with its interval and verdict.
 
-    Args:
-        baseline: as `side_of` returns it.
-        candidate: likewise.
-        margin: change of the time, as a fraction, that does not matter.
-        spread: between measurements of the same code; None if unknown, and then there is no verdict.
+    Without a `spread` between measurements of the same code there is no verdict.
 
     Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of confidence limits
         about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs above that of the
         samples within, Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013; degrees of freedom of
         a sum of variances, Satterthwaite, Biometrics Bulletin 2 (1946) 110.
     """
-    check_margin(margin)
     below, above, degrees = _within(baseline, candidate)
     between = spread.half_width if spread else 0.0
     if spread and between:
