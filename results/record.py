@@ -2,9 +2,6 @@
 
 Both are plain data: what was counted and what was timed, in SI base units, with `None` for what is not known.
 Nothing judged is kept here (no MFU, no verdict), so that an old run can be judged anew by a better formula.
-
-Schema history
-    1   first version
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ DEFINITION_PREFIX = "2:"
 
 
 class RecordError(ValueError):
-    """A line of a run file does not hold what its key promises."""
+    """A line of a run file lacks a required key, or a value has the wrong type or is out of range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +104,7 @@ class Environment:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Environment:
-        """Read an environment line.
-
-        Raises:
-            RecordError: a required key is missing, or a value has the wrong type.
-        """
+        """Read an environment line."""
         schema = data.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
             raise RecordError(f"schema {schema} is newer than {SCHEMA}, the newest that is read: update Ridgepoint")
@@ -260,11 +253,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read a record line.
-
-        Raises:
-            RecordError: a required key is missing, or a value has the wrong type or is out of range.
-        """
+        """Read a record line."""
         record = _converted(cls, data)
         if record.status == "ok" and record.median_s is None:
             raise RecordError("'median_s' is missing although 'status' is 'ok'")

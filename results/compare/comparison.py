@@ -133,18 +133,10 @@ class Compared:
 def compare(
     first: Run, second: Run | None, request: CompareOptions, drift: float | None = None, earlier: Sequence[Run] = ()
 ) -> Compared:
-    """Compare two runs, or two selections of one.
+    """Compare the baseline's run with the candidate's, or two selections of one run; CompareError if that cannot be.
 
-    Args:
-        first: the baseline's run.
-        second: the candidate's; None if both are in one run.
-        request: how.
-        drift: how much the machine may have changed between two runs, as a fraction; None: learned from repeats.
-        earlier: runs of the same machine, for the spread between runs of the same code; those that are compared are
-            among them if `first` and `second` hold selected records only.
-
-    Raises:
-        CompareError: nothing is common to both, they differ in what must agree, or a name is unknown.
+    `drift` is how much the machine may have changed between two runs, as a fraction; None: learned from repeats, among
+    them `earlier` runs of the same machine. These include `first` and `second` if they hold selected records only.
     """
     found = compared_of(first, second, request, drift, earlier)
     if not found.rows:
@@ -155,7 +147,7 @@ def compare(
 def compared_of(
     first: Run, second: Run | None, request: CompareOptions, drift: float | None, earlier: Sequence[Run] = ()
 ) -> Compared:
-    """Return a comparison that may have no rows; arguments and errors as for `compare`."""
+    """Return a comparison that may have no rows; arguments as for `compare`."""
     is_one_run, other = second is None, second or first
     check_request(first, other, request, is_one_run)
     name, baseline, candidate = sides_of(first, other, request)
@@ -182,14 +174,7 @@ def compared_of(
 
 
 def compare_live(environment: Environment, records: Iterable[Record], baseline: str, margin: float) -> Compared:
-    """Return the comparison of the providers of a run; any wrong or failed result counts as broken.
-
-    Args:
-        environment: of the run, with the ceilings.
-        records: as they were measured.
-        baseline: provider with which the others are compared.
-        margin: change of the time, as a fraction, that does not matter.
-    """
+    """Return the comparison of the providers of a run; any wrong or failed result counts as broken."""
     run = Run(Path(), environment, tuple(records))
     found = compared_of(run, None, CompareOptions(by="provider", baseline=baseline, margin=margin), 0.0)
     unmatched = tuple(

@@ -53,11 +53,7 @@ class Selection:
         return find_run(name, directory, None if self == EVERYTHING else self.fits)
 
     def load(self, name: str, directory: Path | None = None) -> Run:
-        """Read a run with the selected records.
-
-        Raises:
-            StoreError: there is no such run, it cannot be read, or it has no record of what was asked for.
-        """
+        """Read a run with the selected records; if there are none, StoreError says so."""
         run = self.records_of(load_run(self.find(name, directory)))
         if not run.records and self.has_names:
             raise StoreError(self.nothing_in(run))
@@ -89,11 +85,7 @@ def names(text: str) -> frozenset[str]:
 
 
 def since(text: str) -> float:
-    """Return a moment in Unix time: so long ago, as `2d`, or a date or time of ISO 8601, as `2026-11-20`, in UTC.
-
-    Raises:
-        argparse.ArgumentTypeError: it is neither.
-    """
+    """Return a moment in Unix time: so long ago, as `2d`, or a date or time of ISO 8601, as `2026-11-20`, in UTC."""
     if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip()):
         return time.time() - float(ago[1]) * SECONDS[ago[2]]
     try:

@@ -66,14 +66,10 @@ def print_grid(
     notes_title: str = "note",
     hint: str = "--format csv has all",
 ) -> None:
-    """Print a table as the console has room for it.
+    """Print a table as the console has room for it; one as wide as `terminal.WIDE` is a pipe or a file.
 
-    Args:
-        console: where to; as wide as `terminal.WIDE` it is a pipe or a file.
-        columns: from left to right, with as many cells each.
-        notes: one for each row, empty if there is nothing to say; or none at all.
-        notes_title: of the column in which they stand if there is room.
-        hint: says where the columns are that left.
+    There is a note for each row, empty if there is nothing to say, or none at all. `hint` says where the columns are
+    that left.
     """
     is_terminal = console.width < WIDE
     shown = [_printable(column) for column in columns]
@@ -194,11 +190,7 @@ class Table:
     """What stands below it there."""
 
     def render(self, form: str) -> str:
-        """Return the table in one of `TABLE_FORMATS`, with a newline at the end.
-
-        Raises:
-            ValueError: the format is unknown.
-        """
+        """Return the table in one of `TABLE_FORMATS`, with a newline at the end."""
         if form not in WRITERS:
             raise ValueError(f"unknown format '{form}'; known: {', '.join(TABLE_FORMATS)}")
         return WRITERS[form](self)

@@ -42,10 +42,8 @@ LABEL_PT, POINT_PT, LEGEND_PT, CAPTION_PT = 10.5, 9.5, 9.5, 8.5
 
 INDENT, EDGE = 0.3, 0.16
 """Left end of words, and room above and below everything, inches."""
-LINE_HEIGHT = 1.35
-"""Of a line of text over its font size."""
-MEAN_LETTER = 0.57
-"""Width of a letter over its font size, on the wide side."""
+LINE_HEIGHT, MEAN_LETTER = 1.35, 0.57
+"""Height of a line and width of a letter over the font size."""
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PNG_DPI = 200
@@ -117,12 +115,7 @@ def series_color(index: int) -> str:
 
 
 def frame(axes: Axes, grid: str = "both") -> None:
-    """Give axes the frame of all pictures: two pale spines, a pale grid, no marks at the ticks.
-
-    Args:
-        axes: to draw in.
-        grid: which of the axes has lines: `x`, `y` or `both`.
-    """
+    """Give axes the frame of all pictures: two pale spines, grid lines of the `x` or `y` axis or of both, no ticks."""
     axes.grid(axis=grid, color=tone(GRID), linewidth=0.9)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=tone(MUTED), pad=6)
@@ -141,16 +134,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float:
-    """Make a figure as high as it must be, and write its title and the line under it, wrapped to its width.
+    """Write a title and a subtitle, wrapped to the width of a figure, and return where they end, a share of its height.
 
-    Args:
-        figure: of the right width.
-        title: in bold.
-        subtitle: what the picture says.
-        below: the height of all that stands under them, inches.
-
-    Returns:
-        Where they end, as a share of the height.
+    The figure gets the height that they and the `below` inches under them need.
     """
     width = figure.get_figwidth()
     lines = [(line, TITLE_PT, "bold", tone(INK)) for line in _wrapped(title, width, TITLE_PT * 1.15)]
@@ -178,11 +164,7 @@ def _wrapped(text: str, width: float, size: float) -> list[str]:
 
 @contextlib.contextmanager
 def own_style(theme: str = "light") -> Iterator[None]:
-    """Draw alike on every machine: without the user's style, and quiet about letters that the font lacks.
-
-    Raises:
-        ValueError: `theme` is not one of `THEMES`.
-    """
+    """Draw alike on every machine: without the user's style, and quiet about letters that the font lacks."""
     import matplotlib
 
     if theme not in THEMES:
@@ -201,11 +183,7 @@ def own_style(theme: str = "light") -> Iterator[None]:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a path that no picture can be written to, before any work is done for it.
-
-    Raises:
-        StoreError: the suffix is not one of `SUFFIXES`, or the path or a part of its folder is no place for a file.
-    """
+    """Raise StoreError for a path that no picture can be written to, before any work is done for it."""
     shown = one_line(str(path), 200)
     if path.suffix.lower() not in SUFFIXES:
         raise StoreError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
@@ -219,11 +197,7 @@ def check_picture(path: Path) -> None:
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a figure by the suffix of its path, the whole of it or nothing; the same figure gives the same bytes.
-
-    Raises:
-        StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
-    """
+    """Write a figure by the suffix of its path, the whole of it or nothing; the same figure gives the same bytes."""
     check_picture(path)
     form = path.suffix.lower()
     undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})

@@ -61,12 +61,8 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float 
 def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
     """Return the options of a call by the names that the command line has, as the words that would be typed.
 
-    Args:
-        options: by name, with underscores for dashes. A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list holds
-            several values; True switches on; None and False are as left out.
-
-    Raises:
-        ValueError: a value is none that can be typed.
+    Names have underscores for dashes. A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list holds several values;
+    True switches on; None and False are as left out; any other value that cannot be typed raises ValueError.
     """
     typed: dict[str, str | bool] = {}
     for name, value in options.items():

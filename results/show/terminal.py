@@ -61,7 +61,6 @@ def prepare_streams() -> None:
 
 
 def stdout() -> TextIO:
-    """Return stdout."""
     if sys.stdout is None:
         raise OutputError("cannot write the output: stdout is closed")
     return sys.stdout
@@ -70,10 +69,7 @@ def stdout() -> TextIO:
 def print_out(text: str, kept: str = "") -> None:
     """Write `text` to stdout; a reader that has seen enough, as `head` has, is no error.
 
-    The message of an error ends with `kept`: what was done all the same.
-
-    Raises:
-        OutputError: stdout is closed, or it cannot be written, as on a full disk.
+    If stdout is closed or full, the message of OutputError ends with `kept`: what was done all the same.
     """
     try:
         stream = stdout()
@@ -172,11 +168,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def margin(text: str) -> float:
-    """Return a margin as a fraction: `1%` and `0.01` are alike.
-
-    Raises:
-        argparse.ArgumentTypeError: it is no number from 0 to below 100 %.
-    """
+    """Return a margin as a fraction: `1%` and `0.01` are alike."""
     shown = text.strip()
     try:
         value = float(shown.removesuffix("%")) / (100 if shown.endswith("%") else 1)
@@ -197,11 +189,7 @@ def table_console(file: TextIO) -> Console:
 
 
 def drawn(draw: Callable[[Console], object]) -> str:
-    """Return what `draw` prints to a console like stdout: rich itself would end the process where the reader is gone.
-
-    Raises:
-        OutputError: stdout is closed or full.
-    """
+    """Return what `draw` prints to a console like stdout: rich itself would end the process if the reader is gone."""
     console = table_console(stdout())
     try:
         with console.capture() as captured:

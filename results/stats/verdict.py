@@ -62,8 +62,8 @@ def compare_pairs(
     """Return the ratio of two interleaved series of times, with its interval and verdict.
 
     With the series exchanged, everything is exchanged: the ratio is the inverse, FASTER is SLOWER. `margin` is the
-    change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01. `widening` is a factor on the
-    width of the interval, in ranks.
+    change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01. `widening` is a factor on
+    the width of the interval, in ranks.
 
     Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013, for a ratio with its interval
         instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that

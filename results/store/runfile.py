@@ -102,8 +102,7 @@ def _is_being_written(descriptor: int) -> bool:
 def lock_file(descriptor: int, waits: bool = False, kind: str = "LOCK_EX") -> None:
     """Take a file for this process until it is closed; a system without such locks is no obstacle.
 
-    Raises:
-        BlockingIOError: another process has it, and `waits` is False.
+    If another process has it and `waits` is False, BlockingIOError is raised.
     """
     try:
         import fcntl
@@ -155,11 +154,7 @@ def _refuse_constant(literal: str) -> NoReturn:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file so that it is either the old file or the whole new one at any moment; missing folders are made.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write a file so that it is either the old file or the whole new one at any moment; missing folders are made."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))

@@ -37,11 +37,7 @@ class RunNotFoundError(StoreError):
 
 
 def runs_directory() -> Path:
-    """Return where runs are kept: `RIDGEPOINT_RUNS` where that is set, else `runs` beside this module.
-
-    Raises:
-        StoreError: `RIDGEPOINT_RUNS` names a file.
-    """
+    """Return where runs are kept: `RIDGEPOINT_RUNS` if that is set, else `results/runs`."""
     chosen = os.environ.get("RIDGEPOINT_RUNS")
     if chosen and Path(chosen).is_file():
         raise StoreError(f"RIDGEPOINT_RUNS is {chosen}, which is a file; it must name a folder")
@@ -74,18 +70,11 @@ class RunWriter:
 
     @classmethod
     def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
-        """Create the file of a run and write its first line.
+        """Create the file of a run and write its first line, the environment.
 
-        Args:
-            environment: the first line.
-            op: what is measured, a part of the file's name.
-            output: the file to write, which must not hold anything yet, or a folder, to put a file of the usual name
-                into: one that exists, or text that ends with a slash. Folders are made where they are missing. None
-                for the usual place, `<runs>/<device slug>/<UTC>-<op>-<short id>.jsonl`.
-
-        Raises:
-            StoreError: the file cannot be created or written, or holds something.
-            RecordError: the environment cannot be written as JSON.
+        `output` is the file, which must not hold anything yet, or a folder for a file of the usual name: one that
+        exists, or text that ends with a slash. Missing folders are made. By default, the file is
+        `<runs>/<device slug>/<UTC>-<op>-<short id>.jsonl`.
         """
         first_line = encode_line(environment)
         match = RUN_ID.fullmatch(environment.run_id)
@@ -114,9 +103,7 @@ class RunWriter:
     def append(self, record: Record) -> None:
         """Write one record as one whole line; when this returns, the line is on the disk.
 
-        Raises:
-            StoreError: the line could not be written, and the file is as it was before.
-            RecordError: the record holds what may not be written, such as NaN or a negative time.
+        If it raises StoreError or, for a value such as NaN, RecordError, the file is as it was before.
         """
         self._write(encode_line(record))
 
