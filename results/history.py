@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -51,18 +51,8 @@ LISTED = 6
 """Names in a message before it is cut."""
 
 
-@dataclass(frozen=True)
-class Series:
-    """One case by one provider on one machine, by date."""
-
-    key: RowKey
-    provider: str
-    metric: str
-    device: str
-    points: list[dict[str, Any]]
-    """One for each run, with the keys that JSON has."""
-    against: str | None = None
-    """Run that all are compared with too."""
+Series = dict[str, Any]
+"""One case by one provider on one machine, as JSON has it: what it is of, and under `points` its runs by date."""
 
 
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
@@ -91,9 +81,9 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     if options.output is not None:
         save_picture(draw(series, options.theme), options.output)
     table = Table(
-        rows=lambda: [_flat_row(one, point) for one in series for point in one.points],
+        rows=lambda: [_flat_row(one, point) for one in series for point in one["points"]],
         shown=lambda: rows_of(_columns(series)),
-        document=lambda: {"series": [_case_of(one) | {"points": one.points} for one in series]},
+        document=lambda: {"series": series},
         head=f"**{_heading(series)}**\n",
         draw=lambda console: _print_table(series, console),
     )
@@ -147,13 +137,15 @@ def history(
             if chosen and row in given and side.environment.run_id != chosen.environment.run_id
         }
     )
-    against = chosen and chosen.environment.run_id
-    series = []
+    series: list[Series] = []
     for (key, provider), sides in found.items():
+        case = {name: getattr(key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
+        case |= {"provider": provider, "device": devices[0], "metric": metric}
         points = [_point(side, metric, to_last.get(side), is_new) for side, is_new in _redefined(sides)]
-        if against:
+        if chosen:
+            case["against"] = chosen.environment.run_id
             points = [point | _verdict(CHOSEN, to_chosen.get(side)) for point, side in zip(points, sides, strict=True)]
-        series.append(Series(key, provider, metric, devices[0], points, against))
+        series.append(case | {"points": points})
     return series
 
 
@@ -247,15 +239,8 @@ def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
-def _case_of(one: Series) -> dict[str, Any]:
-    known = {name: getattr(one.key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
-    known |= {"provider": one.provider, "device": one.device, "metric": one.metric}
-    return known | ({"against": one.against} if one.against else {})
-
-
 def _flat_row(one: Series, point: dict[str, Any]) -> dict[str, Any]:
-    case = _case_of(one)
-    row = {name: case[name] for name in ("op", "dtype", "case", "provider", "metric")}
+    row = {name: one[name] for name in ("op", "dtype", "case", "provider", "metric")}
     for name, value in point.items():
         if name in ("ci95_s", "ci95", "ratio_ci95", "chosen_ci95"):
             row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}
@@ -265,8 +250,8 @@ def _flat_row(one: Series, point: dict[str, Any]) -> dict[str, Any]:
 
 
 def _columns(series: Sequence[Series]) -> list[Column]:
-    metric = series[0].metric
-    points = [(one.provider, point) for one in series for point in one.points]
+    metric = series[0]["metric"]
+    points = [(one["provider"], point) for one in series for point in one["points"]]
     changes = ["<- the op was redefined" if point["is_redefined"] else "" for _, point in points]
     values = [(point["value"], point["ci95"]) for _, point in points]
 
@@ -286,7 +271,7 @@ def _columns(series: Sequence[Series]) -> list[Column]:
         ratios("time ratio to last", "ratio_to_last", leaves=2),
         texts("verdict", "verdict"),
     ]
-    if series[0].against:
+    if "against" in series[0]:
         columns += [ratios("time ratio to chosen", CHOSEN[0], leaves=3), texts("verdict to chosen", CHOSEN[2])]
     columns += [
         Column("flags", [", ".join(point["flags"]) for _, point in points]),
@@ -317,9 +302,9 @@ def _short_date(text: str) -> str:
 
 
 def _heading(series: Sequence[Series]) -> str:
-    key = series[0].key
-    words = [key.op, key.case, key.dtype, key.fill, key.cache, f"on {series[0].device}"]
-    words += [f"against {series[0].against}"] if series[0].against else []
+    one = series[0]
+    words = [*(one[name] for name in ("op", "case", "dtype", "fill", "cache")), f"on {one['device']}"]
+    words += [f"against {one['against']}"] if "against" in one else []
     return printable(" ".join(word for word in words if word))
 
 
@@ -338,9 +323,9 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
     """Return the plot: a line for each provider, runs by date, hollow markers for disturbed runs."""
     from results.show import picture
 
-    runs = {point["run_id"]: point for one in series for point in one.points}
+    runs = {point["run_id"]: point for one in series for point in one["points"]}
     order = sorted(runs, key=lambda run_id: (runs[run_id]["started_at"], run_id))
-    places, metric = {run_id: place for place, run_id in enumerate(order)}, series[0].metric
+    places, metric = {run_id: place for place, run_id in enumerate(order)}, series[0]["metric"]
     foot, (scale, unit) = FOOT + 0.2 * len(series), _scale(series)
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
@@ -367,7 +352,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
 
 
 def _scale(series: Sequence[Series]) -> tuple[float, str]:
-    metric, largest = series[0].metric, max(point["value"] for one in series for point in one.points)
+    metric, largest = series[0]["metric"], max(point["value"] for one in series for point in one["points"])
     if metric in ("mfu", "mbu"):
         return 0.01, "%"
     units = [(scale, f"{prefix}FLOP/s") for scale, prefix in PREFIXES] if metric == "flops" else TIME_UNITS
@@ -377,15 +362,15 @@ def _scale(series: Sequence[Series]) -> tuple[float, str]:
 def _draw_line(axes: Axes, one: Series, places: dict[str, int], number: int, scale: float) -> None:
     from results.show.picture import SERIES_MARKERS, end_of, series_color, tone
 
-    at = [places[point["run_id"]] for point in one.points]
-    values = [point["value"] / scale for point in one.points]
-    ends = [[end / scale for end in point["ci95"] or [point["value"]] * 2] for point in one.points]
+    at = [places[point["run_id"]] for point in one["points"]]
+    values = [point["value"] / scale for point in one["points"]]
+    ends = [[end / scale for end in point["ci95"] or [point["value"]] * 2] for point in one["points"]]
     below = [max(0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
     above = [max(0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
     style: dict[str, Any] = {"marker": SERIES_MARKERS[number % len(SERIES_MARKERS)], "color": series_color(number)}
-    style |= {"markersize": 5, "label": end_of(one.provider, 44)}
+    style |= {"markersize": 5, "label": end_of(one["provider"], 44)}
     axes.errorbar(at, values, yerr=[below, above], capsize=3, linewidth=1.4, **style)
-    hollow = [place for place, point in enumerate(one.points) if not DISTURBED.isdisjoint(point["flags"])]
+    hollow = [place for place, point in enumerate(one["points"]) if not DISTURBED.isdisjoint(point["flags"])]
     if hollow:
         style |= {"markerfacecolor": tone("white"), "linestyle": "", "zorder": 3}
         style["label"] += ", disturbed"

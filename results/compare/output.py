@@ -134,11 +134,7 @@ def _mean_words(mean: Mean) -> str:
     return f"{mean.ratio:.4f}x the time (95 % CI {mean.ci95[0]:.4f} to {mean.ci95[1]:.4f})"
 
 
-def json_rows(compared: Compared) -> list[dict[str, Any]]:
-    return [_json_row(row) for row in compared.rows]
-
-
-def _json_row(row: ComparedRow) -> dict[str, Any]:
+def json_row(row: ComparedRow) -> dict[str, Any]:
     ends, sides = list(row.ci95) if row.ci95 else None, {"baseline": row.baseline, "candidate": row.candidate}
     return {
         **{name: value for name, value in row.key._asdict().items() if name not in ("shape", "provider")},
@@ -185,7 +181,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
         shown=lambda: rows_of(_columns(compared)),
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
-            "rows": json_rows(compared),
+            "rows": list(map(json_row, compared.rows)),
             "unmatched": [_json_unmatched(one) for one in compared.unmatched],
         },
         head=f"**{headline(compared)}**\n",
@@ -197,7 +193,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
 def flat_rows(compared: Compared) -> list[dict[str, Any]]:
     """Return a row for each comparison, and one with the verdict `UNMATCHED` for each record that has none."""
     rows = []
-    for row in json_rows(compared):
+    for row in map(json_row, compared.rows):
         low, high = row.pop("ci95") or (None, None)
         metric_low, metric_high = row.pop("metric_ci95") or (None, None)
         row |= {name: ",".join(row[name]) for name in ("flags_baseline", "flags_candidate")}

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from results.record import Environment, Record
-from results.show.grid import Column, Table, escaped, print_grid, print_lines
+from results.show.grid import Column, Table, escaped, print_grid, print_lines, rows_of
 from results.show.rows import COLUMNS, Report, document, flat_rows
 from results.show.terminal import one_line, printable
 from results.stats.samples import half_width
@@ -104,7 +104,7 @@ def table_of_run(
         rows=lambda: flat_rows(environment, records, report),
         columns=COLUMNS,
         shown=lambda: table_rows(environment, records, report),
-        titles=_cells([], []),
+        titles=[column.title for column in _all_columns([], [])],
         document=content or (lambda: document(environment, records, report)),
         draw=draw,
         head="".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)),
@@ -281,20 +281,17 @@ def table_rows(
 ) -> list[dict[str, str]]:
     """Return the table as texts in units for people: a row for each record; an empty text is none."""
     records = list(records)
-    cells = _cells(records, judged(environment, records, report))
-    return [
-        {title: "" if column[row] == ABSENT else column[row] for title, column in cells.items()}
-        for row in range(len(records))
-    ]
+    rows = rows_of(_all_columns(records, judged(environment, records, report)))
+    return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
 
 
-def _cells(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[str]]:
-    cells = {column.title: column.cells for column in _columns(records, scores)}
-    first = {title: cells.pop(title) for title in ("op", "case", "dtype", "provider", "fill")}
-    first["options"] = [", ".join(f"{name} {value}" for name, value in one.options.items()) for one in records]
-    first |= {"status": [one.status for one in records], "reason": [one.reason or "" for one in records]}
-    rest = {title: texts for title, texts in cells.items() if title not in ("first call", "n")}
-    return first | rest | {"flags": list(map(_flags, records))}
+def _all_columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
+    op, case, dtype, provider, fill, *rest, _, _ = _columns(records, scores)  # without `first call` and `n`
+    options = [", ".join(f"{name} {value}" for name, value in one.options.items()) for one in records]
+    status = Column("status", [one.status for one in records])
+    reason = Column("reason", [one.reason or "" for one in records])
+    flags = Column("flags", list(map(_flags, records)))
+    return [op, case, dtype, provider, fill, Column("options", options), status, reason, *rest, flags]
 
 
 def _lost_to_host(record: Record) -> str:

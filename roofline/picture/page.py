@@ -16,7 +16,7 @@ from typing import Any
 from results.compare.comparison import compare
 from results.compare.earlier import runs_beside
 from results.compare.output import describe as describe_row
-from results.compare.output import foremost, headline, json_rows
+from results.compare.output import foremost, headline, json_row
 from results.compare.selection import Selection
 from results.compare.sides import CompareOptions
 from results.record import Environment, Record
@@ -162,7 +162,7 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dic
         none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
         return known | none | {"headline": f"{names}: no comparison, because {error}"}
     chosen = {id(row) for row in foremost(compared, MOST_ROWS)}
-    rows = [found for row, found in zip(compared.rows, json_rows(compared), strict=True) if id(row) in chosen]
+    rows = [json_row(row) for row in compared.rows if id(row) in chosen]
     return known | {
         "headline": headline(compared),
         "rows": rows,
