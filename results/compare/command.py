@@ -8,7 +8,7 @@ from pathlib import Path
 
 from results.compare.selection import Selection, add_records, add_runs
 from results.compare.sides import MODES, CompareError, CompareOptions
-from results.compare.turns import turns_of
+from results.compare.turns import rounds_of
 from results.show.picture import add_theme
 from results.show.terminal import TABLE_FORMATS, USAGE, margin, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
 def saved_request(run: Run) -> CompareOptions | None:
     """Return how a saved comparison was compared; None for a run whose rows were not interleaved."""
-    names = next((one.interleaved["with"] for one in run.records if turns_of(one)), None)
+    names = next((one.interleaved["with"] for one in run.records if rounds_of(one)), None)
     if not names:
         return None
     settings = {"baseline": names[0], "margin": DEFAULT_MARGIN} | run.environment.settings

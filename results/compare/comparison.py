@@ -25,7 +25,7 @@ from results.compare.sides import (
     sides_of,
     source_words,
 )
-from results.compare.turns import compare_turns, cycles_ratio, side_by_side, turns_of
+from results.compare.turns import Rounds, compare_rounds, cycles_ratio, shared_rounds
 from results.record import Environment, Record
 from results.stats.comparison import (
     DEFAULT_MARGIN,
@@ -161,9 +161,9 @@ def compared_of(
         names = labels if key.provider else [side[0].provider for side in records]
         sides = [Side(*values) for values in zip(names, records, environments, judges, strict=True)]
         # Only records of one run can have been interleaved.
-        if is_one_run and (turns := side_by_side(*records)):
-            sides = [replace(side, records=[record]) for side, record in zip(sides, turns, strict=True)]
-            rows.append(_compare_interleaved(key, *sides, request.margin))
+        if is_one_run and (rounds := shared_rounds(*records)):
+            sides = [replace(side, records=[shared.record]) for side, shared in zip(sides, rounds, strict=True)]
+            rows.append(_compare_interleaved(key, *sides, *rounds, request.margin))
         else:
             rows.append(compare_apart(key, *sides, request.margin, saved, drift))
     notes += [*remarks, *_repeats(pairs), *_runs_notes(rows), *_spread_notes([row.spread for row in rows])]
@@ -209,17 +209,18 @@ def compare_apart(
     return ComparedRow(key, baseline, candidate, compared, False, in_cycles, spread)
 
 
-def _compare_interleaved(key: RowKey, baseline: Side, candidate: Side, margin: float) -> ComparedRow:
+def _compare_interleaved(
+    key: RowKey, baseline: Side, candidate: Side, before: Rounds, after: Rounds, margin: float
+) -> ComparedRow:
     """Compare two records that were interleaved; UNSURE says how many seconds of rounds would make it clear."""
-    pair = baseline.records[0], candidate.records[0]
-    compared, turns = compare_turns(pair, margin), turns_of(pair[1])
+    compared = compare_rounds(before, after, margin)
     longer = times_longer(compared)
-    if longer is not None and turns is not None and turns.seconds is not None:
-        seconds = longer * turns.seconds
+    if longer is not None and after.seconds is not None:
+        seconds = longer * after.seconds
         shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
         compared = replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds would tell"))
     compared = with_flags(compared, baseline, candidate, is_paired=True)
-    return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(pair))
+    return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(before, after))
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
@@ -246,9 +247,9 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
     if not counts:
         return []
     before, after = map(max, zip(*counts, strict=True))
-    rows = f"{len(counts)} row{'s' * (len(counts) != 1)}"
+    named = f"{len(counts)} row{'s' * (len(counts) != 1)}"
     runs = f"up to {before} of the baseline's and {after} of the candidate's"
-    return [f"{rows} compared by the means over all undisturbed runs of the same code: {runs}"]
+    return [f"{named} compared by the means over all undisturbed runs of the same code: {runs}"]
 
 
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:

@@ -23,7 +23,7 @@ from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import limits_of
-from results.compare.turns import compare_turns, round_times
+from results.compare.turns import compare_rounds, rounds_of
 from results.show.grid import json_text
 from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
@@ -310,8 +310,9 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
     from bench.harness.measure.flags import disturbance
 
     baseline, candidate = compare_with_itself(checkup)
-    comparison = compare_turns((baseline, candidate), DEFAULT_MARGIN)
-    change_pct = smallest_detectable_change(round_times(baseline), round_times(candidate))
+    before, after = filter(None, map(rounds_of, (baseline, candidate)))
+    comparison = compare_rounds(before, after, DEFAULT_MARGIN)
+    change_pct = smallest_detectable_change(before.times_s, after.times_s)
     warm_up_s = limits_of(checkup.device).warm_up_cap_s
     checkup.noise = {
         "self_comparison": asdict(comparison) | {"case": baseline.case},
