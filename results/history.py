@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         rows=lambda: [_flat_row(one, point) for one in series for point in one["points"]],
         shown=lambda: rows_of(_columns(series)),
         document=lambda: {"series": series},
-        head=f"**{_heading(series)}**\n",
+        head=f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
     return finish(table.render(options.format), loaded, notes, picture=options.output)

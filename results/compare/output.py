@@ -184,7 +184,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
             "rows": list(map(json_row, compared.rows)),
             "unmatched": [_json_unmatched(one) for one in compared.unmatched],
         },
-        head=f"**{headline(compared)}**\n",
+        head=f"**{headline(compared)}**\n\n",
         notes=_below(compared) + "\n" * bool(lines) + "".join(f"- {line}".replace("<", "&lt;") for line in lines),
     )
     return table.render(form)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from results.show.terminal import TABLE_FORMATS, WIDE, drawn, printable
+from results.show.terminal import WIDE, drawn, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -185,30 +185,20 @@ class Table:
     draw: Callable[[Console], object] | None = None
     """Prints the table on a terminal."""
     head: str = ""
-    """What stands above the table in Markdown, with a newline at the end; escaped as `escaped` does."""
+    """What stands above the table in Markdown, with an empty line at its end; escaped as `escaped` does."""
     notes: str = ""
     """What stands below it there."""
 
     def render(self, form: str) -> str:
         """Return the table in one of `TABLE_FORMATS`, with a newline at the end."""
-        if form not in WRITERS:
-            raise ValueError(f"unknown format '{form}'; known: {', '.join(TABLE_FORMATS)}")
-        return WRITERS[form](self)
-
-
-def _markdown(table: Table) -> str:
-    head = f"{table.head}\n" if table.head else ""
-    rows, columns = (table.rows, table.columns) if table.shown is None else (table.shown, table.titles)
-    return f"{head}{markdown_text(rows(), columns)}{table.notes}"
-
-
-WRITERS: dict[str, Callable[[Table], str]] = {
-    "table": lambda table: drawn(table.draw) if table.draw else "",
-    "json": lambda table: json_text((table.document or table.rows)()),
-    "csv": lambda table: csv_text(table.rows(), table.columns),
-    "md": _markdown,
-}
-"""What writes a table in each format: a new one is a function here, and every command that prints a table offers it."""
+        if form == "table":
+            return drawn(self.draw) if self.draw else ""
+        if form == "json":
+            return json_text((self.document or self.rows)())
+        if form == "csv":
+            return csv_text(self.rows(), self.columns)
+        rows, columns = (self.shown, self.titles) if self.shown else (self.rows, self.columns)
+        return f"{self.head}{markdown_text(rows(), columns)}{self.notes}"
 
 
 def json_text(value: Any) -> str:

@@ -107,7 +107,7 @@ def table_of_run(
         titles=[column.title for column in _all_columns([], [])],
         document=content or (lambda: document(environment, records, report)),
         draw=draw,
-        head="".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)),
+        head="".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)) + "\n",
     )
 
 
@@ -147,8 +147,9 @@ def describe(record: Record) -> list[str]:
         f"host latency {format_time(record.host_latency_s)}"
     )
     if checked:
-        seen = f"{checked.get('checked_elements')} of {checked.get('elements')} elements"
-        timed += f", verified {seen}{_largest_error(checked)}"
+        error = f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
+        error = " by the op's own rule" if checked.get("reference") == "rule" else error
+        timed += f", verified {checked.get('checked_elements')} of {checked.get('elements')} elements{error}"
     return [timed, *_ran(record), *(f"  {flag}: {reason}" for flag, reason in record.flag_reasons.items())]
 
 
@@ -173,12 +174,6 @@ def _kernel_line(kernel: Mapping[str, Any]) -> str:
     ]
     name = one_line(str(kernel.get("name")), 100)
     return printable(f"    {kernel.get('count')} x {', '.join([name, *words])}")
-
-
-def _largest_error(checked: Mapping[str, Any]) -> str:
-    if checked.get("reference") == "rule":
-        return " by the op's own rule"
-    return f", largest error {checked.get('max_error_of_bound') or 0:.2g} of the bound"
 
 
 def name_of(record: Record) -> str:

@@ -23,7 +23,7 @@ OK, WRONG_RESULT, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes, the same for all commands; 130 is 128 and the number of SIGINT, as shells report it."""
 
 TABLE_FORMATS = ("table", "json", "csv", "md")
-"""What `--format` takes: the keys of `results.show.grid.WRITERS`, which takes longer to import."""
+"""What `--format` takes: the formats of `results.show.grid.Table`, which takes longer to import."""
 
 WIDE = 400
 """Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
