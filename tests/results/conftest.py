@@ -141,3 +141,21 @@ def save(tmp_path, make_environment):
         return str(writer.path)
 
     return write
+
+
+@pytest.fixture
+def keep(make_environment):
+    """Returns a function that saves a run of a day of November 2026 in the directory of runs and returns its path."""
+
+    def write(day, *records, **changes):
+        usual = {
+            "run_id": f"202611{day:02d}T100000Z-{day:010x}",
+            "started_at": f"2026-11-{day:02d}T10:00:00+00:00",
+            "git": {"sha": f"{day:02d}" * 20, "dirty": day == 2},
+        }
+        with RunWriter.create(make_environment(**(usual | changes)), "matmul") as writer:
+            for record in records:
+                writer.append(record)
+        return writer.path
+
+    return write

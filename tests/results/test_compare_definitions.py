@@ -9,7 +9,6 @@ from compare_runs import NO_DRIFT, case, compared, refused
 
 from results.__main__ import main
 from results.record import DEFINITION_PREFIX
-from results.store.runfile import load_run
 
 ONE, OTHER = DEFINITION_PREFIX + "1" * 64, DEFINITION_PREFIX + "2" * 64
 
@@ -65,18 +64,14 @@ def test_providers_of_one_run_are_of_one_definition(save, measured, capsys):
 
 
 @pytest.fixture
-def days(save, measured, runs):
-    """Keeps a run a day with these definitions, in the folder of runs."""
+def days(keep, measured):
+    """Returns a function that saves a run a day with these definitions."""
 
-    def keep(*known):
+    def write(*known):
         for day, sha in enumerate(known, 1):
-            started = f"2026-11-{day:02d}T10:00:00+00:00"
-            run = {"run_id": f"202611{day:02d}T100000Z-{day:010x}", "started_at": started}
-            path = save(f"day{day}", measured(seed=day, op_sha256=sha), **run)
-            runs.mkdir(exist_ok=True)
-            (runs / f"{run['run_id']}.jsonl").write_bytes(load_run(path).path.read_bytes())
+            keep(day, measured(seed=day, op_sha256=sha))
 
-    return keep
+    return write
 
 
 def history(capsys, form):

@@ -44,14 +44,11 @@ def test_a_candidate_that_became_wrong_fails(save, measured, make_skipped, capsy
     assert compared(capsys, save("e", good, wrong), save("f", good, small))[0] == 0
 
 
-@pytest.mark.parametrize("changes", [{"fill": "zeros"}, {"cache": "warm"}], ids=str)
-def test_another_fill_or_cache_is_refused_and_forced(save, measured, capsys, changes):
-    before, after = save("a", measured(seed=1)), save("b", measured(seed=1, **changes))
-    (name, value) = next(iter(changes.items()))
-    usual = {"fill": "uniform", "cache": "cold"}[name]
+@pytest.mark.parametrize(("name", "usual", "value"), [("fill", "uniform", "zeros"), ("cache", "cold", "warm")])
+def test_another_fill_or_cache_is_refused_and_forced(save, measured, capsys, name, usual, value):
+    before, after = save("a", measured(seed=1)), save("b", measured(seed=1, **{name: value}))
     message = refused(capsys, before, after)
-    assert f"the two sides were not measured alike: {name} {usual} against {value}" in message
-    assert "--force" in message
+    assert f"the two sides were not measured alike: {name} {usual} against {value}; --force" in message
     code, document = compared(capsys, before, after, "--force")
     assert len(document["rows"]) == 1
     assert document["unmatched"] == []
@@ -74,27 +71,23 @@ def test_a_failure_has_no_cache_state_and_is_blamed_all_the_same(save, measured,
     assert document["summary"]["broken"] == 1
 
 
-OTHER_MACHINES = {
-    "GPU": {"device": {"slug": "a100", "name": "NVIDIA A100", "type": "cuda"}},
-    "clock mode": {"settings": {"clock_mode": "locked"}},
-    "power limit": {"preflight": {"power_limit_w": 500.0}},
-}
-
-
-@pytest.mark.parametrize("what", OTHER_MACHINES)
-def test_another_machine_is_refused_and_forced(save, measured, capsys, what):
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (
+            {"device": {"slug": "a100", "name": "NVIDIA A100", "type": "cuda"}},
+            "GPU NVIDIA H100 80GB HBM3 against NVIDIA A100",
+        ),
+        ({"settings": {"clock_mode": "locked"}}, "clock_mode default against locked"),
+        ({"preflight": {"power_limit_w": 500.0}}, "power_limit_w 700.0 against 500.0"),
+    ],
+)
+def test_another_machine_is_refused_and_forced(save, measured, capsys, changes, reason):
     usual = {"settings": {"clock_mode": "default"}, "preflight": {"power_limit_w": 700.0}}
-    before = save("a", measured(seed=1), **usual)
-    after = save("b", measured(seed=1), **(usual | OTHER_MACHINES[what]))
-    message = refused(capsys, before, after)
-    reasons = {
-        "GPU": "GPU NVIDIA H100 80GB HBM3 against NVIDIA A100",
-        "clock mode": "clock_mode default against locked",
-        "power limit": "power_limit_w 700.0 against 500.0",
-    }
-    assert f"not the same machine: {reasons[what]}; --force" in message
+    before, after = save("a", measured(seed=1), **usual), save("b", measured(seed=1), **(usual | changes))
+    assert f"not the same machine: {reason}; --force" in refused(capsys, before, after)
     document = compared(capsys, before, after, "--force")[1]
-    assert f"compared by force: {reasons[what]}" in document["summary"]["notes"]
+    assert f"compared by force: {reason}" in document["summary"]["notes"]
 
 
 def test_what_one_run_does_not_tell_is_no_difference(save, measured, capsys):
@@ -147,16 +140,15 @@ def test_the_versions_of_one_run(providers, capsys):
     assert compared(capsys, providers, "--by", "version", "--baseline", "triton-v2")[0] == 1
 
 
-def test_versions_count_upwards(save, measured, capsys):
-    run = save("a", *[measured(provider=f"triton-v{number}") for number in (10, 2, 9)])
+@pytest.mark.parametrize(
+    ("names", "baseline"),
+    [(("triton-v10", "triton-v2", "triton-v9"), "triton-v2"), (("gelu.py:b", "gelu.py:a"), "gelu.py:a")],
+)
+def test_versions_count_upwards_and_functions_of_a_file_are_versions(save, measured, capsys, names, baseline):
+    run = save("a", *[measured(provider=name) for name in names])
     document = compared(capsys, run, "--by", "version")[1]
-    assert {row["baseline"] for row in document["rows"]} == {"triton-v2"}
-
-
-def test_functions_of_a_file_are_versions(save, measured, capsys):
-    run = save("a", measured(provider="my/gelu.py:first"), measured(0.9, seed=2, provider="my/gelu.py:second"))
-    (row,) = compared(capsys, run, "--by", "version")[1]["rows"]
-    assert (row["baseline"], row["candidate"], row["verdict"]) == ("my/gelu.py:first", "my/gelu.py:second", "FASTER")
+    assert {row["baseline"] for row in document["rows"]} == {baseline}
+    assert len(document["rows"]) == len(names) - 1
 
 
 def test_a_provider_of_one_run_against_those_of_another(save, measured, capsys):

@@ -4,46 +4,33 @@ import csv
 import io
 import json
 import math
-import random
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from compare_runs import samples
 
 from results import history
 from results.__main__ import main
-from results.store.runs import RunWriter
 
 
 @pytest.fixture
-def keep(make_environment, make_record):
-    """Returns a function that keeps a run of one day, at a time relative to 4 us, with noise of 0.2 %."""
+def keep(keep, make_record):
+    """Returns a function that saves a run of one day, at a time relative to 4 us, with noise of 0.2 %."""
 
     def write(day, scale=1.0, provider="torch", environment=None, **changes):
-        generator = random.Random(f"{day} {provider} {changes}")
-        samples = tuple(4e-6 * scale * generator.lognormvariate(0, 0.002) for _ in range(60))
-        ordered = sorted(samples)
-        record = make_record(
-            **(
-                {
-                    "provider": provider,
-                    "samples_s": samples,
-                    "visits": (20, 20, 20),
-                    "op_sha256": "2:" + "a" * 64,
-                    "median_s": (ordered[29] + ordered[30]) / 2,
-                    "ci95_s": (ordered[20], ordered[40]),
-                }
-                | changes
-            )
-        )
+        taken = samples(scale, f"{day} {provider} {changes}", 60)
+        ordered = sorted(taken)
         usual = {
-            "run_id": f"202611{day:02d}T100000Z-{day:010x}{abs(hash(provider)) % 10**6}",
-            "started_at": f"2026-11-{day:02d}T10:00:00+00:00",
-            "git": {"sha": f"{day:02d}" * 20, "dirty": day == 2},
+            "provider": provider,
+            "samples_s": taken,
+            "visits": (20, 20, 20),
+            "op_sha256": "2:" + "a" * 64,
+            "median_s": (ordered[29] + ordered[30]) / 2,
+            "ci95_s": (ordered[20], ordered[40]),
         }
-        with RunWriter.create(make_environment(**(usual | (environment or {}))), "matmul") as writer:
-            writer.append(record)
-        return writer.path
+        names = {"run_id": f"202611{day:02d}T100000Z-{day:010x}{abs(hash(provider)) % 10**6}"}
+        return keep(day, make_record(**(usual | changes)), **(names | (environment or {})))
 
     return write
 

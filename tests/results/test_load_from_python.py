@@ -5,40 +5,25 @@ import json
 import pytest
 
 import results
-from results.record import Environment, Record
-from results.store.runs import RunWriter
-
-
-def write(folder, op, started="2026-11-20T21:03:12+00:00", slug="cpu-x"):
-    environment = Environment(
-        run_id=f"{op}-{started[:10]}",
-        started_at=started,
-        argv=("python",),
-        device={"slug": slug, "name": "X", "type": "cpu"},
-    )
-    writer = RunWriter.create(environment, op, folder / f"{op}-{started[:10]}.jsonl")
-    for dtype in ("fp32", "bf16"):
-        common = {"op": op, "provider": "torch", "dtype": dtype, "shape": {"n": 8}, "case": "8", "status": "ok"}
-        writer.append(Record(**common, median_s=2.0, samples_s=(1.0, 2.0, 3.0), flops=10, bytes_read=4))
-    writer.close()
-    return writer.path
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(save, make_record, tmp_path, monkeypatch):
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
-    write(tmp_path, "gelu")
-    write(tmp_path, "matmul", "2026-11-21T21:03:12+00:00", "cpu-y")
+    for op, day, slug in (("gelu", 20, "cpu-x"), ("matmul", 21, "cpu-y")):
+        records = [make_record(op=op, dtype=dtype, case="8") for dtype in ("fp32", "bf16")]
+        device = {"slug": slug, "name": "X", "type": "cpu"}
+        save(f"{op}-2026", *records, run_id=f"{op}-2026", started_at=f"2026-11-{day}T21:03:12+00:00", device=device)
     return tmp_path
 
 
 def test_a_path_an_id_and_the_newest_run_are_loaded(folder):
-    assert list(results.load(folder / "gelu-2026-11-20.jsonl")["op"]) == ["gelu", "gelu"]
+    assert list(results.load(folder / "gelu-2026.jsonl")["op"]) == ["gelu", "gelu"]
     assert list(results.load("gelu-2026")["op"]) == ["gelu", "gelu"]
     newest = results.load()
     assert list(newest["op"]) == ["matmul", "matmul"]
-    assert newest["samples_s"][0] == [1.0, 2.0, 3.0]
-    assert newest["median_s"][0] == 2.0
+    assert newest["samples_s"][0] == [4.2e-6, 4.294967296e-6, 4.4e-6]
+    assert newest["median_s"][0] == 4.294967296e-6
 
 
 def test_a_folder_is_loaded_whole_and_records_are_chosen(folder):
@@ -51,11 +36,11 @@ def test_a_folder_is_loaded_whole_and_records_are_chosen(folder):
 
 
 def test_a_line_that_cannot_be_used_is_told(folder):
-    path = folder / "gelu-2026-11-20.jsonl"
+    path = folder / "gelu-2026.jsonl"
     lines = path.read_text().splitlines()
     lines[1] = json.dumps(json.loads(lines[1]) | {"median_s": "fast"})
     path.write_text("\n".join(lines) + "\n")
-    with pytest.warns(UserWarning, match=r"gelu-2026-11-20.jsonl:2: .*median_s"):
+    with pytest.warns(UserWarning, match=r"gelu-2026.jsonl:2: .*median_s"):
         assert len(results.load(path)) == 1
 
 

@@ -5,7 +5,6 @@ from compare_runs import case
 from table_pictures import Screens
 
 from results.__main__ import main
-from results.store.runs import RunWriter
 
 
 @pytest.fixture
@@ -51,18 +50,14 @@ def test_a_comparison_of_runs(picture, save, measured):
 
 
 @pytest.fixture
-def kept(runs, measured, make_environment):
-    """Keeps a run of two providers on each of three days."""
+def kept(keep, measured):
+    """Saves a run of two providers on each of three days."""
     for day, scale in ((1, 1.0), (2, 1.0), (3, 1.2)):
-        environment = make_environment(
-            run_id=f"2026110{day}T060000Z-000000000{day}",
-            started_at=f"2026-11-0{day}T06:00:00+00:00",
-            git={"sha": str(day) * 40, "dirty": day == 2},
-        )
-        with RunWriter.create(environment, "matmul") as writer:
-            for provider in ("torch", "triton-v4-persistent"):
-                flags = ("preempted",) if day == 2 else ()
-                writer.append(measured(scale, seed=day, provider=provider, flags=flags))
+        flags = ("preempted",) if day == 2 else ()
+        names = ("torch", "triton-v4-persistent")
+        records = [measured(scale, seed=day, provider=provider, flags=flags) for provider in names]
+        run = {"run_id": f"2026110{day}T060000Z-000000000{day}", "started_at": f"2026-11-0{day}T06:00:00+00:00"}
+        keep(day, *records, **run, git={"sha": str(day) * 40, "dirty": day == 2})
 
 
 @pytest.mark.usefixtures("kept")

@@ -18,18 +18,14 @@ def changed(line, **changes):
 
 
 def test_a_record_comes_back_as_it_was(make_record):
-    record = make_record(options={"layout": "nt"}, flags=("tick-limited",), extra={"of a later version": [1, {}]})
+    later = {"of a later version": [1, {}], "extra": {"a": 1}}
+    record = make_record(options={"layout": "nt"}, flags=("tick-limited",), extra=later)
     assert Record.from_dict(changed(record)) == record
 
 
 def test_an_environment_comes_back_as_it_was(make_environment):
     environment = make_environment(extra={"of a later version": None})
     assert Environment.from_dict(changed(environment)) == environment
-
-
-def test_a_key_named_extra_is_kept_like_any_unknown_key(make_record):
-    data = changed(make_record(), extra={"a": 1})
-    assert Record.from_dict(data).to_dict()["extra"] == {"a": 1}
 
 
 @pytest.mark.parametrize("value", BAD_TIMES, ids=lambda value: f"{value!r:.20}")
@@ -109,9 +105,9 @@ def test_a_newer_schema_is_refused_whatever_else_it_holds():
         Environment.from_dict({"kind": "environment", "schema": SCHEMA + 1, "device": "of another form"})
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("key", ["median_s", "telemetry", "options"])
-def test_nothing_infinite_is_written(make_record, key, value):
+@pytest.mark.parametrize("value", [math.nan, math.inf, object()], ids=["nan", "inf", "object"])
+@pytest.mark.parametrize("key", ["median_s", "telemetry"])
+def test_what_is_not_json_is_not_written(make_record, key, value):
     with pytest.raises(RecordError, match="cannot be written as JSON"):
         encode_line(make_record(**{key: value if key == "median_s" else {"deep": [value]}}))
 
@@ -124,8 +120,3 @@ def test_nothing_is_written_that_could_not_be_read(make_record, changes):
 
 def test_a_numpy_float_is_written_as_the_number_it_is(make_record):
     assert changed(make_record(median_s=np.float64(1e-3)))["median_s"] == 1e-3
-
-
-def test_what_is_not_json_is_not_written(make_record):
-    with pytest.raises(RecordError, match="cannot be written as JSON"):
-        encode_line(make_record(options={"layout": object()}))

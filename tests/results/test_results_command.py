@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from results.__main__ import main
-from results.store.runs import RunWriter
+from results.store.runfile import load_run
+from results.store.runs import RunWriter, find_run
 from tests.child_signals import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -272,17 +273,11 @@ def test_show_and_text_exports_load_neither_torch_nor_pandas(saved, tmp_path):
 
 
 @pytest.fixture
-def three(runs, make_environment, make_record):
+def three(keep, make_record):
     """Runs of three days and two machines: gelu, then matmul, then one without a record."""
     for day, op, slug in ((1, "gelu", "h100-sxm"), (2, "matmul", "cpu"), (3, None, "cpu")):
-        environment = make_environment(
-            run_id=f"2026110{day}T060000Z-000000000{day}",
-            started_at=f"2026-11-0{day}T06:00:00+00:00",
-            device={"slug": slug, "name": "a device", "type": "cuda"},
-        )
-        with RunWriter.create(environment, "mixed") as writer:
-            for provider in ("torch", "triton-v1") if op else ():
-                writer.append(make_record(op=op, provider=provider))
+        records = [make_record(op=op, provider=provider) for provider in (("torch", "triton-v1") if op else ())]
+        keep(day, *records, device={"slug": slug, "name": "a device", "type": "cuda"})
 
 
 @pytest.mark.usefixtures("three")
@@ -313,7 +308,7 @@ def test_the_list_shows_the_runs_that_were_asked_for(capsys, arguments, days):
 )
 def test_latest_is_the_newest_run_with_a_record_of_what_was_asked_for(capsys, arguments, day, ops):
     assert main(["show", "latest", *arguments]) == 0
-    assert f"run 2026110{day}T060000Z" in capsys.readouterr().out
+    assert f"run 2026110{day}T100000Z" in capsys.readouterr().out
     assert main(["export", "latest", "--format", "json", "--provider", "torch", *arguments]) == 0
     records = json.loads(capsys.readouterr().out)["records"]
     assert {record["op"] for record in records} == ops
@@ -354,3 +349,31 @@ def test_show_tells_why_a_row_is_flagged(runs, make_environment, make_record, ca
     timed, reason = capsys.readouterr().err.splitlines()
     assert timed.startswith("matmul 1024x1024x1024 bf16 torch: 3 samples of 10 launches by graph, cold, first call")
     assert reason == "  preempted: others had the cores for 12 ms"
+
+
+# ---- a run that is not finished -------------------------------------------------------------------------------------
+
+
+def said(capsys, *arguments):
+    code = main([*arguments])
+    return code, capsys.readouterr().err
+
+
+def test_a_run_that_is_still_being_measured_is_said_to_be(make_environment, make_record, capsys):
+    with RunWriter.create(make_environment(), "matmul") as writer:
+        empty, note = f"note: {writer.path} has no record\n", f"note: {writer.path}: the run is still being measured\n"
+        assert said(capsys, "show", "latest") == (0, empty + note)
+        refusal = f"python -m results compare: error: {writer.path} has no record: the run is still being measured\n"
+        assert said(capsys, "compare", "latest", "--by", "provider") == (2, refusal)
+        writer.append(make_record())
+        assert said(capsys, "show", "latest") == (0, note)
+        assert said(capsys, "export", "latest", "--format", "csv") == (0, note)
+    assert said(capsys, "show", "latest") == (0, "")
+
+
+def test_a_run_that_ended_without_a_record_is_named(make_environment, capsys):
+    RunWriter.create(make_environment(), "matmul").close()
+    path = find_run("latest")
+    assert said(capsys, "export", "latest", "--format", "csv") == (0, f"note: {path} has no record\n")
+    assert said(capsys, "compare", "latest") == (2, f"python -m results compare: error: {path} has no record\n")
+    assert load_run(path).notes == ()

@@ -327,6 +327,21 @@ def test_runs_are_listed_from_the_newest(three, make_record):
     )
 
 
+def test_a_renamed_run_is_the_newest_all_the_same(three):
+    renamed = three[2].rename(three[0].with_name("the best one.jsonl"))
+    assert find_run("latest") == renamed
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0\1\2", b'{"kind": "environment", "schema": 999}\n', b'{"kind": "enviro'])
+def test_a_newest_file_that_cannot_be_read_is_passed_over(three, damage):
+    three[2].write_bytes(damage)
+    assert find_run("latest") == three[1]
+    for path in three[:2]:
+        path.unlink()
+    with pytest.raises(RunNotFoundError, match=r"no run in .* can be read: python -m results list says why"):
+        find_run("latest")
+
+
 def test_a_broken_file_is_listed_as_broken_and_hides_nothing(three, runs):
     (runs / "cpu" / "20261120T000000Z-matmul-cccc.jsonl").write_bytes(b"\0\1\2")
     (runs / "cpu" / "dangling.jsonl").symlink_to(runs / "nowhere")
