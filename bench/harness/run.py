@@ -231,11 +231,11 @@ class Run:
             self.records[next(at for at, one in enumerate(self.records) if one is replaces)] = record
         return record
 
-    def rewrite(self, environment: Environment | None = None) -> None:
+    def rewrite(self) -> None:
         """Write the run file once more with each row once, after several visits of the rows, or judged again."""
-        if self.writer is not None and self.problem is None:
+        if self.writer is not None and self.environment is not None and self.problem is None:
             try:
-                self.writer.finish(self.records, environment)
+                self.writer.finish(self.environment, self.records)
             except StoreError as error:
                 say(f"the run file keeps a line for each visit of a row: {error}")
 
@@ -260,7 +260,7 @@ class Run:
             self.ceilings = self._calibration.complete(self.ceilings, self._dtypes, low)
             self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
             self.records[:] = [judged(record, self.device, self.ceilings) for record in self.records]
-            self.rewrite(self.environment)
+            self.rewrite()
 
     def conclude(self, render: Render | None = None, document: Document | None = None, draws: bool = False) -> int:
         """Print what was measured, draw it if requested, name the run file, and return the exit code.

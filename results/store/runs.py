@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from results.record import Environment, Record, RecordError
@@ -66,7 +65,6 @@ class RunWriter:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._first_line = b""
 
     @classmethod
     def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
@@ -85,13 +83,12 @@ class RunWriter:
         try:
             path = path / name if is_folder or path.is_dir() else path
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, is_new = _open_new(path)
+            is_new = not path.exists()
+            writer = cls(path, _open_new(path))
         except OSError as error:
             raise _write_error(path, error) from None
-        writer = cls(path, descriptor)
         try:
             writer._write(first_line)
-            writer._first_line = first_line
         except StoreError:
             writer.close()
             if is_new:
@@ -107,16 +104,14 @@ class RunWriter:
         """
         self._write(encode_line(record))
 
-    def finish(self, records: Iterable[Record], environment: Environment | None = None) -> None:
+    def finish(self, environment: Environment, records: Iterable[Record]) -> None:
         """Close the file and replace it by one with these records, each row once; a device or a link stays as it is.
 
         If the new file cannot be written, which raises StoreError, the old one is unchanged.
         """
         self.close()
-        if self.path.is_symlink() or not self.path.is_file():
-            return
-        first_line = self._first_line if environment is None else encode_line(environment)
-        write_output(self.path, b"".join([first_line, *map(encode_line, records)]))
+        if self.path.is_file() and not self.path.is_symlink():
+            write_output(self.path, b"".join(map(encode_line, (environment, *records))))
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -126,9 +121,7 @@ class RunWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, line: bytes) -> None:
@@ -152,14 +145,13 @@ def _word(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.") or "unknown"
 
 
-def _open_new(path: Path) -> tuple[int, bool]:
-    """Open `path` for appending and lock it; return the descriptor, and whether the file was made here."""
-    is_new = not path.exists()
+def _open_new(path: Path) -> int:
+    """Open an empty file for appending, lock it, and return its descriptor."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         lock_file(descriptor)
         if os.fstat(descriptor).st_size == 0:
-            return descriptor, is_new
+            return descriptor
         why = "exists and is not empty"
     except BlockingIOError:
         why = "is being written by another run"
