@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 
 from results import history
 from results.compare import command as compare_command
-from results.compare.selection import NAMED, Selection, add_records, add_runs
+from results.compare.selection import EVERYTHING, NAMED, Selection, add_selection
 from results.show.grid import Table
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
@@ -51,10 +51,10 @@ EXAMPLES = """examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 2 a wrong value or a file with bad lines, 130 interrupted."""
     options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = options.command
+    command: Callable[[argparse.Namespace, Path], int] = options.command
     prog = f"python -m results {options.name}"
     try:
-        return command(options)
+        return command(options, _directory(getattr(options, "runs", None)))
     except (StoreError, OutputError) as error:
         return fail(prog, error)
     except OSError as error:
@@ -66,72 +66,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
-    shared.add_argument(
-        "--runs",
-        type=Path,
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="where the runs are (default: RIDGEPOINT_RUNS, or results/runs)",
-    )
+    text = "where the runs are (default: RIDGEPOINT_RUNS, or results/runs)"
+    shared.add_argument("--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text)
     parser = Parser(prog="python -m results", description="Saved runs.", epilog=EXAMPLES, parents=[shared])
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
 
     listing = commands.add_parser("list", parents=[shared], help="list the runs, the newest first")
-    add_records(listing)
-    add_runs(listing, "only runs")
-    _add_format(listing)
+    add_selection(listing, "only runs")
     listing.set_defaults(command=_list)
 
     show = commands.add_parser("show", parents=[shared], help="print one run as a table")
-    _add_run(show)
-    _add_format(show)
-    show.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="how each row was timed, and why it is flagged; all rows of a profile",
-    )
+    text = "how each row was timed, and why it is flagged; all rows of a profile"
+    show.add_argument("-v", "--verbose", action="store_true", help=text)
     show.set_defaults(command=_show)
 
     export = commands.add_parser("export", parents=[shared], help="write one run in the format of another tool")
-    _add_run(export)
     export.add_argument("--format", choices=FORMATS, required=True)
     export.add_argument("-o", "--output", metavar="PATH", help="file to write, replaced if it exists; default: stdout")
     export.set_defaults(command=_export)
+    for one_run in (show, export):
+        one_run.add_argument("run", metavar="RUN", help=RUN_HELP)
+        add_selection(one_run, "with `latest`: the newest run")
+    for table in (listing, show):
+        table.add_argument("--format", choices=TABLE_FORMATS, default="table", help="of the output (default: table)")
+
     compare = commands.add_parser("compare", parents=[shared], help="tell whether one version is faster than another")
     compare_command.add_options(compare, RUN_HELP)
-    compare.set_defaults(command=lambda options: compare_command.run(options, _directory(options)))
+    compare.set_defaults(command=compare_command.run)
 
     over_time = commands.add_parser("history", parents=[shared], help="show one case over all runs")
     history.add_options(over_time, RUN_HELP)
-    over_time.set_defaults(command=lambda options: history.run(options, _directory(options)))
+    over_time.set_defaults(command=history.run)
     return parser
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    add_records(parser)
-    add_runs(parser, "with `latest`: the newest run")
-
-
-def _add_format(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="of the output (default: table)")
-
-
-def _directory(options: argparse.Namespace) -> Path:
+def _directory(chosen: Path | None) -> Path:
     """Return where the runs are; a folder that was named must be there, the usual one may not be made yet."""
-    chosen: Path | None = getattr(options, "runs", None)
     if chosen is not None and not chosen.is_dir():
         raise StoreError(f"--runs {chosen}: no such folder")
     return chosen or runs_directory()
 
 
-def _list(options: argparse.Namespace) -> int:
-    directory, chosen = _directory(options), Selection.of(options)
-    runs = list_runs(directory)
+def _list(options: argparse.Namespace, directory: Path) -> int:
+    runs, chosen = list_runs(directory), Selection.of(options)
     if not runs:
         say(f"there is no run yet in {directory}: python -m bench.matmul makes one")
-    elif not chosen.is_all:
+    elif chosen != EVERYTHING:
         runs = [run for run in runs if run.error is None and chosen.fits(run)]
         if not runs:
             say(f"no run in {directory} is of {NAMED}, and of --gpu and --since")
@@ -141,8 +121,8 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(options: argparse.Namespace) -> int:
-    run, problems = Selection.of(options).load(options.run, _directory(options)), []
+def _show(options: argparse.Namespace, directory: Path) -> int:
+    run, problems = Selection.of(options).load(options.run, directory), []
     if options.format != "table":
         text = table_of_run(run.environment, run.records, problems.append).render(options.format)
         return _finish(text, run, problems)
@@ -159,7 +139,7 @@ def _show(options: argparse.Namespace) -> int:
     return _finish("", run, problems)
 
 
-def _export(options: argparse.Namespace) -> int:
+def _export(options: argparse.Namespace, directory: Path) -> int:
     if options.output == "":
         raise StoreError("--output is empty; name a file")
     is_file = options.output not in (None, "-")
@@ -167,7 +147,7 @@ def _export(options: argparse.Namespace) -> int:
         raise StoreError("parquet is binary and goes to a file: add --output PATH")
     if is_file and options.output.endswith(os.sep):
         raise StoreError(f"--output {options.output} is written as a folder; name a file in it")
-    run, problems = Selection.of(options).load(options.run, _directory(options)), []
+    run, problems = Selection.of(options).load(options.run, directory), []
     if options.format == "parquet":
         data = parquet_bytes(run, problems.append)
     else:

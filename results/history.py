@@ -14,7 +14,7 @@ from results.compare.command import add_margin, add_output, finish
 from results.compare.comparison import compare_apart
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
-from results.compare.selection import Selection, add_records, add_runs
+from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, RowKey, Side, definitions, revision_of
 from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
@@ -57,8 +57,7 @@ Series = dict[str, Any]
 
 def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     parser.epilog = EPILOG
-    add_records(parser)
-    add_runs(parser, "only runs")
+    add_selection(parser, "only runs")
     parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
     parser.add_argument("--against", metavar="RUN", help=f"compare each run with this one too: {run_help}")
     add_margin(parser)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from results.compare.selection import Selection, add_records, add_runs
+from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
 from results.show.picture import add_theme
@@ -56,33 +56,18 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     parser.add_argument("baseline_run", metavar="A", help=f"run of the baseline: {run_help}")
     parser.add_argument("candidate_run", metavar="B", nargs="?", help="run of the candidate; without it, A alone")
     parser.add_argument("--by", choices=MODES, help="in what candidate and baseline differ (default: the run)")
-    parser.add_argument(
-        "--baseline",
-        metavar="PROVIDER",
-        help="with --by provider or version: what the others are compared with (default: torch, else the first)",
-    )
-    add_records(parser)
-    add_runs(parser, "with `latest`: the newest run")
+    text = "with --by provider or version: what the others are compared with (default: torch, else the first)"
+    parser.add_argument("--baseline", metavar="PROVIDER", help=text)
+    add_selection(parser, "with `latest`: the newest run")
     add_margin(parser)
     parser.set_defaults(margin=None)  # a saved comparison has its own
-    parser.add_argument(
-        "--drift",
-        type=margin,
-        metavar="SHARE",
-        help="how much two runs of the same code may differ, 0%% for not at all (default: learned from runs of the "
-        "same code, these two and those beside them); rows of `bench compare` are interleaved and need none",
-    )
-    parser.add_argument(
-        "--fail-on",
-        choices=("slower", "unsure"),
-        default="slower",
-        help="which verdict makes the exit code 1 (default: slower)",
-    )
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="compare although machine, fill, cache or the op's definition (`op_sha256`) differ",
-    )
+    text = """how much two runs of the same code may differ, 0%% for not at all (default: learned from runs of the same
+        code, these two and those beside them); rows of `bench compare` are interleaved and need none"""
+    parser.add_argument("--drift", type=margin, metavar="SHARE", help=text)
+    text = "which verdict makes the exit code 1 (default: slower)"
+    parser.add_argument("--fail-on", choices=("slower", "unsure"), default="slower", help=text)
+    text = "compare although machine, fill, cache or the op's definition (`op_sha256`) differ"
+    parser.add_argument("--force", action="store_true", help=text)
     add_output(parser)
 
 

@@ -28,7 +28,7 @@ class Selection:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Selection:
-        """Return what the options of `add_records` and `add_runs` select."""
+        """Return what the options of `add_selection` select."""
         names = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider"))
         return cls(*names, options.gpu, options.since)
 
@@ -96,7 +96,8 @@ def since(text: str) -> float:
         ) from None
 
 
-def add_records(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: argparse.ArgumentParser, which: str) -> None:
+    """Add the options of a selection; `which` says of what the runs are chosen."""
     for options, what in (
         (("--op",), "ops"),
         (("--dtype",), "dtypes"),
@@ -105,12 +106,12 @@ def add_records(parser: argparse.ArgumentParser) -> None:
     ):
         text = f"only these {what}"
         parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
-
-
-def add_runs(parser: argparse.ArgumentParser, which: str) -> None:
-    """Add the options that choose runs; `which` says of what they are chosen."""
     text = f"{which} of this machine, as `results list` names it"
     parser.add_argument("--gpu", "--device", metavar="SLUG", help=text)
+    _add_since(parser, which)
+
+
+def _add_since(parser: argparse._ActionsContainer, which: str) -> None:
     text = f"{which} since then: 30m, 12h, 2d, 1w ago, or a date such as 2026-11-20"
     parser.add_argument("--since", type=since, metavar="WHEN", help=text)
 
@@ -122,8 +123,7 @@ def add_latest(parser: argparse.ArgumentParser) -> None:
         text = f"the newest with records of these {what}, and these records alone"
         group.add_argument(option, type=names, action="append", default=[], metavar="NAMES", help=text)
     group.add_argument("--device", metavar="SLUG", help="the newest of this machine, as `results list` names it")
-    text = "the newest since then: 30m, 12h, 2d, 1w ago, or a date such as 2026-11-20"
-    group.add_argument("--since", type=since, metavar="WHEN", help=text)
+    _add_since(group, "the newest")
 
 
 def latest_of(options: argparse.Namespace) -> Selection:
