@@ -12,15 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from results.stats.comparison import (
-    DEFAULT_MARGIN,
-    LEAST_PAIRS,
-    MORE_SAMPLES,
-    UNKNOWN,
-    UNSURE,
-    Comparison,
-    judged,
-)
+from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, MORE_SAMPLES, UNKNOWN, UNSURE, Comparison, judged
 from results.stats.samples import LEAST_CORRELATED, Z_975, Interval, interval_of_median, student_t
 from results.stats.spread import Spread
 

@@ -6,16 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from results.stats.comparison import (
-    FASTER,
-    SLOWER,
-    UNKNOWN,
-    UNSURE,
-    geometric_mean,
-    holm,
-    judged,
-    with_holm,
-)
+from results.stats.comparison import FASTER, SLOWER, UNKNOWN, UNSURE, geometric_mean, holm, judged, with_holm
 from results.stats.spread import given_spread
 from results.stats.verdict import compare_sides, side_of
 
@@ -178,11 +169,7 @@ def test_the_interval_of_the_geometric_mean_holds_it_95_times_in_100():
 
 @pytest.mark.parametrize(
     ("baseline", "candidate", "message"),
-    [
-        ([], [[1.0]], "no windows"),
-        ([[1.0]], [], "no windows"),
-        ([[]], [[1.0]], "no samples"),
-    ],
+    [([], [[1.0]], "no windows"), ([[1.0]], [], "no windows"), ([[]], [[1.0]], "no samples")],
 )
 def test_what_is_no_series_is_refused(baseline, candidate, message):
     with pytest.raises(ValueError, match=message):

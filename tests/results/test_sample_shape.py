@@ -5,14 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from results.stats.samples import (
-    LEAST_DRIFT,
-    drift,
-    half_width,
-    median_ci95,
-    outlier_count,
-    two_modes,
-)
+from results.stats.samples import LEAST_DRIFT, drift, half_width, median_ci95, outlier_count, two_modes
 
 SHAPES = {
     "normal": lambda random, n: 1 + 0.03 * random.normal(size=n),

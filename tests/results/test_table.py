@@ -5,14 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import (
-    format_number,
-    format_percent,
-    format_rate,
-    format_time,
-    header_lines,
-    render_table,
-)
+from results.show.table import format_number, format_percent, format_rate, format_time, header_lines, render_table
 from results.show.terminal import table_console
 
 
