@@ -250,30 +250,28 @@ def _flat_row(one: Series, point: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(series: Sequence[Series]) -> list[Column]:
     metric = series[0]["metric"]
-    points = [(one["provider"], point) for one in series for point in one["points"]]
-    changes = ["<- the op was redefined" if point["is_redefined"] else "" for _, point in points]
-    values = [(point["value"], point["ci95"]) for _, point in points]
+    points = [point | {"provider": one["provider"]} for one in series for point in one["points"]]
+    changes = ["<- the op was redefined" if point["is_redefined"] else "" for point in points]
 
     def texts(title: str, key: str, **layout: Any) -> Column:
-        return Column(title, [point[key] or ABSENT for _, point in points], **layout)
+        return Column(title, [point[key] or ABSENT for point in points], **layout)
 
     def ratios(title: str, key: str, leaves: int) -> Column:
-        shown = [f"{point[key]:.4f}" if point[key] else ABSENT for _, point in points]
-        return Column(title, shown, "right", leaves)
+        return Column(title, [f"{point[key]:.4f}" if point[key] else ABSENT for point in points], "right", leaves)
 
     columns = [
-        Column("date", [_short_date(point["started_at"]) for _, point in points]),
+        Column("date", [_short_date(point["started_at"]) for point in points]),
         texts("revision", "revision"),
-        Column("provider", [provider for provider, _ in points], goes_below=1, heads=True),
-        Column(METRICS[metric], [_value_text(metric, value) for value, _ in values], "right"),
-        Column("95% CI", [format_half_width(ends, value) for value, ends in values], "right"),
+        texts("provider", "provider", goes_below=1, heads=True),
+        Column(METRICS[metric], [_value_text(metric, point["value"]) for point in points], "right"),
+        Column("95% CI", [format_half_width(point["ci95"], point["value"]) for point in points], "right"),
         ratios("time ratio to last", "ratio_to_last", leaves=2),
         texts("verdict", "verdict"),
     ]
     if "against" in series[0]:
         columns += [ratios("time ratio to chosen", CHOSEN[0], leaves=3), texts("verdict to chosen", CHOSEN[2])]
     columns += [
-        Column("flags", [", ".join(point["flags"]) for _, point in points]),
+        Column("flags", [", ".join(point["flags"]) for point in points]),
         Column("change", changes),
         texts("run", "run_id", leaves=1),
     ]

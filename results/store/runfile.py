@@ -19,6 +19,11 @@ from typing import Any, BinaryIO, NoReturn
 
 from results.record import Environment, Record, RecordError
 
+def _refuse_constant(literal: str) -> NoReturn:
+    raise ValueError(f"{literal} is not a number of JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 MEASURING = "the run is still being measured"
 """Note on a file whose writer has it open."""
 
@@ -141,16 +146,12 @@ def _environment(path: Path, file: BinaryIO) -> Environment:
 def _object(raw: bytes, kind: str) -> dict[str, Any]:
     """Return the JSON object of one line."""
     try:
-        data = json.loads(raw, parse_constant=_refuse_constant)
+        data = DECODER.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({getattr(error, 'msg', error)})") from None
     if not isinstance(data, dict) or data.get("kind") != kind:
         raise RecordError(f"not a JSON object of 'kind' '{kind}'")
     return data
-
-
-def _refuse_constant(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is not a number of JSON")
 
 
 def write_output(path: Path, data: bytes) -> None:
