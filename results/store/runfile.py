@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from results.record import Environment, Record, RecordError
 
+
 def _refuse_constant(literal: str) -> NoReturn:
     raise ValueError(f"{literal} is not a number of JSON")
 
