@@ -65,8 +65,11 @@ def load(
         since_s = None if since is None else moment(since)
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"since={error}") from None
-    words = [frozenset([one] if isinstance(one, str) else one) for one in (op, dtype, case, provider)]
-    chosen, folder = Selection(*words, gpu, since_s), Path(runs) if runs is not None else None
+    ops, dtypes, cases, providers = (
+        frozenset([one] if isinstance(one, str) else one) for one in (op, dtype, case, provider)
+    )
+    chosen = Selection(ops, dtypes, cases, providers, gpu, since_s)
+    folder = Path(runs) if runs is not None else None
     names = [os.fspath(run)]
     if Path(run).is_dir():
         names = [str(one.path) for one in list_runs(Path(run)) if one.error or chosen.fits(one)]

@@ -122,7 +122,8 @@ def _list(options: argparse.Namespace, directory: Path) -> int:
 
 
 def _show(options: argparse.Namespace, directory: Path) -> int:
-    run, problems = Selection.of(options).load(options.run, directory), []
+    run = Selection.of(options).load(options.run, directory)
+    problems: list[str] = []
     if options.format != "table":
         text = table_of_run(run.environment, run.records, problems.append).render(options.format)
         return _finish(text, run, problems)
@@ -147,7 +148,8 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         raise StoreError("parquet is binary and goes to a file: add --output PATH")
     if is_file and options.output.endswith(os.sep):
         raise StoreError(f"--output {options.output} is written as a folder; name a file in it")
-    run, problems = Selection.of(options).load(options.run, directory), []
+    run = Selection.of(options).load(options.run, directory)
+    problems: list[str] = []
     if options.format == "parquet":
         data = parquet_bytes(run, problems.append)
     else:

@@ -159,13 +159,12 @@ def compared_of(
     rows: list[ComparedRow] = []
     for key, *records in pairs:
         names = labels if key.provider else [side[0].provider for side in records]
-        sides = [Side(*values) for values in zip(names, records, environments, judges, strict=True)]
+        before, after = (Side(*values) for values in zip(names, records, environments, judges, strict=True))
         # Only records of one run can have been interleaved.
         if is_one_run and (rounds := shared_rounds(*records)):
-            sides = [replace(side, records=[shared.record]) for side, shared in zip(sides, rounds, strict=True)]
-            rows.append(_compare_interleaved(key, *sides, *rounds, request.margin))
+            rows.append(_compare_interleaved(key, before, after, rounds, request.margin))
         else:
-            rows.append(compare_apart(key, *sides, request.margin, saved, drift))
+            rows.append(compare_apart(key, before, after, request.margin, saved, drift))
     notes += [*remarks, *_repeats(pairs), *_runs_notes(rows), *_spread_notes([row.spread for row in rows])]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
@@ -210,9 +209,11 @@ def compare_apart(
 
 
 def _compare_interleaved(
-    key: RowKey, baseline: Side, candidate: Side, before: Rounds, after: Rounds, margin: float
+    key: RowKey, baseline: Side, candidate: Side, rounds: tuple[Rounds, Rounds], margin: float
 ) -> ComparedRow:
     """Compare two records that were interleaved; UNSURE says how many seconds of rounds would make it clear."""
+    before, after = rounds
+    baseline, candidate = replace(baseline, records=[before.record]), replace(candidate, records=[after.record])
     compared = compare_rounds(before, after, margin)
     longer = times_longer(compared)
     if longer is not None and after.seconds is not None:

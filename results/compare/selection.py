@@ -29,8 +29,9 @@ class Selection:
     @classmethod
     def of(cls, options: argparse.Namespace) -> Selection:
         """Return what the options of `add_selection` select."""
-        names = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "dtype", "case", "provider"))
-        return cls(*names, options.gpu, options.since)
+        given = (options.op, options.dtype, options.case, options.provider)
+        ops, dtypes, cases, providers = (frozenset[str]().union(*names) for names in given)
+        return cls(ops, dtypes, cases, providers, options.gpu, options.since)
 
     @property
     def has_names(self) -> bool:

@@ -6,6 +6,7 @@ A disturbance of the machine during a round is in the times of both, so no allow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import mul
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -56,7 +57,9 @@ def compare_rounds(before: Rounds, after: Rounds, margin: float) -> Comparison:
     return judge_rounds(before.times_s, after.times_s, margin, after.is_fixed)
 
 
-def cycles_ratio(*sides: Rounds) -> float | None:
+def cycles_ratio(before: Rounds, after: Rounds) -> float | None:
     """Return the ratio of the times in clock cycles; None if the clock of a round is unknown."""
-    cycles = [[time_s * hz for time_s, hz in zip(side.times_s, side.clocks_hz or (), strict=False)] for side in sides]
-    return judge_rounds(*cycles, margin=0.0).ratio if all(cycles) else None
+    if before.clocks_hz is None or after.clocks_hz is None:
+        return None
+    cycles = [list(map(mul, side.times_s, side.clocks_hz or ())) for side in (before, after)]
+    return judge_rounds(cycles[0], cycles[1], margin=0.0).ratio

@@ -111,7 +111,7 @@ class RunWriter:
         """
         self.close()
         if self.path.is_file() and not self.path.is_symlink():
-            write_output(self.path, b"".join(map(encode_line, (environment, *records))))
+            write_output(self.path, b"".join([encode_line(environment), *map(encode_line, records)]))
 
     def close(self) -> None:
         if self._descriptor >= 0:

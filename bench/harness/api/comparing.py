@@ -28,7 +28,7 @@ from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
 from results.compare.comparison import Compared, ComparedRow, compare_live
-from results.compare.output import as_text, describe, json_rows
+from results.compare.output import as_text, describe, json_row
 from results.record import Record
 from results.stats.comparison import DEFAULT_MARGIN
 
@@ -61,7 +61,7 @@ class Verdicts:
         """Return a row for each candidate with the keys of `bench compare --format json`; times are in seconds."""
         import pandas as pd
 
-        return pd.DataFrame(json_rows(self.compared))
+        return pd.DataFrame(map(json_row, self.compared.rows))
 
     def save(self, path: Path | str | None = None) -> Path:
         """Save the records, as `Records.save` does; `python -m results compare` judges them again."""

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
                 progress.advance()
     assert run.environment is not None
     run.environment = replace(run.environment, hardware=run.ceilings.to_dict())
-    run.rewrite(run.environment)
+    run.rewrite()
     dtypes = dict.fromkeys(ceiling.name for ceiling in found if ceiling.quantity in ("flops", "fma"))
     notes = {
         "decomposition": peak_sentences(run.ceilings, dtypes),

@@ -8,7 +8,7 @@ import torch
 import bench
 from bench.harness.api.comparing import difference
 from results.compare.comparison import compare_live
-from results.compare.output import as_text, json_rows
+from results.compare.output import as_text, json_row
 from results.store.runfile import load_run
 
 QUICK = {"budget_s": 0.05, "rounds": 6}
@@ -57,7 +57,7 @@ def test_it_prints_the_table_of_the_command(found):
 
 
 def test_its_frame_has_the_rows_of_the_command(found):
-    assert found.to_dataframe().to_dict("records") == json_rows(found.compared)
+    assert found.to_dataframe().to_dict("records") == list(map(json_row, found.compared.rows))
 
 
 def test_its_records_are_kept_and_compared_again(found):
