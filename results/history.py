@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.compare.command import add_margin, add_output, finish
-from results.compare.comparison import compare_apart
+from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
 from results.compare.selection import Selection, add_selection
@@ -24,7 +24,6 @@ from results.stats.comparison import LEAST_PAIRS, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
-from roofline.model import judge_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,10 +109,10 @@ def history(
     """Return the history of one case: a series for each provider; each run is compared with `chosen` too, if any."""
     found: dict[tuple[RowKey, str], list[Side]] = {}
     for run in map(selection.records_of, runs):
-        for row, side in _sides_of(run).items():
+        for row, side in sides_of_run(run).items():
             found.setdefault(row, []).append(side)
     _check_one_case(list(dict.fromkeys(key for key, _ in found)), selection)
-    given = _sides_of(selection.records_of(chosen)) if chosen else {}
+    given = sides_of_run(selection.records_of(chosen)) if chosen else {}
     if chosen and given.keys().isdisjoint(found):
         raise CompareError(f"--against: {chosen.path} has no finished record of this case")
     every = [*given.values(), *(side for sides in found.values() for side in sides)]
@@ -165,16 +164,6 @@ def _redefined(sides: Iterable[Side]) -> Iterator[tuple[Side, bool]]:
         hashes = definitions(side.records)
         yield side, bool(hashes) and hashes != [last] and (last is not None or len(hashes) > 1)
         last = hashes[-1] if hashes else last
-
-
-def _sides_of(run: Run) -> dict[tuple[RowKey, str], Side]:
-    """Return what a run has finished of each case and provider."""
-    found: dict[tuple[RowKey, str], list[Record]] = {}
-    for record in run.records:
-        if record.status == "ok":
-            found.setdefault((RowKey.of(record, with_provider=False), record.provider), []).append(record)
-    judge = judge_of(run.environment)
-    return {row: Side(str(run.path), records, run.environment, judge) for row, records in found.items()}
 
 
 def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:

@@ -208,6 +208,16 @@ def compare_apart(
     return ComparedRow(key, baseline, candidate, compared, False, in_cycles, spread)
 
 
+def sides_of_run(run: Run) -> dict[tuple[RowKey, str], Side]:
+    """Return what a run has finished of each case and provider; each side has the path of the run as its name."""
+    found: dict[tuple[RowKey, str], list[Record]] = {}
+    for record in run.records:
+        if record.status == "ok":
+            found.setdefault((RowKey.of(record, with_provider=False), record.provider), []).append(record)
+    judge = judge_of(run.environment)
+    return {row: Side(str(run.path), records, run.environment, judge) for row, records in found.items()}
+
+
 def _compare_interleaved(
     key: RowKey, baseline: Side, candidate: Side, rounds: tuple[Rounds, Rounds], margin: float
 ) -> ComparedRow:
