@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from results.store.runfile import StoreError
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from results.store.runfile import StoreError as StoreError
 
 __all__ = ["StoreError", "load"]
 
@@ -59,6 +59,7 @@ def load(
     from results.compare.selection import Selection
     from results.compare.selection import since as moment
     from results.show.rows import to_frame
+    from results.store.runfile import StoreError
     from results.store.runs import list_runs
 
     try:
@@ -79,3 +80,12 @@ def load(
     for problem in (problem for one in found for problem in one.problems):
         warnings.warn(problem, stacklevel=2)
     return to_frame(found, lambda line: warnings.warn(line, stacklevel=2))
+
+
+def __getattr__(name: str) -> Any:
+    """Return `StoreError`, imported when it is first asked for: `import results` takes the standard library alone."""
+    if name == "StoreError":
+        from results.store.runfile import StoreError
+
+        return StoreError
+    raise AttributeError(f"module 'results' has no attribute '{name}'")
