@@ -257,7 +257,7 @@ def judged(
 def judge_of(
     environment: Environment, report: Callable[[str], None] | None = None
 ) -> Callable[[Record], dict[str, Any]]:
-    """Return what judges a record: the keys of `Judgment`, all None if the ceilings are not valid; `report` says why."""
+    """Return what judges a record: the keys of `Judgment`, all None if the ceilings are not valid."""
     try:
         machine = Machine.from_dict(environment.hardware)
     except CeilingError as error:
