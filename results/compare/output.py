@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +55,9 @@ def exit_code(compared: Compared, fail_on: str) -> int:
 
 def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     means = geomeans(compared)
-    only = means[0] if len(means) == 1 else None
-    geomean = {"geomean": only.ratio if only else None, "geomean_ci95": list(only.ci95) if only else None}
-    candidates = Counter(mean.candidate for mean in means)
+    only = means[0] if len(means) == 1 else {"ratio": None, "ci95": None}
+    geomean = {"geomean": only["ratio"], "geomean_ci95": only["ci95"]}
+    candidates = Counter(mean["candidate"] for mean in means)
     first, second = (
         {"run_id": one.run_id, "started_at": one.started_at, "git": one.git, "device": one.device["slug"]}
         for one in compared.environments
@@ -74,13 +73,13 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "counts": counts(compared),
         **geomean,
         **{f"metric_{key}": value for key, value in geomean.items()},
-        "geomean_rows": sum(mean.rows for mean in means),
+        "geomean_rows": sum(mean["rows"] for mean in means),
         "geomean_by_candidate": {
-            mean.candidate: {"ratio": mean.ratio, "ci95": list(mean.ci95), "rows": mean.rows}
+            mean["candidate"]: {name: mean[name] for name in ("ratio", "ci95", "rows")}
             for mean in means
-            if candidates[mean.candidate] == 1  # its rows are of one op
+            if candidates[mean["candidate"]] == 1  # its rows are of one op
         },
-        "geomeans": [asdict(mean) | {"metric_ratio": mean.ratio, "metric_ci95": mean.ci95} for mean in means],
+        "geomeans": [mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means],
         "unmatched": len(compared.unmatched),
         "broken": sum(one.is_broken for one in compared.unmatched),
         "notes": list(compared.notes),
@@ -88,50 +87,39 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Mean:
-    """The geometric mean of the rows of one op, one baseline and one candidate: of several kinds it tells nothing."""
+def geomeans(compared: Compared) -> list[dict[str, Any]]:
+    """Return the geometric mean of the ratios of each kind of rows, as JSON has it, in the order of the rows.
 
-    op: str
-    provider: str | None
-    """Who computes both sides; None where that is what differs."""
-    baseline: str
-    candidate: str
-    ratio: float
-    """Of the times, candidate over baseline."""
-    ci95: tuple[float, float]
-    rows: int
-    """Those that have an interval; no others are in it."""
-
-
-def geomeans(compared: Compared) -> list[Mean]:
-    """Return the geometric mean of each kind of rows that has one, in the order of the rows."""
+    A kind is one op, one baseline and one candidate: a mean of several kinds tells nothing. `rows` is how many have an
+    interval, no others count; `provider` is None if it is what differs.
+    """
     kinds: dict[tuple[str, str, str], list[ComparedRow]] = {}
     for row in compared.rows:
         kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(row)
     found = []
     for rows in kinds.values():
         if mean := geometric_mean([row.compared for row in rows]):
-            first, count = rows[0], sum(row.ci95 is not None for row in rows)
-            names = first.key.op, first.key.provider, first.baseline.label, first.candidate.label
-            found.append(Mean(*names, *mean, count))
+            key, count = rows[0].key, sum(row.ci95 is not None for row in rows)
+            names = {"op": key.op, "provider": key.provider}
+            names |= {"baseline": rows[0].baseline.label, "candidate": rows[0].candidate.label}
+            found.append(names | {"ratio": mean[0], "ci95": list(mean[1]), "rows": count})
     return found
 
 
 def geomean_lines(compared: Compared) -> list[str]:
     """Return a line for each kind of rows where there are several; one kind is in the headline."""
     means = geomeans(compared)
-    return [
-        printable(
-            f"{' '.join(word for word in (mean.op, mean.provider) if word)}, {mean.baseline} -> {mean.candidate}: "
-            f"geometric mean {_mean_words(mean)}, {mean.rows:,} row{'s' * (mean.rows != 1)}"
-        )
-        for mean in (means if len(means) > 1 else ())
-    ]
+    lines = []
+    for mean in means if len(means) > 1 else ():
+        kind = " ".join(filter(None, (mean["op"], mean["provider"])))
+        rows = f"{mean['rows']:,} row{'s' * (mean['rows'] != 1)}"
+        lines.append(f"{kind}, {mean['baseline']} -> {mean['candidate']}: geometric mean {_mean_words(mean)}, {rows}")
+    return list(map(printable, lines))
 
 
-def _mean_words(mean: Mean) -> str:
-    return f"{mean.ratio:.4f}x the time (95 % CI {mean.ci95[0]:.4f} to {mean.ci95[1]:.4f})"
+def _mean_words(mean: Mapping[str, Any]) -> str:
+    low, high = mean["ci95"]
+    return f"{mean['ratio']:.4f}x the time (95 % CI {low:.4f} to {high:.4f})"
 
 
 def json_row(row: ComparedRow) -> dict[str, Any]:

@@ -75,18 +75,9 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     for place, row in enumerate(rows):
         ratio, verdict = row.ratio, row.compared.verdict
         spread = [[max(0, ratio - row.ci95[0])], [max(0, row.ci95[1] - ratio)]] if row.ci95 else None
-        label = None if verdict in labeled else verdict
+        style: dict[str, Any] = {"fmt": MARKS[verdict], "color": tone(COLORS[verdict]), "capsize": 3, "zorder": 2}
+        axes.errorbar([ratio], [place], xerr=spread, label=None if verdict in labeled else verdict, **style)
         labeled.add(verdict)
-        axes.errorbar(
-            [ratio],
-            [place],
-            xerr=spread,
-            fmt=MARKS[verdict],
-            color=tone(COLORS[verdict]),
-            label=label,
-            capsize=3,
-            zorder=2,
-        )
     low, high = axes.get_xlim()
     if high > CRUSHING or 0 < low < 1 / CRUSHING:
         _use_log_axis(axes)

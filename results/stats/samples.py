@@ -104,8 +104,6 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         An improved heteroskedasticity and autocorrelation consistent covariance matrix estimator, Econometrica 60
         (1992) 953.
     """
-    if not samples:
-        raise ValueError("the interval of no samples does not exist")
     count, factor = len(samples), 1.0
     if count >= LEAST_CORRELATED:
         import numpy as np

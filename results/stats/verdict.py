@@ -139,8 +139,6 @@ class SideMean:
 
 def side_of(windows: Sequence[Sequence[float]]) -> SideMean:
     """Return the geometric mean of the medians of the windows of one side, each a series of times above 0."""
-    if not windows:
-        raise ValueError("there are no windows to compare")
     medians = [interval_of_median([math.log(time_s) for time_s in times_s]) for times_s in windows]
     count = len(medians)
     return SideMean(

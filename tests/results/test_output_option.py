@@ -7,14 +7,6 @@ import pytest
 
 from bench.harness.cli.arguments import UsageError, path
 from bench.harness.cli.main import check_output, check_places
-from results.store.runs import RunWriter
-
-
-def test_a_run_goes_into_a_folder_that_is_written_as_one_and_made(make_environment, tmp_path):
-    output = path(f"{tmp_path}/new/deep/")
-    check_output(output)
-    with RunWriter.create(make_environment(), "matmul", output) as writer:
-        assert writer.path.parent == tmp_path / "new" / "deep"
 
 
 def test_a_path_is_a_path_unless_it_is_a_folder_to_be_made(tmp_path):
