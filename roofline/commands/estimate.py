@@ -12,10 +12,7 @@ from results.show.terminal import OK, Parser, print_out
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from roofline.estimate.answer import Answer
-    from roofline.estimate.sweep import Sweep
 
 EXAMPLES = """examples:
   python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
@@ -136,35 +133,13 @@ def _swept(words: Sequence[str]) -> str:
     given = vars(_Question(prog=f"{PROG} {name}").parse_args(rest))
     sweep = swept(name, given, [Over.read(text) for text in asked.over])
     if asked.plot:
+        from roofline.picture.charts import draw_sweep
+
         title = f"{QUESTIONS[name][1]}: {' '.join(rest)}"
-        save_picture(draw_sweep(sweep, title, asked.theme), asked.plot)
+        save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), asked.theme), asked.plot)
     table = Table(
         rows=lambda: sweep.rows,
         document=lambda: {"rows": sweep.rows},
         draw=lambda console: print_rows(console, sweep.rows, sweep.columns),
     )
     return table.render("table" if asked.format == "text" else asked.format)
-
-
-def draw_sweep(sweep: Sweep, title: str, theme: str = "light") -> Figure:
-    """Return the picture of a sweep: what was asked first along the first option, a line for each of the others."""
-    from roofline.accounting.config import ConfigError
-    from roofline.estimate.sweep import memory_marks
-    from roofline.picture.charts import draw_lines
-
-    x, y = sweep.overs[0].option, sweep.main[0]
-    apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
-    telling = [name for name in sweep.columns if name in apart]
-    drawn: dict[str, list[dict[str, Any]]] = {}
-    for row in sweep.rows:
-        if not isinstance(row[x], str) and isinstance(row[y], int | float):
-            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in telling), []).append(row)
-    if not drawn:
-        raise ConfigError(f"--plot needs numbers along --{x}: {y} has none")
-    marks: dict[str, float] = {}
-    for name, rows in drawn.items():
-        turns = [row["critical_batch"] for row in rows if x == "batch" and row.get("critical_batch")]
-        marks |= {f"critical batch {name}".strip(): place for place in turns}
-        marks |= {f"{words} {name}".strip(): place for words, place in memory_marks(rows, x).items()}
-    lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
-    return draw_lines(title, x, y.replace("_", " "), lines, marks, theme)

@@ -250,17 +250,12 @@ def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str])
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
     """Note the machines whose runs differ in their ceilings: those of the newest run are drawn."""
-    values: dict[str, dict[tuple[str, str, str], set[float]]] = {}
-    newest: dict[str, str] = {}
-    for run in runs:
-        machine, start = machine_of(run.environment), run.environment.started_at
-        known = values.setdefault(machine.slug, {})
-        for entry in machine.entries:
-            known.setdefault((entry.quantity, entry.name, entry.kind), set()).add(entry.value)
-        newest[machine.slug] = max(start, newest.get(machine.slug, start))
-    for slug, known in sorted(values.items()):
-        if any(len(found) > 1 for found in known.values()):
-            _note(f"runs of {slug} differ in their ceilings; those of {newest[slug]} are drawn")
+    dated = [(run.environment.started_at, machine_of(run.environment)) for run in runs]
+    for slug in sorted({machine.slug for _, machine in dated}):
+        own = [(start, machine) for start, machine in dated if machine.slug == slug]
+        values = {(e.quantity, e.name, e.kind, e.value) for _, machine in own for e in machine.entries}
+        if len({value[:3] for value in values}) < len(values):
+            _note(f"runs of {slug} differ in their ceilings; those of {max(start for start, _ in own)} are drawn")
 
 
 def default_dtypes(sources: Sources) -> list[str]:

@@ -20,13 +20,13 @@ from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, folded
 from roofline.estimate.question import parameters, whole
-from roofline.estimate.sweep import Over, memory_marks, swept
+from roofline.estimate.sweep import Over, swept
 from roofline.explore import pictures
 from roofline.explore.form import Form, Options, choice
 from roofline.explore.pictures import plain, table
 from roofline.gpu_table import UnknownGpuError
 from roofline.machine import CeilingError
-from roofline.picture.charts import draw_answer, draw_lines
+from roofline.picture.charts import draw_answer, draw_sweep
 
 DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
 # By name: title, question in words, and fields of each calculator. Streamlit would show a docstring here on the page.
@@ -106,19 +106,12 @@ def _along(answer: Answer, given: Options, form: Form, about: Mapping[str, Any])
         return  # without tokens there are no days
     others_given: Options = {name: value for name, value in given.items() if name != option}
     over = f"{option}={about['along'][option]}"
-    rows = swept(form.question, form.values(others_given), [Over.read(over)]).rows
-    turn = answer.rows[0].get("critical_batch")
-    marks = memory_marks(rows, option)
-    if option == "batch" and turn and turn <= max(row[option] for row in rows):
-        marks[f"critical batch {turn:,}"] = turn
+    sweep = swept(form.question, form.values(others_given), [Over.read(over)])
     command = command_line("sweep", form.question, *words_of(others_given), "--over", over)
     st.code(command, language=None, wrap_lines=True)
-    for unit, keys in about["panels"].items():
-        lines = {
-            name: [(row[option], row[key]) for row in rows if row.get(key) is not None] for key, name in keys.items()
-        }
-        if found := {name: points for name, points in lines.items() if points}:
-            pictures.show(draw_lines, answer.title, option, unit, found, marks)
+    for key in about["panels"]:
+        if any(row.get(key) is not None for row in sweep.rows):
+            pictures.show(draw_sweep, sweep, answer.title, key)
 
 
 def _show(answer: Answer) -> None:

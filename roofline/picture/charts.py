@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from results.show.picture import (
     AXIS_PT,
@@ -21,6 +21,7 @@ from results.show.picture import (
 )
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, duration, folded
+from roofline.estimate.sweep import Sweep, memory_marks
 from roofline.picture.style import significant, tick
 
 if TYPE_CHECKING:
@@ -65,6 +66,27 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
     return figure
+
+
+def draw_sweep(sweep: Sweep, title: str, y: str, theme: str = "light") -> Figure:
+    """Return the picture of a value of the rows along the first option of a sweep, a line for each of the others."""
+    x = sweep.overs[0].option
+    apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
+    telling = [name for name in sweep.columns if name in apart]
+    drawn: dict[str, list[dict[str, Any]]] = {}
+    for row in sweep.rows:
+        if not isinstance(row[x], str) and isinstance(row.get(y), int | float):
+            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in telling), []).append(row)
+    if not drawn:
+        raise ConfigError(f"--plot needs numbers along --{x}: {y or 'the answer'} has none")
+    marks: dict[str, float] = {}
+    for name, rows in drawn.items():
+        turn = rows[0].get("critical_batch")
+        if turn and x == "batch" and turn <= max(row[x] for row in rows):
+            marks[f"critical batch {turn:,} {name}".strip()] = turn
+        marks |= {f"{words} {name}".strip(): place for words, place in memory_marks(rows, x).items()}
+    lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
+    return draw_lines(title, x, y.replace("_", " "), lines, marks, theme)
 
 
 def draw_lines(

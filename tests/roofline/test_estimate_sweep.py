@@ -9,9 +9,8 @@ import json
 import pytest
 from test_estimate import call, data_of, text_of
 
-from roofline.commands.estimate import draw_sweep
 from roofline.estimate.sweep import Over, memory_marks, swept
-from roofline.picture.charts import draw_lines
+from roofline.picture.charts import draw_lines, draw_sweep
 from roofline.picture.page import estimates_of
 
 DECODE = "infer --model llama-3-8b --gpu h100-sxm --prompt 128"
@@ -44,7 +43,7 @@ def test_points_that_do_not_fit_are_marked(capsys):
     given, over = {"model": "llama-3-8b", "gpu": "h100-sxm"}, Over.read("batch=128:1024:x2")
     fits = [line.split()[-1] for line in text_of(capsys, f"sweep {words}").splitlines()]
     assert fits == ["fits", "yes", "yes", "no", "no"]
-    axes = draw_sweep(swept("infer", given, [over]), "").axes[0]
+    axes = draw_sweep(swept("infer", given, [over]), "", "decode_seconds").axes[0]
     texts = {text.get_text().strip(): text.get_position()[0] for text in axes.texts}
     assert texts["does not fit from 512"] == 512
 
@@ -68,7 +67,7 @@ def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batc
     words = f"{DECODE} --over batch=1:2048:x4 --over weight-dtype=bf16,int8".split()
     given = {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 128}
     overs = [Over.read("batch=1:2048:x4"), Over.read("weight-dtype=bf16,int8")]
-    axes = draw_sweep(swept("infer", given, overs), "").axes[0]
+    axes = draw_sweep(swept("infer", given, overs), "", "decode_seconds").axes[0]
     lines = {line.get_label(): line.get_xydata() for line in axes.get_lines() if len(line.get_xdata()) > 2}
     assert set(lines) == {"weight-dtype bf16", "weight-dtype int8"}
     assert [x for x, _ in lines["weight-dtype int8"]] == [1, 4, 16, 64, 256, 1024]
