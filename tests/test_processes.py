@@ -83,7 +83,7 @@ USERS = """
 import os, pathlib, subprocess, sys, time
 
 def gelu(x):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session=True)
     pathlib.Path(os.environ["AT_WORK"]).touch()
     time.sleep(1000)
 """

@@ -5,19 +5,15 @@ torch is loaded there but not used: a process that has used a GPU must not fork.
 
 import os
 import signal
-from contextlib import suppress
 
 import psutil
 
-from bench.harness.worker import signal_on_parent_exit
+from bench.harness.worker import kill_tree, signal_on_parent_exit
 
 
 def end(*_: object) -> None:
-    """Kill the process group of each worker, and end."""
     for child in psutil.Process().children():
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.kill()
+        kill_tree(child.pid)
     os._exit(0)
 
 

@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, TypeVar
 
+import psutil
+
 from bench.harness.timing import protocol
 
 T = TypeVar("T")
@@ -152,9 +154,7 @@ class _Worker:
     def end(self) -> str:
         """Kill the process and everything it started; return the end of what it printed."""
         assert self._process.pid is not None
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
+        kill_tree(self._process.pid)
         self._process.join(KILL_TIMEOUT_S)
         while not self._output.closed and self._output.poll():
             self._read_output()
@@ -194,7 +194,20 @@ def _run(
     answers.send(function(*arguments))
     with suppress(Exception):
         sys.stdout.flush()
+    signal.pause()  # until it is killed, because no process finds the children of one that has ended
     os._exit(0)
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process, its group, and the processes below it, which may have groups of their own."""
+    processes = []
+    with suppress(psutil.NoSuchProcess):
+        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def signal_on_parent_exit(number: int) -> None:

@@ -199,6 +199,7 @@ def leaves_a_thread_and_a_process(x, started=[]):
     if not started:
         started.append(os.fork())
         if started == [0]:
+            os.setsid()
             time.sleep(1000)
         print("child", started[0])
         threading.Thread(target=time.sleep, args=(1000,)).start()
