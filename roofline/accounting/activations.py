@@ -165,14 +165,14 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
     if config.latent:
         stored_heads = heads
     key_heads = heads if kernels.is_key_expanded else stored_heads
-    elements = (heads + key_heads) * (config.query_key_dim + config.value_dim)
+    elements = (heads + key_heads) * (config.head_dim + config.value_dim)
     if config.latent:
         elements += Fraction(2 * (config.latent.query_rank + config.latent.kv_rank), ways)
     normalized = Fraction(0)
     if config.has_qk_norm:
         # Norms compute in the dtype of their weights, which under autocast is not the dtype of the matmuls.
         saved = kernels.stream_bytes if kernels.is_norm_fused else FP32_BYTES + kernels.normalized_bytes
-        normalized = (saved * config.query_key_dim + kernels.statistic_bytes) * (heads + stored_heads)
+        normalized = (saved * config.head_dim + kernels.statistic_bytes) * (heads + stored_heads)
     return kernels.element_bytes * elements + normalized
 
 

@@ -91,7 +91,7 @@ class ModelConfig:
     kv_heads: int
     """k, key and value heads: fewer than `heads` with grouped queries."""
     head_dim: int
-    """d, never taken as h / a where the file says otherwise."""
+    """d of queries and keys, never taken as h / a where the file says otherwise."""
     mlp_width: int
     """f, of a dense MLP."""
     vocabulary: int
@@ -124,10 +124,6 @@ class ModelConfig:
     """Of a dense model that is known by their number alone, see `dense_model`; 0 otherwise."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
-
-    @property
-    def query_key_dim(self) -> int:
-        return self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim
 
     @property
     def value_dim(self) -> int:

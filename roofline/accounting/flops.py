@@ -166,7 +166,7 @@ def train_flops(
     elif checkpoint == "selective":
         recomputed = {"attention_core": forward.get("attention_core", 0)}
     if is_flash and forward.get("attention_core"):
-        scores = forward["attention_core"] * config.query_key_dim // (config.query_key_dim + config.value_dim)
+        scores = forward["attention_core"] * config.head_dim // (config.head_dim + config.value_dim)
         recomputed["attention_scores"] = scores
     return FlopCount(
         convention=counted_by,
@@ -227,7 +227,7 @@ def all_layers_core(
     config: ModelConfig, queries: int, keys: int, mask: str, sees_windows: bool = True, is_absorbed: bool = False
 ) -> int:
     """Return `attention_core_flops` of all layers; `is_absorbed` as in `inference.decode_flops`."""
-    dims = (config.query_key_dim, config.value_dim)
+    dims = (config.head_dim, config.value_dim)
     if is_absorbed and config.latent:
         dims = (config.latent.kv_rank + config.latent.rope_dim, config.latent.kv_rank)
     shape = (queries, keys, config.heads, *dims, mask)

@@ -7,20 +7,6 @@ from math import prod
 
 from roofline.accounting.config import Experts, LatentAttention, ModelConfig, StateSpace
 
-COMPONENTS = (
-    "parameters",
-    "embedding",
-    "positions",
-    "attention",
-    "state_space",
-    "mlp",
-    "router",
-    "experts",
-    "shared_experts",
-    "norms",
-    "lm_head",
-)
-
 FORMULA = (
     "per layer: attention h d (2a + 2k), MLP 2hf or gated 3hf, norms h each, biases; embedding and untied head V h"
 )
@@ -79,9 +65,10 @@ def weights(config: ModelConfig) -> list[Weight]:
     """
     if config.parameters:
         return [Weight("parameters", "parameters", (config.parameters,), is_gemm=True)]
-    found = [Weight("embedding", "embedding", (config.vocabulary, config.width), split="width")]
-    if config.position_embeddings:
-        found.append(Weight("positions", "positions", (config.position_embeddings, config.width)))
+    found = [
+        Weight("embedding", "embedding", (config.vocabulary, config.width), split="width"),
+        Weight("positions", "positions", (config.position_embeddings, config.width)),
+    ]
     if config.state:
         found += _state_weights(config, config.state)
     else:
@@ -90,9 +77,9 @@ def weights(config: ModelConfig) -> list[Weight]:
     if config.experts:
         found += _expert_weights(config, config.experts)
     found += _norm_weights(config)
-    if not config.is_tied:
-        found.append(Weight("lm_head", "lm_head", (config.width, config.vocabulary), is_gemm=True, split="width"))
-    return [weight for weight in found if weight.copies and prod(weight.shape)]
+    head = (config.width, config.vocabulary)
+    found.append(Weight("lm_head", "lm_head", head, int(not config.is_tied), is_gemm=True, split="width"))
+    return [weight for weight in found if weight.elements]  # what a model lacks has no copies
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
@@ -104,14 +91,14 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
     """
     found = weights(config)
     head = config.vocabulary * config.width if config.is_tied else 0
-    sums = dict.fromkeys(COMPONENTS, 0)
+    components: dict[str, int] = {}
     for weight in found:
-        sums[weight.component] += weight.elements
+        components[weight.component] = components.get(weight.component, 0) + weight.elements
     return ParameterCount(
         total=sum(weight.elements for weight in found),
         active=sum(weight.active_elements for weight in found),
         matmul=head + sum(weight.active_elements for weight in found if weight.is_gemm),
-        components={component: elements for component, elements in sums.items() if elements},
+        components=components,
     )
 
 
@@ -119,20 +106,16 @@ def _attention_weights(config: ModelConfig) -> list[Weight]:
     """Return query, key, value and output: h d (2a + 2k), with biases d (a + 2k) and h."""
     layers, width, dim = config.layers, config.width, config.head_dim
     queries, keys = config.heads * dim, config.kv_heads * dim
-    found = [
+    return [
         Weight("query", "attention", (width, queries), layers, is_gemm=True, split="heads"),
         Weight("key", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
         Weight("value", "attention", (width, keys), layers, is_gemm=True, split="kv_heads"),
         Weight("output", "attention", (queries, width), layers, is_gemm=True, split="heads"),
+        Weight("query bias", "attention", (queries,), layers * config.has_qkv_bias, split="heads"),
+        Weight("key and value bias", "attention", (keys,), 2 * layers * config.has_qkv_bias, split="kv_heads"),
+        Weight("output bias", "attention", (width,), layers * config.has_output_bias),
+        Weight("sinks", "attention", (config.heads,), layers * config.has_sinks, split="heads"),
     ]
-    if config.has_qkv_bias:
-        found.append(Weight("query bias", "attention", (queries,), layers, split="heads"))
-        found.append(Weight("key and value bias", "attention", (keys,), 2 * layers, split="kv_heads"))
-    if config.has_output_bias:
-        found.append(Weight("output bias", "attention", (width,), layers))
-    if config.has_sinks:
-        found.append(Weight("sinks", "attention", (config.heads,), layers, split="heads"))
-    return found
 
 
 def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
@@ -143,13 +126,10 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
         Weight("in", "state_space", (width, gated), layers, is_gemm=True),
         Weight("out", "state_space", (inner, width), layers, is_gemm=True),
         Weight("convolution", "state_space", (state.convolved_width, state.kernel), layers),
+        Weight("convolution bias", "state_space", (state.convolved_width,), layers * state.has_convolution_bias),
+        Weight("in bias", "state_space", (gated,), layers * state.has_bias),
+        Weight("out bias", "state_space", (width,), layers * state.has_bias),
     ]
-    if state.has_convolution_bias:
-        found.append(Weight("convolution bias", "state_space", (state.convolved_width,), layers))
-    if state.has_bias:
-        found += [
-            Weight(f"{side} bias", "state_space", (size,), layers) for side, size in (("in", gated), ("out", width))
-        ]
     if state.heads:
         found.append(Weight("step, decay and skip", "state_space", (state.heads,), 3 * layers))
         return [*found, Weight("gated norm", "norms", (inner,), layers)]
@@ -166,20 +146,19 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
 def _latent_weights(config: ModelConfig, latent: LatentAttention) -> list[Weight]:
     """Return the low-rank projections: h qr + qr a (dn + dr) + h (kvr + dr) + kvr a (dn + dv) + a dv h."""
     layers, width, heads = config.layers, config.width, config.heads
-    queries = heads * config.query_key_dim
+    queries = heads * config.head_dim
     keys_values = heads * (latent.nope_dim + latent.value_dim)
     rank = latent.query_rank or width
-    found = [
+    compressed = layers * (latent.query_rank > 0)
+    return [
         Weight("query up", "attention", (rank, queries), layers, is_gemm=True, split="heads"),
         Weight("key and value down", "attention", (width, latent.kv_rank + latent.rope_dim), layers, is_gemm=True),
         Weight("key and value up", "attention", (latent.kv_rank, keys_values), layers, is_gemm=True, split="heads"),
         Weight("output", "attention", (heads * latent.value_dim, width), layers, is_gemm=True, split="heads"),
         Weight("key and value norm", "norms", (latent.kv_rank,), layers),
+        Weight("query down", "attention", (width, rank), compressed, is_gemm=True),
+        Weight("query norm", "norms", (rank,), compressed),
     ]
-    if latent.query_rank:
-        found.append(Weight("query down", "attention", (width, rank), layers, is_gemm=True))
-        found.append(Weight("query norm", "norms", (rank,), layers))
-    return found
 
 
 def _mlp_weights(
@@ -188,34 +167,32 @@ def _mlp_weights(
     """Return the matrices of MLPs of one width: 2hf, gated 3hf, with biases f (2f) and h."""
     into = 2 if config.is_gated else 1
     ups = None if active is None else into * active
-    found = [
+    biased = copies * config.has_mlp_bias
+    return [
         Weight("up", component, (config.width, width), into * copies, True, ups, "width"),
         Weight("down", component, (width, config.width), copies, True, active, "width"),
+        Weight("up bias", component, (width,), into * biased, False, ups, "width"),
+        Weight("down bias", component, (config.width,), biased, False, active),
     ]
-    if config.has_mlp_bias:
-        found.append(Weight("up bias", component, (width,), into * copies, False, ups, "width"))
-        found.append(Weight("down bias", component, (config.width,), copies, False, active))
-    return found
 
 
 def _expert_weights(config: ModelConfig, experts: Experts) -> list[Weight]:
     copies, active = experts.count * experts.layers, experts.per_token * experts.layers
-    found = [Weight("router", "router", (config.width, experts.count), experts.layers, is_gemm=True)]
-    if experts.has_router_bias:
-        found.append(Weight("router bias", "router", (experts.count,), experts.layers))
-    if experts.shared_mlp_width:
-        found += _mlp_weights(config, "shared_experts", experts.shared_mlp_width, experts.layers)
-    if experts.has_shared_gate:
-        found.append(Weight("shared gate", "shared_experts", (config.width, 1), experts.layers, is_gemm=True))
-    return found + _mlp_weights(config, "experts", experts.mlp_width, copies, active)
+    shared, gates = experts.layers * (experts.shared_mlp_width > 0), experts.layers * experts.has_shared_gate
+    return [
+        Weight("router", "router", (config.width, experts.count), experts.layers, is_gemm=True),
+        Weight("router bias", "router", (experts.count,), experts.layers * experts.has_router_bias),
+        *_mlp_weights(config, "shared_experts", experts.shared_mlp_width, shared),
+        Weight("shared gate", "shared_experts", (config.width, 1), gates, is_gemm=True),
+        *_mlp_weights(config, "experts", experts.mlp_width, copies, active),
+    ]
 
 
 def _norm_weights(config: ModelConfig) -> list[Weight]:
     copies = config.norms_per_layer * config.layers + config.has_final_norm
-    found = [Weight("norm", "norms", (config.width,), copies)]
-    if config.has_norm_bias:
-        found.append(Weight("norm bias", "norms", (config.width,), copies))
-    if config.has_qk_norm:
-        heads = config.heads + config.kv_heads if config.is_qk_norm_per_head else 2
-        found.append(Weight("query and key norm", "norms", (config.head_dim,), heads * config.layers))
-    return found
+    heads = config.heads + config.kv_heads if config.is_qk_norm_per_head else 2
+    return [
+        Weight("norm", "norms", (config.width,), copies),
+        Weight("norm bias", "norms", (config.width,), copies * config.has_norm_bias),
+        Weight("query and key norm", "norms", (config.head_dim,), heads * config.layers * config.has_qk_norm),
+    ]

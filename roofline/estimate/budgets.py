@@ -171,9 +171,11 @@ def mfu(
     uses, missing = uses_of(options)
     config = model_of(model, options, params)
     asked = convention_of(config, convention, "palm")
+    has_core = [name for name, entry in CONVENTIONS.items() if name == asked or entry.mask or checkpoint != "selective"]
+    counted_by = [asked] if config.parameters else has_core
     rows: list[dict[str, Any]] = []
     for use in uses:
-        for name in [asked] if config.parameters else _countable(asked, checkpoint):
+        for name in counted_by:
             found = train_flops(config, sequence, 1, name, checkpoint)
             reached, executed = found.per_token * speed, found.hardware_flops / found.tokens * speed
             row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": found.per_token}
@@ -208,11 +210,6 @@ def mfu(
             **{"flops_per_token": "FLOPs/token", "flops_per_s": "FLOP/s", "mfu": "MFU", "hfu": "HFU"},
         },
     )
-
-
-def _countable(asked: str, checkpoint: str) -> list[str]:
-    without_attention = ("6nd", "6nd-no-embedding") if checkpoint == "selective" else ()
-    return [name for name in CONVENTIONS if name == asked or name not in without_attention]
 
 
 def _tokens_per_s(

@@ -102,7 +102,7 @@ def test_conventions_agree_where_they_must(name):
         train_flops(config, 512, convention=word) for word in ("gemm-full", "gemm-causal-half", "gemm-causal-exact")
     )
     core = full.components["attention_core"]
-    assert core == 6 * 512**2 * config.layers * config.heads * (config.query_key_dim + config.value_dim)
+    assert core == 6 * 512**2 * config.layers * config.heads * (config.head_dim + config.value_dim)
     state = sum(full.components.get(name, 0) for name in ("convolution", "state_scan"))
     assert full.model_flops - core - state == 6 * count.matmul * 512
     if config.window is None or config.window >= 512:
