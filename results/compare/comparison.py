@@ -22,8 +22,8 @@ from results.compare.sides import (
     differences,
     labels_of,
     match,
+    revision_text,
     sides_of,
-    source_words,
 )
 from results.compare.turns import Rounds, compare_rounds, cycles_ratio, shared_rounds
 from results.record import Environment, Record
@@ -66,7 +66,7 @@ class ComparedRow:
         reason = self.compared.reason + self._cycles_words()
         if without:
             reason = f"no samples were saved of the {' and the '.join(without)}, only a median"
-        return reason + source_words(before, after, self.compared.verdict) + self._remark()
+        return reason + _source_words(before, after, self.compared.verdict) + self._remark()
 
     def _remark(self) -> str:
         """Return why the ratio of the two medians differs from the ratio of the row; nothing if it does not."""
@@ -232,6 +232,17 @@ def _compare_interleaved(
         compared = replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds would tell"))
     compared = with_flags(compared, baseline, candidate, is_paired=True)
     return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(before, after))
+
+
+def _source_words(before: Record, after: Record, verdict: str) -> str:
+    """Return what the hashes of a kernel's file add to the reason of a verdict; nothing if that is not worth a word."""
+    if before.provider != after.provider or None in (before.source_sha256, after.source_sha256):
+        return ""
+    revision = revision_text(before.source_git)
+    is_one_revision = revision == revision_text(after.source_git)
+    if before.source_sha256 != after.source_sha256:
+        return f"; its source file changed{f' at revision {revision}' if revision and is_one_revision else ''}"
+    return "; its source file is the same" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:

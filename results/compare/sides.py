@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from results.record import DEFINITION_PREFIX, Environment, Record
-from results.stats.comparison import DEFAULT_MARGIN, FASTER, SLOWER
+from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
 
 MODES = ("provider", "version", "git")
@@ -212,17 +212,6 @@ def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
 def _changed_sources(first: Run, second: Run) -> list[str]:
     before, after = ({one.provider: one.source_sha256 for one in run.records} for run in (first, second))
     return [name for name in before if None not in (known := (before[name], after.get(name))) and known[0] != known[1]]
-
-
-def source_words(before: Record, after: Record, verdict: str) -> str:
-    """Return what the hashes of a kernel's file add to the reason of a verdict; nothing if that is not worth a word."""
-    if before.provider != after.provider or None in (before.source_sha256, after.source_sha256):
-        return ""
-    revision = revision_text(before.source_git)
-    is_one_revision = revision == revision_text(after.source_git)
-    if before.source_sha256 != after.source_sha256:
-        return f"; its source file changed{f' at revision {revision}' if revision and is_one_revision else ''}"
-    return "; its source file is the same" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
 
 
 def _providers(run: Run, request: CompareOptions) -> list[str]:

@@ -25,13 +25,11 @@ from results.store.runs import RunWriter, new_run_id
 from dataclasses import replace
 source = load_run(Path(sys.argv[1]))
 environment = replace(source.environment, run_id=new_run_id())
-count = int(sys.argv[2])
 with RunWriter.create(environment, "matmul") as writer:
     print(writer.path, flush=True)
-    while count:
+    while True:
         writer.append(source.records[0])
         print("finished", flush=True)
-        count -= 1
 """
 
 
@@ -40,11 +38,6 @@ def template(make_environment, make_record, tmp_path):
     with RunWriter.create(make_environment(), "matmul", tmp_path / "template.jsonl") as writer:
         writer.append(make_record(samples_s=(1e-3,) * 2000, median_s=1e-3))
     return writer.path
-
-
-def start_writer(template, count):
-    command = [sys.executable, "-c", WRITER, str(template), str(count)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def save(make_environment, run_id, slug="h100-sxm", **changes):
@@ -110,7 +103,8 @@ def test_a_failed_append_keeps_a_record_whose_fsync_was_interrupted(make_environ
 
 
 def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
-    process = start_writer(template, -1)
+    command = [sys.executable, "-c", WRITER, str(template)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     path = Path(process.stdout.readline().strip())
     for _ in range(5):
         assert process.stdout.readline() == "finished\n"
