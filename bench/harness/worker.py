@@ -53,12 +53,17 @@ LOST_PARENT = 255
 
 
 class WorkerError(RuntimeError):
-    """A process gave no answer; the message is one line with the reason."""
+    """A process gave no answer; the message is one line with the reason.
+
+    `index` is that of the provider whose code was running, None for the measuring code.
+    """
 
     output = ""
     """End of what the process printed."""
-    index: int | None = None
-    """Index of the provider whose code was running; None for the measuring code."""
+
+    def __init__(self, reason: str, index: int | None = None) -> None:
+        super().__init__(reason)
+        self.index = index
 
 
 def start_server() -> None:
@@ -147,7 +152,10 @@ class _Worker:
         """Return the answer of a process that has sent it or ended."""
         with suppress(EOFError, OSError):  # it was killed while it sent
             if self._answers.poll():
-                return self._answers.recv()
+                answer = self._answers.recv()
+                if isinstance(answer, WorkerError):
+                    raise answer
+                return answer
         self._process.join(KILL_TIMEOUT_S)
         raise WorkerError(how_it_ended(self._process.exitcode))
 
@@ -191,7 +199,10 @@ def _run(
     output.close()
     faulthandler.enable()
     function, arguments = pickle.loads(work)
-    answers.send(function(*arguments))
+    try:
+        answers.send(function(*arguments))
+    except WorkerError as error:
+        answers.send(error)
     with suppress(Exception):
         sys.stdout.flush()
     signal.pause()  # until it is killed, because no process finds the children of one that has ended

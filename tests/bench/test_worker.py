@@ -47,6 +47,17 @@ def test_what_ends_a_worker_fails_its_row_with_the_cause(crashes, function, reas
     assert len(record.source_sha256) == 64
 
 
+def loses_the_gpu():
+    worker.protocol.announce(1)
+    raise worker.WorkerError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_worker_that_loses_its_gpu_names_the_provider():
+    with pytest.raises(worker.WorkerError, match="CUDA error: an illegal memory access") as raised:
+        worker.call(loses_the_gpu, timeout_s=60)
+    assert raised.value.index == 1
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("function", ["endless", "endless_later"])
 def test_what_never_returns_is_ended_after_the_timeout(crashes, function):

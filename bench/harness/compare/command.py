@@ -160,7 +160,7 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
 
 def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
     """Measure case by case; the records of a case are saved as soon as all its providers are verified again."""
-    from bench.harness.compare.interleave import interleave, interleave_in_worker
+    from bench.harness.compare.interleave import interleave_safely
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release
     from bench.harness.providers.registry import is_user_kernel
@@ -174,10 +174,8 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
         progress.say(f"{case.op} {case.name} {case.dtype}: {names}")
         how = device, run.ceilings, policy.of_case(index, len(cases), deadline, time.perf_counter())
         is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
-        if release(device) and not is_own:
-            records = interleave(rows, *how, budget)
-        else:
-            records = interleave_in_worker(rows, *how, budget, run.args.timeout, progress.note)
+        in_worker = is_own or not release(device)
+        records = interleave_safely(rows, *how, budget, run.args.timeout, progress.note, in_worker)
         for record in records:
             run.keep(record)
             for line in describe(record) if run.args.verbose else ():

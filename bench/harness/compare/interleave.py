@@ -1,4 +1,4 @@
-"""The rows of one case, a provider each, compared in turns: in this process or in a worker."""
+"""The rows of one case, one per provider, interleaved in this process or in a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import CALLS_PER_CASE, Budget
-from bench.harness.measure.measure_row import finish, make_copies, prepare
+from bench.harness.measure.measure_row import finish, make_copies, prepare, release
 from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
 from bench.harness.timing import protocol, samplers
@@ -40,7 +40,7 @@ def interleave(
     return compare_contenders(contenders, device, policy, numerics(rows[0].case.dtype))
 
 
-def interleave_in_worker(
+def interleave_safely(
     rows: Sequence[Row],
     device: Device,
     ceilings: Machine | None,
@@ -48,20 +48,26 @@ def interleave_in_worker(
     budget: Budget,
     timeout_s: float,
     note: Callable[[str], None],
+    in_worker: bool,
 ) -> list[Record]:
-    """Return what `interleave` does in a new process, because a user's function may end its process or never return.
+    """Return what `interleave` does, in a new process if `in_worker`: a user's function may end it or never return.
 
     All providers of a case are measured in one process: in two they would also differ by where each process has its
-    code and memory. If the process ends, the provider whose code was running has failed, and the others are measured
-    again without it, which `note` is called with. No call may take longer than `timeout_s`.
+    code and memory. If the process ends or its GPU is lost, the provider whose code was running has failed, and the
+    others are measured again without it in a new process; `note` is called with the reason. No call in a worker may
+    take longer than `timeout_s`.
     """
     records: list[Record | None] = [None] * len(rows)
     left = list(range(len(rows)))
     while 0 in left and len(left) > 1:
         what = [rows[index] for index in left], device, ceilings, policy, budget
         try:
-            measured, _ = worker.call(interleave, *what, timeout_s=timeout_s, deadline=policy.deadline)
+            if in_worker:
+                measured, _ = worker.call(interleave, *what, timeout_s=timeout_s, deadline=policy.deadline)
+            else:
+                measured = interleave(*what)
         except worker.WorkerError as error:
+            in_worker = True
             culprit = left.pop(error.index or 0)  # if none is to blame, the baseline has the reason
             blank = rows[culprit].blank()
             records[culprit] = replace(blank, status="failed", reason=str(error))
@@ -116,7 +122,11 @@ class ProviderContender(Contender):
         return finish(self.ready, samples, self.device, self.ceilings)
 
     def failed(self, error: BaseException) -> Record:
-        return failed(self.row, error)
+        """Return the record, or raise if no call of this process can use the GPU any more."""
+        record = failed(self.row, error)
+        if not release(self.device):
+            raise worker.WorkerError(record.reason or str(error), self.index)
+        return record
 
 
 def shared_copies(row: Row, device: Device, providers: int) -> Iterator[tuple[list[InputSet], str]]:

@@ -111,20 +111,45 @@ def test_a_worker_measures_a_row_of_any_provider():
     assert (record.status, record.provider) == ("ok", "torch"), record.reason
 
 
-def test_cases_of_a_comparison_go_on_in_new_processes_after_an_error_that_the_gpu_keeps(monkeypatch):
-    machine = Machine(breaks_at=128)
+@pytest.fixture
+def compared(monkeypatch):
+    """Return a function that compares three providers of each case; it returns the records and where each case ran."""
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
-    def here(rows, *how):
-        machine.log.append(("here", rows[0].case.shape["n"]))
-        machine.is_dead = rows[0].case.shape["n"] == machine.breaks_at
-        return [row.blank() for row in rows]
+    def run(machine):
+        def interleaved(where):
+            def measure(rows, *how):
+                machine.log.append((where, rows[0].case.shape["n"], [row.provider for row in rows]))
+                for index, row in enumerate(rows):
+                    if row.provider == "breaks" and where == "here":
+                        machine.is_dead = True
+                        contender = interleave.ProviderContender(
+                            row.blank(), index, machine, row=row, ceilings=None, budget=None, copies=None, together=1
+                        )
+                        contender.attempt(machine.synchronize)
+                return [machine.timed(row.blank()) for row in rows]
 
-    def in_worker(rows, *how):
-        machine.log.append(("worker", rows[0].case.shape["n"]))
-        return [row.blank() for row in rows]
+            return measure
 
-    monkeypatch.setattr(interleave, "interleave", here)
-    monkeypatch.setattr(interleave, "interleave_in_worker", in_worker)
-    command.measure_cases(StubRun(machine), [[row, row] for row in ROWS], ComparePolicy(0.01))
-    assert machine.log == [("here", 64), ("here", 128), ("worker", 256)]
+        here, in_worker = interleaved("here"), interleaved("worker")
+        monkeypatch.setattr(interleave, "interleave", here)
+        monkeypatch.setattr(interleave.worker, "call", lambda function, *what, **limits: (in_worker(*what), ""))
+        stub = StubRun(machine)
+        names = ("torch", "breaks", "triton-v1")
+        cases = [[replace(row, provider=name) for name in names] for row in ROWS[:2]]
+        command.measure_cases(stub, cases, ComparePolicy(0.01))
+        return stub.records
+
+    return run
+
+
+def test_a_provider_that_loses_the_gpu_costs_its_own_row_of_a_comparison(compared):
+    machine = Machine()
+    records = compared(machine)
+    assert machine.log == [
+        ("here", 64, ["torch", "breaks", "triton-v1"]),
+        ("worker", 64, ["torch", "triton-v1"]),
+        ("worker", 128, ["torch", "breaks", "triton-v1"]),
+    ]
+    assert [record.status for record in records] == ["ok", "failed", "ok", "ok", "ok", "ok"]
+    assert "illegal memory access" in records[1].reason

@@ -6,7 +6,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.harness import worker
-from bench.harness.compare.interleave import interleave_in_worker
+from bench.harness.compare.interleave import interleave_safely
 from bench.harness.compare.turns import ComparePolicy
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.rows import Row
@@ -75,7 +75,7 @@ def test_those_that_break_it_are_left_out_one_by_one(monkeypatch, names, broken,
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
     policy = ComparePolicy(0.02, rows=12, deadline=100.0)
-    records = interleave_in_worker(rows, cpu_device(), None, policy, None, 60.0, lambda text: None)
+    records = interleave_safely(rows, cpu_device(), None, policy, None, 60.0, lambda text: None, in_worker=True)
     assert workers.asked == asked
     assert [(made.provider, made.status, made.reason) for made in records] == found
 
