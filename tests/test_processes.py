@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import commands
-from tests.bench.process_checks import descendants, is_running, soon
-from tests.child_signals import usual_signals
+from tests.bench.process_checks import descendants, is_running, soon, usual_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S, END_S = 240, 60

@@ -17,7 +17,7 @@ from bench.harness.device.device import Device, cpu_device, default_threads
 from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.machine import Ceiling, Machine
-from tests.child_signals import usual_signals
+from tests.bench.process_checks import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py") if "\nOPS = " in path.read_text())

@@ -1,11 +1,14 @@
-"""What tests ask about processes that they have started."""
+"""What tests ask about processes that they start, and what those do on a signal."""
 
 import multiprocessing
+import signal
 import time
+from contextlib import contextmanager
 
 import psutil
 
 LOCKS = []
+USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 def is_running(pid):
@@ -32,3 +35,18 @@ def descendants(pid):
 def keep_a_lock():
     """Make a lock that lives as long as the process, as a progress bar of a library does."""
     LOCKS.append(multiprocessing.RLock())
+
+
+@contextmanager
+def usual_signals():
+    """Let processes that are started within end on Ctrl-C and on SIGTERM, as in a terminal.
+
+    A signal that a process ignores is ignored by its children too, and a shell starts the background jobs of a script
+    with Ctrl-C ignored. So a test that sends a signal starts its process within this.
+    """
+    before = {number: signal.signal(number, handler) for number, handler in USUAL.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,7 +14,7 @@ import pytest
 from results.__main__ import main
 from results.store.runfile import load_run
 from results.store.runs import RunWriter, find_run
-from tests.child_signals import usual_signals
+from tests.bench.process_checks import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD_FILE = Path(__file__).parent / "data" / "schema_1.jsonl"

@@ -19,7 +19,7 @@ from bench.harness.calibrate import bandwidth, calibration, peaks
 from bench.harness.measure import measure_row as row_protocol
 from results.store.runfile import load_run
 from tests.bench import commands
-from tests.child_signals import usual_signals
+from tests.bench.process_checks import usual_signals
 
 MANY_ROWS = ("elementwise", "--op", "relu,add", "--dtype", "fp32", "--shape", "1024:65536:1024")
 ROWS = 2 * 64
