@@ -9,7 +9,7 @@ from results.compare.selection import add_latest, latest_of
 from results.show.terminal import one_line, print_out
 from results.store.runfile import write_output
 from roofline.commands.plot import add_sources, default_dtypes, dtypes_of, load_sources
-from roofline.picture.scene import PlotError
+from roofline.picture.scene import PlotError, build_scene
 
 SUFFIXES = (".html", ".htm")
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise PlotError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
     dtypes, chosen = dtypes_of(args.dtype), latest_of(args)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
-    scene = sources.scene(dtypes or default_dtypes(sources))
+    scene = build_scene(sources.measured, sources.gpus, dtypes or default_dtypes(sources))
     verdicts = verdicts_of([run.path for run in sources.runs], chosen)
     html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
     write_output(args.output, html.encode("utf-8", "backslashreplace"))

@@ -60,9 +60,6 @@ class Sources(NamedTuple):
     def measured(self) -> list[tuple[Environment, Sequence[Record]]]:
         return [(run.environment, run.records) for run in self.runs]
 
-    def scene(self, dtypes: Sequence[str] | None = None) -> Scene:
-        return build_scene(self.measured, self.gpus, dtypes)
-
     def report_problems(self, prog: str) -> int:
         """Report the bad lines of the runs; return the exit code, 2 if there are any, though the rest is shown."""
         problems = [problem for run in self.runs for problem in run.problems]
@@ -191,7 +188,7 @@ def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None
 def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
     """Return the scene of a picture, and note what is missing in it."""
     dtypes = wanted or default_dtypes(sources)
-    scene = sources.scene(dtypes)
+    scene = build_scene(sources.measured, sources.gpus, dtypes)
     if len(scene.machines) > MOST_MACHINES:
         raise PlotError(
             f"{len(scene.machines)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "

@@ -43,8 +43,8 @@ SAME_DECADES = 0.0017
 """Flat roofs closer than this, 0.4 %, are one line in print, and share a label."""
 WIDEST_DECADES = 30
 """Ceilings and points further apart than this are a mistake in the file."""
-RATIOS = (0.55, 0.85)
-"""Least and largest height of the axes over their width."""
+MIN_RATIO, MAX_RATIO = 0.55, 0.85
+"""Of the height of the axes to their width."""
 
 T = TypeVar("T")
 Measured = tuple[Environment, Sequence[Record]]
@@ -274,7 +274,9 @@ class Scene:
         bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *lows])
         if max(right - left, top - bottom) > WIDEST_DECADES:
             raise PlotError(f"ceilings and points span more than {WIDEST_DECADES} decades: the values cannot be right")
-        return _fitted(View(left, right, bottom, top))
+        if (more := (top - bottom) / MAX_RATIO - (right - left)) > 0:
+            left, right = left - 0.4 * more, right + 0.6 * more
+        return View(left, right, min(bottom, top - MIN_RATIO * (right - left)), top)
 
 
 def _close(items: Sequence[T], value: Callable[[T], float], least_decades: float) -> list[list[T]]:
@@ -286,15 +288,6 @@ def _close(items: Sequence[T], value: Callable[[T], float], least_decades: float
         else:
             groups.append([item])
     return groups
-
-
-def _fitted(view: View) -> View:
-    least, largest = RATIOS
-    tall, wide = view.top - view.bottom, view.right - view.left
-    if view.ratio > largest:
-        more = tall / largest - wide
-        return replace(view, left=view.left - 0.4 * more, right=view.right + 0.6 * more)
-    return replace(view, bottom=view.top - least * wide) if view.ratio < least else view
 
 
 def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None) -> Scene:
@@ -571,7 +564,7 @@ def caption(scene: Scene, unlabeled: int = 0) -> str:
     """Return the sentences under the picture: what was measured, with what, and what is not drawn."""
     parts = []
     if scene.points:
-        parts += [*_provenance(scene), *_how_points_are_drawn(scene)]
+        parts += [_provenance(scene), *_how_points_are_drawn(scene)]
         doubts = Counter(flag for point in scene.points for flag in point.doubts)
         if doubts:
             parts.append("Crossed out: " + ", ".join(f"{count} {one_line(flag, 24)}" for flag, count in doubts.items()))
@@ -606,7 +599,7 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
     return parts
 
 
-def _provenance(scene: Scene) -> list[str]:
+def _provenance(scene: Scene) -> str:
     versions = [
         f"{name} {one_line(str(run.versions[name]), 24)}"
         for run in scene.runs
@@ -617,6 +610,5 @@ def _provenance(scene: Scene) -> list[str]:
     caches = sorted({f"{point.record.cache} cache" for point in scene.points if point.record.cache})
     fills = sorted({f"{one_line(point.record.fill, 12)} data" for point in scene.points if point.record.fill})
     days = sorted({one_line(run.started_at[:10], 10) for run in scene.runs})
-    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
-    facts = ", ".join(filter(None, [*dict.fromkeys(versions), *dict.fromkeys(threads), *caches, *fills, when]))
-    return [facts] if facts else []
+    when = " to ".join(dict.fromkeys((days[0], days[-1])))
+    return ", ".join([*dict.fromkeys(versions), *dict.fromkeys(threads), *caches, *fills, when])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from plot_scenes import environment
 
-from results.record import Environment, Record
+from results.record import Record
 from roofline.machine import Ceiling, Machine
 from roofline.model import (
     JUDGED_KEYS,
@@ -257,26 +258,16 @@ def test_more_than_the_fastest_matmul_is_kept_though_less_than_the_datasheet() -
     assert judge(cube, calibrated(*H200, peak=None)).excess is None
 
 
-def environment(hardware: dict[str, Any]) -> Environment:
-    return Environment(
-        run_id="r",
-        argv=(),
-        started_at="2026-11-01T00:00:00+00:00",
-        device={"slug": "a", "name": "A", "type": "cuda"},
-        hardware=hardware,
-    )
-
-
 def test_records_are_judged_by_the_ceilings_of_their_environment() -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH)
-    assert judged(environment(known.to_dict()), [record()]) == [vars(judge(record(), known))]
-    assert judged(environment({}), [record()])[0]["mfu"] is None
+    assert judged(environment(hardware=known.to_dict()), [record()]) == [vars(judge(record(), known))]
+    assert judged(environment(hardware={}), [record()])[0]["mfu"] is None
 
 
 @pytest.mark.parametrize("hardware", [{"entries": "many"}, {"slug": 3}, {"entries": [{"quantity": "flops"}]}])
 def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(hardware: dict[str, Any]) -> None:
     reported: list[str] = []
-    scores = judged(environment(hardware), [record()] * 3, reported.append)
+    scores = judged(environment(hardware=hardware), [record()] * 3, reported.append)
     assert scores == [dict.fromkeys(JUDGED_KEYS)] * 3
     assert len(reported) == 1
     assert reported[0].startswith("the ceilings of the run cannot be used")
