@@ -24,7 +24,7 @@ at a time slowed one of them down by 16 to 30 % more than the other in 20 rounds
 ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
 """No harm if both sides have it; if one has, a gap may be that between cache and memory, or events and graph."""
 
-BIMODAL, PREEMPTED = "bimodal", "preempted"
+BIMODAL, INTERPRETED, PREEMPTED = "bimodal", "interpreted", "preempted"
 
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
 """They speak of the ceiling of a row: if both sides have one, not of the ratio of their times."""
@@ -40,6 +40,8 @@ def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired:
     if not before and not after:
         return compared
     listed = _listed(before, after)
+    if INTERPRETED in (*before, *after):
+        return compared.unsure(f", but {listed}: the time of an interpreter says nothing of the kernel's")
     waited = max(map(_times_the_fastest, (baseline, candidate)))
     if PREEMPTED in before and PREEMPTED in after and _may_hide_a_difference(compared, waited):
         return compared.unsure(
