@@ -99,12 +99,13 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
 
 def saved_request(run: Run) -> CompareOptions | None:
-    """Return how a saved comparison was compared; None for a run whose rows were not interleaved."""
-    names = next((one.interleaved["with"] for one in run.records if rounds_of(one)), None)
-    if not names:
+    """Return how a saved comparison was compared; None for another run."""
+    names = next((one.interleaved["with"] for one in run.records if rounds_of(one)), [None])
+    settings = run.environment.settings
+    baseline = settings.get("baseline", names[0])
+    if baseline is None:
         return None
-    settings = {"baseline": names[0], "margin": DEFAULT_MARGIN} | run.environment.settings
-    return CompareOptions("provider", str(settings["baseline"]), float(settings["margin"]))
+    return CompareOptions("provider", str(baseline), float(settings.get("margin", DEFAULT_MARGIN)))
 
 
 def saved_verdicts(run: Run) -> str:

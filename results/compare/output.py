@@ -162,7 +162,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
 
     `of_summary` replaces values of the summary that JSON holds.
     """
-    lines = [f"{line}\n" for line in geomean_lines(compared)]
+    means = "".join(f"- {line}\n".replace("<", "&lt;") for line in geomean_lines(compared))
     table = Table(
         draw=lambda console: _print_table(compared, console),
         rows=lambda: flat_rows(compared),
@@ -173,7 +173,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
             "unmatched": [_json_unmatched(one) for one in compared.unmatched],
         },
         head=f"**{headline(compared)}**\n\n",
-        notes=_below(compared) + "\n" * bool(lines) + "".join(f"- {line}".replace("<", "&lt;") for line in lines),
+        notes=_below(compared) + (means and f"\nGeometric means:\n\n{means}"),
     )
     return table.render(form)
 

@@ -279,7 +279,8 @@ def test_each_kind_of_rows_has_a_mean_of_its_own(save, measured, capsys):
     assert summary["geomean"] is None
     main(["compare", *NO_DRIFT, run, "--by", "provider", "--format", "md"])
     out = capsys.readouterr().out
-    assert "\n- softmax, torch -> a: geometric mean 0.8" in out
+    below = out.partition("\n\nGeometric means:\n\n")[2]  # a blank line alone would not end the list above
+    assert "- softmax, torch -> a: geometric mean 0.8" in below
     assert "geometric mean" not in out.splitlines()[0]
     assert summary["geomean_by_candidate"] == {}  # both have rows of two ops
     only = compared(capsys, run, "--by", "provider", "--op", "gelu")[1]["summary"]["geomean_by_candidate"]

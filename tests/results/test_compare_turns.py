@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from compare_runs import case, compared
+from compare_runs import case, compared, refused
 
 from results.__main__ import main
 from results.compare.comparison import compare_live as live
@@ -118,6 +118,14 @@ def test_flags_are_told_and_leave_turns_open_where_both_were_disturbed_in_few_ro
     assert ("60 rounds are too few" in row["reason"]) is (verdict == "UNSURE")
 
 
+def test_a_time_of_the_interpreter_has_no_verdict(save, interleaved, capsys):
+    first, second = interleaved({"torch": 1.0, "a": 2.5}, seed=3)
+    code, document = compared(capsys, save("a", first, replace(second, flags=("interpreted",))), "--by", "provider")
+    (row,) = document["rows"]
+    assert (code, row["verdict"]) == (0, "UNSURE")
+    assert "flagged interpreted: the time of an interpreter says nothing" in row["reason"]
+
+
 def test_two_runs_are_two_windows_though_each_has_rounds(save, interleaved, capsys):
     paths = [save(name, *interleaved({"torch": 1.0, "a": 1.1}, seed=4)) for name in "ab"]
     rows = compared(capsys, *paths, "--drift", "3%")[1]["rows"]
@@ -166,3 +174,9 @@ def test_a_saved_comparison_is_compared_and_shown_as_it_was(save, interleaved, c
         assert main(["show", path]) == 0
         assert f"\n{verdict} " in capsys.readouterr().out
     assert compared(capsys, new, "--margin", "1%", "--by", "provider")[1]["rows"][0]["verdict"] == "SLOWER"
+
+
+def test_a_saved_comparison_that_compared_nothing_says_why(save, make_record, make_skipped, capsys):
+    records = make_skipped(provider="torch"), make_record(provider="a")
+    path = save("a", *records, settings={"baseline": "torch", "margin": 0.01})
+    assert "there is nothing to compare: the baseline has matmul" in refused(capsys, path)
