@@ -36,12 +36,10 @@ class Kernels:
     """Of one element of the residual stream, which norms take in; 4 under autocast; None: as `element_bytes`."""
     is_flash: bool = True
     """Whether attention keeps a log-sum-exp per query in place of its scores."""
-    query_multiple: int = 1
     is_key_expanded: bool = False
     """Whether keys and values are repeated for each query head first, where a kernel takes no groups of heads."""
     has_dropout: bool = False
-    mask_bytes: int = 1
-    """Of one entry of a dropout mask; 2 on a CPU in bf16, which keeps it in the dtype."""
+    """Whether masks of a byte an entry are kept."""
     is_norm_fused: bool = True
     """Whether RMSNorm keeps its input alone; taken apart it keeps that in fp32, and what it normalized it to."""
     normalized_bytes: int = 4
@@ -107,13 +105,11 @@ def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda"
             is_softmax_fp32=config.norm == "rms",
             ungated_tensors=5 if config.family == "gpt2" else 2,
         )
-    is_efficient = not is_cpu and recipe.compute_dtype == "fp32"
     return replace(
         kernels,
         is_norm_fused=not is_cpu,
         statistic_bytes=2 if is_cpu and config.norm == "layer" and recipe.weight_bytes == 2 else 4,
-        query_multiple=EFFICIENT_ATTENTION_QUERIES if is_efficient else 1,
-        is_key_expanded=is_efficient,
+        is_key_expanded=not is_cpu and recipe.compute_dtype == "fp32",
     )
 
 
@@ -154,7 +150,7 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
         "norm_inputs": saved,
         "product_inputs": kernels.element_bytes * inputs * width,
         "norm_statistics": kernels.statistic_bytes * statistics * count,
-        "dropout_masks": 2 * kernels.mask_bytes * width if kernels.has_dropout else 0,
+        "dropout_masks": 2 * width if kernels.has_dropout else 0,
     }
 
 
@@ -178,10 +174,11 @@ def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
 
 def _score_bytes(config: ModelConfig, kernels: Kernels, sequence: int) -> dict[str, int | Fraction]:
     if kernels.is_flash:
-        queries = ceil(sequence / kernels.query_multiple) * kernels.query_multiple
+        multiple = EFFICIENT_ATTENTION_QUERIES if kernels.is_key_expanded else 1
+        queries = ceil(sequence / multiple) * multiple
         return {"log_sum_exp": FP32_BYTES * config.heads * Fraction(queries, sequence)}
     width = config.heads * sequence
-    dropped = width * (kernels.element_bytes + kernels.mask_bytes) if kernels.has_dropout else 0
+    dropped = width * (kernels.element_bytes + 1) if kernels.has_dropout else 0
     if kernels.is_softmax_fp32 and kernels.element_bytes < FP32_BYTES:
         dropped += FP32_BYTES * width
     return {"attention_scores": kernels.element_bytes * width + dropped}
