@@ -155,16 +155,15 @@ def train_flops(
     if document is not None and not counted_by.sees_masks:
         raise ConfigError(f"convention '{convention}' knows no documents: use gemm-causal-half or gemm-causal-exact")
     forward = {name: batch * flops for name, flops in _forward(config, sequence, counted_by, document).items()}
-    is_recomputed = checkpoint_group(checkpoint, config.layers) > 0
     if checkpoint == "selective" and not forward.get("attention_core"):
         raise ConfigError(
             f"convention '{convention}' counts no attention of its own here, so none of it can be recomputed"
         )
     recomputed: dict[str, int] = {}
-    if is_recomputed:
+    if checkpoint_group(checkpoint, config.layers):
         recomputed = {name: flops for name, flops in forward.items() if name not in ("lm_head", "embedding")}
     elif checkpoint == "selective":
-        recomputed = {"attention_core": forward.get("attention_core", 0)}
+        recomputed = {"attention_core": forward["attention_core"]}
     if is_flash and forward.get("attention_core"):
         scores = forward["attention_core"] * config.head_dim // (config.head_dim + config.value_dim)
         recomputed["attention_scores"] = scores

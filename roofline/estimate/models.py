@@ -158,7 +158,7 @@ def memory(
     is_asked = memory is not None or not options.keys().isdisjoint(("gpu", "measured"))
     machines = machines_of(options, memory) if is_asked else []
     saved = torch_kernels(config, kept, "cpu" if kernels == "cpu" else "cuda", kernels == "eager")
-    saved = replace(saved, is_flash=saved.is_flash and attention == "flash", has_dropout=dropout)
+    is_flash = saved.is_flash and attention == "flash"
     sharding = Sharding(int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel)
     whole = sum(state_bytes(config, kept, optimizer, lora_rank=lora).values())
     plan = StepPlan(
@@ -169,7 +169,7 @@ def memory(
         batch=batch * accumulate,
         micro_batches=accumulate,
         checkpoint=checkpoint,
-        kernels=replace(saved, is_sequence_parallel=sequence_parallel),
+        kernels=replace(saved, is_flash=is_flash, has_dropout=dropout, is_sequence_parallel=sequence_parallel),
         sharding=sharding,
         loss_chunks=loss_chunks,
         lora_rank=lora,

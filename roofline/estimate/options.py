@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
-from results.store.runfile import Run
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.presets import load_config, load_preset, read_config
@@ -127,19 +126,15 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
     return replace(config, source=f"a decoder of {style} style with the dimensions given", assumptions=())
 
 
-def run_of(options: Mapping[str, Any]) -> Run:
-    ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
-    chosen = Selection(ops=ops, providers=providers, gpu=options.get("device"), since_s=options.get("since"))
-    return chosen.load(options["measured"])
-
-
 def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:
     """Return the machines: GPUs of the table, that of a measured run, or one with nothing but the given figures."""
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
     given |= {} if memory is None else {"memory": memory}
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
     if "measured" in options:
-        run = run_of(options)
+        ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
+        chosen = Selection(ops=ops, providers=providers, gpu=options.get("device"), since_s=options.get("since"))
+        run = chosen.load(options["measured"])
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines and given:
         machines.append(Machine("given"))
