@@ -123,3 +123,11 @@ def test_hostile_names_are_text_and_the_page_is_readable(visit: Any, width: int,
     assert [(one["id"], one["help"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
     assert opened.is_quiet(), (opened.requests, opened.said)
     assert page.evaluate(FORBIDDEN) == [False, False]
+
+
+def test_labels_of_roofs_keep_off_the_axis_on_a_telephone(visit: Any) -> None:
+    page = visit(page_of(*SCENES["a CPU with points"][:2]), viewport={"width": 390, "height": 800}).page
+    boxes = "(found) => found.map((element) => element.getBoundingClientRect()).map(({ left, right }) => [left, right])"
+    labels = page.locator("#plot .annotation").evaluate_all(boxes)
+    numbers = page.locator("#plot .yaxislayer-above .ytick").evaluate_all(boxes)
+    assert min(left for left, _ in labels) > max(right for _, right in numbers)
