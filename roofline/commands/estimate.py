@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.show.picture import add_theme
+from results.show.grid import Table
+from results.show.picture import add_theme, save_picture
 from results.show.terminal import OK, Parser, print_out
 from roofline.estimate import QUESTIONS
 
@@ -98,8 +99,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _answered(args: argparse.Namespace) -> str:
-    from results.show.grid import Table
-    from results.show.picture import save_picture
     from roofline import estimate
     from roofline.estimate.answer import print_answer
     from roofline.estimate.question import parameters
@@ -115,8 +114,6 @@ def _answered(args: argparse.Namespace) -> str:
 
 
 def _swept(words: Sequence[str]) -> str:
-    from results.show.grid import Table
-    from results.show.picture import save_picture
     from roofline.accounting.config import ConfigError
     from roofline.estimate.answer import print_rows
     from roofline.estimate.sweep import Over, swept

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.terminal import OK, print_out
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from results.show.grid import Table
-
     document = load_notes()
     claims = document["claims"]
     table = Table(
@@ -51,8 +50,6 @@ def load_notes() -> dict[str, Any]:
 
 
 def _print_tables(console: Console, document: dict[str, Any]) -> None:
-    from results.show.grid import Column, print_grid, print_lines
-
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"the course, CS336, Language Modeling from Scratch, is at {document['course']}")
