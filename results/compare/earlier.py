@@ -90,7 +90,7 @@ class SavedRuns:
     def repeated(self, side: Side) -> Side:
         """Return a side with the undisturbed records of its code in all runs; unchanged if no other run has any."""
         first, own_id = side.records[0], side.environment.run_id
-        codes = self._rows.get(RowKey.of(first, with_provider=True), {})
+        codes = self._rows.get(side.row, {})
         by_run = codes.get(_code(first, side.environment), {}) if is_code_known(first, side.environment) else {}
         if by_run.keys() <= {own_id}:
             return side
@@ -102,8 +102,7 @@ class SavedRuns:
 
         The spread of a mean is that of a single run divided by the square root of the number of runs.
         """
-        keys = {RowKey.of(side.records[0], with_provider=True) for side in (before, after)}
-        known = [self._repeats[key] for key in keys if key in self._repeats]
+        known = [self._repeats[row] for row in {before.row, after.row} if row in self._repeats]
         runs = self._spreads.of(Repeats(sum(row.squares for row in known), sum(row.degrees for row in known)))
         if runs is not None:
             runs = replace(runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2))

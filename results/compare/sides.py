@@ -166,7 +166,11 @@ class Side:
         clocks = [hz for one in self.records if (hz := one.telemetry.get("sm_clock_hz"))]
         return sum(clocks) / len(clocks) if len(clocks) == len(self.records) else None
 
-    @property
+    @cached_property
+    def row(self) -> RowKey:
+        return RowKey.of(self.records[0], with_provider=True)
+
+    @cached_property
     def flags(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(flag for one in self.records for flag in one.flags))
 

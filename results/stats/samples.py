@@ -13,7 +13,7 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from numpy import float64
+    from numpy import float64, int64
     from numpy.typing import NDArray
 
 Z_975 = NormalDist().inv_cdf(0.975)
@@ -110,7 +110,8 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
 
         values = np.asarray(samples, dtype=np.float64)
         # Of equal samples the first, or the last, is the lower: the mean of both ways.
-        ways = _centered_ranks(values), _centered_ranks(values[::-1])[::-1]
+        first = _centered_ranks(values)
+        ways = first, first if len(set(samples)) == count else _centered_ranks(values[::-1])[::-1]
         factor = max(LEAST_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
         block = block_length(count)
         if block > 2:
@@ -151,8 +152,17 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
     found = float(ranks[1:] @ ranks[:-1]) / squares
     unbiased = (found * count + 1) / (count - min(BIAS, count / 2))
     rho = 2 * math.sin(math.pi / 6 * min(max(unbiased, -LARGEST_CORRELATION), LARGEST_CORRELATION))
+    lags, weights = _lags(count)
+    return 1 + 4 / math.pi * float(np.arcsin(rho**lags) @ weights)
+
+
+@cache
+def _lags(count: int) -> tuple[NDArray[int64], NDArray[float64]]:
+    """Return the distances of samples over which a correlation lasts, and the fraction of samples that have a pair."""
+    import numpy as np
+
     lags = np.arange(1, min(count, LONGEST_MEMORY))
-    return 1 + 4 / math.pi * float(np.arcsin(rho**lags) @ (1 - lags / count))
+    return lags, 1 - lags / count
 
 
 def _variance_of_sum(side: NDArray[float64], block: int) -> float:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+import msgspec
+
 from results.record import Environment, Record, RecordError
 
 
@@ -147,7 +149,10 @@ def _environment(path: Path, file: BinaryIO) -> Environment:
 def _object(raw: bytes, kind: str) -> dict[str, Any]:
     """Return the JSON object of one line."""
     try:
-        data = DECODER.decode(raw.decode())
+        try:
+            data = msgspec.json.decode(raw)
+        except msgspec.DecodeError:  # of a lone surrogate; of what is no JSON, `json` gives the better reason
+            data = DECODER.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({getattr(error, 'msg', error)})") from None
     if not isinstance(data, dict) or data.get("kind") != kind:
