@@ -176,9 +176,12 @@ class FunctionContender(Contender):
         self.record = self._verified("") if self.index else None  # the baseline is right
 
     def finish(self, samples: Samples) -> Record:
-        ceilings, flags = known_ceilings(self.device), interpreted(self.fn)
+        interpreted()  # forgets the kernels of the others
+        if wrong := self._verified("after timing: "):
+            return wrong
+        ceilings, flags = known_ceilings(self.device), interpreted()
         record = recorded(self.blank, samples, self.device, ceilings, self.asked_cache, flags, has_advice=False)
-        return self._verified("after timing: ") or replace(record, copies=len(self.calls))
+        return replace(record, copies=len(self.calls))
 
     def failed(self, error: BaseException) -> Record:
         return replace(self.blank, status="failed", reason=f"raised {one_line(error)}")

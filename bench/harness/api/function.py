@@ -210,6 +210,7 @@ class Function:
         if budget_s is not None:
             check_number("budget_s", budget_s, "of seconds above 0")
         first = self.first_set()
+        interpreted()  # forgets the kernels of other functions
         with raising(self.blank.op):
             result, device, first_call_s = self.call(first)
             blank = self.counted(first) if is_counted else self.blank
@@ -218,7 +219,7 @@ class Function:
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
                 samples = take_samples(calls, reached, device, limits_of(device), blank.flops or None, budget_s)
         ceilings = known_ceilings(device)
-        flags += interpreted(self.fn)
+        flags += interpreted()
         # The advice of a flag is about options of the commands, which a function does not have.
         record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
         record = replace(record, copies=len(sets), first_call_s=first_call_s)

@@ -6,6 +6,7 @@ and the run goes on.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -184,6 +185,7 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
     row, provider, sets = ready.row, ready.provider, ready.sets
     protocol.rest()
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
+    interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
         replayed = ready.replay.after() if ready.replay else None
         after = ready.checks.last(ready.calls[last], sets[last], ready.earlier)
@@ -192,7 +194,7 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
     if not after.is_right:
         return replace(row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified)
-    also = [*interpreted(provider.function)]
+    also = [*interpreted()]
     if provider.restored:
         reason = f"importing the file changed {', '.join(provider.restored)}, which was set back"
         advice = "it was measured with the settings of all other rows; a setting that it needs belongs to the call"
@@ -210,10 +212,10 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
     )
 
 
-def interpreted(function: Callable[..., object]) -> tuple[Flag, ...]:
-    """Return the flag of a function whose module has Triton kernels that run in the interpreter."""
-    names = getattr(function, "__globals__", {}).values()
-    if not any(type(value).__name__ == "InterpretedFunction" for value in names):
+def interpreted() -> tuple[Flag, ...]:
+    """Return a flag if Triton's interpreter has run a kernel since the last call of this function."""
+    module = sys.modules.get("triton.runtime.interpreter")
+    if module is None or vars(module.interpreter_builder).pop("grid_dim", None) is None:  # each launch sets it
         return ()
     reason = "Triton's interpreter ran the kernel on the CPU: its result is checked, its time means nothing"
     return (Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET"),)

@@ -244,7 +244,8 @@ def relu(x):
 def test_a_triton_kernel_without_a_gpu_is_checked_in_the_interpreter(tmp_path, runs, interprets):
     pytest.importorskip("triton")
     commands.keep_ceilings(runs)
-    (tmp_path / "mine.py").write_text(TRITON)
+    (tmp_path / "my_kernels.py").write_text(TRITON)
+    (tmp_path / "mine.py").write_text("import my_kernels\ndef relu(x): return my_kernels.relu(x)\n")
     words = [sys.executable, "-m", "bench.elementwise", "--op", "relu", "--dtype", "fp32", "--size", "4KiB"]
     words += ["--provider", f"{tmp_path}/mine.py:relu", "--device", "cpu", "--budget", "1", "--format", "json"]
     environment = os.environ | {"TRITON_INTERPRET": interprets, "RIDGEPOINT_RUNS": str(runs)}
@@ -257,3 +258,17 @@ def test_a_triton_kernel_without_a_gpu_is_checked_in_the_interpreter(tmp_path, r
         assert "interpreted" in record["flags"]
     else:
         assert (record["status"], "TRITON_INTERPRET=1" in record["reason"]) == ("failed", True)
+
+
+def test_only_the_function_that_the_interpreter_runs_is_flagged(tmp_path):
+    pytest.importorskip("triton")
+    (tmp_path / "my_kernels.py").write_text(TRITON)
+    text = (
+        "import bench, torch, my_kernels; functions = {'kernel': my_kernels.relu, 'torch': torch.relu}; "
+        "x = torch.randn(1024); compared = bench.compare(functions, x, cache='warm', rounds=2, flops=1); "
+        "rows = [*compared.records, *(bench.measure(fn, x, cache='warm', flops=1) for fn in functions.values())]; "
+        "print(['interpreted' in row.flags for row in rows])"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{commands.ROOT}:{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[True, False, True, False]\n"
