@@ -18,7 +18,7 @@ import importlib.util
 import sys
 import tokenize
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -177,7 +177,8 @@ def import_file(file: Path) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
+        with redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

@@ -76,6 +76,16 @@ def test_the_ops_of_a_file_are_measured_with_others_and_by_its_path(mine, runs, 
     assert [(one.op, one.status) for one in load_run(saved).records] == [(op, "ok") for op in ops]
 
 
+@pytest.mark.usefixtures("quick")
+def test_what_a_file_prints_when_it_is_imported_is_no_data(mine, capsys):
+    mine.write_text(mine.read_text() + "\nprint('soft_cap is here')\n")
+    words = ["--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "--format", "json"]
+    assert main(["elementwise", "--op", "soft_cap.py", *words, "--no-save"]) == 0
+    out, err = capsys.readouterr()
+    assert [record["op"] for record in json.loads(out)["records"]] == ["soft-cap"]
+    assert "soft_cap is here" in err
+
+
 def test_the_command_of_a_file_shows_its_docstring_its_path_and_its_signature(mine, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["soft_cap.py", "--help"])
