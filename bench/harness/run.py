@@ -257,7 +257,7 @@ class Run:
         known = Machine.from_dict(self.environment.hardware)
         low = list(dict.fromkeys(entry for record in self.records for entry in too_low(record, self.device, known)))
         if low:
-            self.ceilings = self._calibration.complete(self.ceilings, self._dtypes, low)
+            self.ceilings = self._calibration.complete(replace(self.ceilings, note=None), self._dtypes, low)
             self.environment = replace(self.environment, hardware=self.ceilings.to_dict())
             self.records[:] = [judged(record, self.device, self.ceilings) for record in self.records]
             self.rewrite()
