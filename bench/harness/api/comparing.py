@@ -146,7 +146,7 @@ def compare(
             contenders.append(FunctionContender(*provided, *how, fn=candidate, wrong=wrong, asked_cache=cache))
         records = compare_contenders(contenders, under_test, policy, current(under_test))
     environment = environment_of(under_test, "compare")
-    environment = replace(environment, settings={**environment.settings, "baseline": name, "margin": policy.margin})
+    environment = replace(environment, settings=environment.settings | {"baseline": name} | policy.to_dict())
     compared = compare_live(environment, records, name, policy.margin)
     if not compared.rows:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
     refuse_all([rows[0].refused for rows in cases])
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
-    saved = settings.to_dict() | {"baseline": providers[0], "margin": policy.margin}
+    saved = policy.to_dict() | settings.to_dict() | {"baseline": providers[0]}
     with Run(args, "bench", "compare", device, saved, argv) as run:
         run.start(tuple(dict.fromkeys(rows[0].case.dtype for rows in cases if not rows[0].refused)))
         if args.baseline is None:

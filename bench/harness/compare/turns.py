@@ -75,6 +75,9 @@ class ComparePolicy:
     deadline: float | None = None
     """Reading of `time.perf_counter` after which no further round begins, however long the preparation took."""
 
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("margin", "budget_s", "rounds", "seed")}
+
     def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
         """Return the policy of case `index`, which shares the time until the run's deadline with those after it."""
         policy = replace(self, seed=self.seed + index)

@@ -39,7 +39,8 @@ def fails(x):
 
 @pytest.fixture(scope="module")
 def found():
-    return bench.compare({"double": double, "slow": slow, "wrong": wrong, "fails": fails}, X, budget_s=0.3, rounds=12)
+    functions = {"double": double, "slow": slow, "wrong": wrong, "fails": fails}
+    return bench.compare(functions, X, budget_s=0.3, rounds=12, seed=7)
 
 
 def test_what_is_right_gets_a_verdict_and_the_rest_a_reason(found):
@@ -62,7 +63,8 @@ def test_its_frame_has_the_rows_of_the_command(found):
 
 def test_its_records_are_kept_and_compared_again(found):
     kept = load_run(found.save())
-    assert kept.environment.settings["baseline"] == "double"
+    settings = [kept.environment.settings[name] for name in ("baseline", "margin", "budget_s", "rounds", "seed")]
+    assert settings == ["double", 0.01, 0.3, 12, 7]
     again = compare_live(kept.environment, kept.records, "double", 0.01)
     assert [row.compared for row in again.rows] == [row.compared for row in found.compared.rows]
     assert {record.extra["work"] for record in kept.records} == {"counted by the profiler's rules: add, of double"}
