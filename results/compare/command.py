@@ -39,8 +39,8 @@ def finish(
     return USAGE if problems else exit_code
 
 
-def add_margin(parser: argparse.ArgumentParser) -> None:
-    what = "largest change that does not matter (default: 1%%)"
+def add_margin(parser: argparse._ActionsContainer) -> None:
+    what = f"largest change of the time that does not matter (default: {100 * DEFAULT_MARGIN:g}%%)"
     parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
 
 

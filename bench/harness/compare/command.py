@@ -13,8 +13,9 @@ from bench.harness.cli import main
 from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from results.show.terminal import INTERRUPTED, USAGE, Parser, margin, print_out, say
-from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, MAX_ROUNDS
+from results.compare.command import add_margin
+from results.show.terminal import INTERRUPTED, USAGE, Parser, print_out, say
+from results.stats.comparison import LEAST_PAIRS, MAX_ROUNDS
 
 if TYPE_CHECKING:
     from bench.harness.compare.turns import ComparePolicy
@@ -69,13 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[
     whole = number(LEAST_PAIRS, MAX_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MAX_ROUNDS}", int)
     add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
     add(group, "--budget", help=BUDGET_HELP)
-    group.add_argument(
-        "--margin",
-        metavar="SHARE",
-        type=margin,
-        default=DEFAULT_MARGIN,
-        help="largest change of the time that does not matter (default: 1%%)",
-    )
+    add_margin(group)
     group.add_argument("--rounds", metavar="N", type=whole, help="fixed number of rounds, with one look at the end")
     group = parser.add_argument_group("output")
     group.add_argument(

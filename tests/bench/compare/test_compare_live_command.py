@@ -189,14 +189,21 @@ def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, p
     assert "torch" in err
 
 
+def test_the_default_margin_is_said_in_the_help(capsys, monkeypatch):
+    monkeypatch.setattr("results.compare.command.DEFAULT_MARGIN", 0.025)
+    assert compare("--help") == 0
+    assert "does not matter (default: 2.5%)" in " ".join(capsys.readouterr().out.split())
+
+
 # ---- what is kept -------------------------------------------------------------------------------------------------
 
 
 def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provide):
     provide(torch=same, torch_compile=same)
-    document(capsys, "--provider", "torch,torch-compile", "--margin", "90%")
+    document(capsys, "--provider", "torch,torch-compile", "--margin", "90%", "--seed", "3")
     (saved,) = commands.run_files(runs)
-    records = load_run(saved).records
+    records, settings = load_run(saved).records, load_run(saved).environment.settings
+    assert [settings[name] for name in ("baseline", "margin", "rounds", "seed")] == ["torch", 0.9, 25, 3]
     assert [record.provider for record in records] == ["torch", "torch-compile"]
     for record in records:
         assert (record.status, len(record.samples_s)) == ("ok", 25)
