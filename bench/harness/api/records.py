@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.run import run_text
-from results.record import Environment, Record, RecordError
+from results.record import Environment, Record
 from results.show.rows import to_frame
 from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import printable
@@ -124,13 +124,13 @@ class Records(tuple[JudgedRecord, ...]):
             StoreError: it cannot be written.
             UsageError: a record has no dtype, without which no run file can hold it.
         """
+        if not all(record.dtype for record in self):
+            raise UsageError("no run file can hold a record without a dtype, as of complex numbers; dtype= names one")
         op = self.op or (self[0].op if self else "function")
         writer = RunWriter.create(self.environment, op, Path(path) if path is not None else None)
         try:
             for record in self:
                 writer.append(record)
-        except RecordError as error:
-            raise UsageError(f"it cannot be kept: {error}; dtype= says what is computed in") from None
         finally:
             writer.close()
         return writer.path

@@ -79,6 +79,16 @@ def test_the_baseline_is_the_first_or_the_one_named():
     assert {record.cache for record in other.records} == {"warm"}
 
 
+def test_complex_results_are_compared_by_closeness_and_saved_with_a_dtype_alone(tmp_path):
+    functions = {"a": double, "close": lambda x: (2 + 1e-7) * x, "far": lambda x: 3 * x}
+    found = bench.compare(functions, torch.randn(32, 32, dtype=torch.complex64), **QUICK)
+    assert list(found.rows) == ["close"]
+    assert "far: invalid: its result differs" in found.unmatched[0]
+    with pytest.raises(bench.UsageError, match="without a dtype, as of complex numbers; dtype= names one"):
+        found.save(tmp_path / "run.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_random_results_are_not_checked_where_that_is_asked_for():
     functions = {"a": torch.rand_like, "b": torch.rand_like}
     with pytest.raises(bench.UsageError, match=r"nothing could be compared: .* its result differs"):
