@@ -280,7 +280,7 @@ def check_counts(work: Mapping[str, Any]) -> None:
     for name, count in work.items():
         is_count = isinstance(count, Integral) and not isinstance(count, bool)
         if count is not None and not (is_count and 0 <= count <= MAX_COUNT):
-            raise UsageError(f"{name}={count!r:.60} must be a whole number from 0 to 10**30, counted for one call")
+            raise UsageError(f"{name}={count!r:.60} must be a whole number from 0 to 2**63 - 1, counted for one call")
 
 
 def check_number(name: str, value: object, what: str, or_zero: bool = False) -> None:
