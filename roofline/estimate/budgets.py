@@ -15,16 +15,7 @@ from roofline.accounting.state import RECIPES, bytes_per_param
 from roofline.estimate.answer import Answer, Curve, Step, billions, by_machine, devices, number, size
 from roofline.estimate.answer import memory as in_gib
 from roofline.estimate.models import Convention, Optimizer, Recipe
-from roofline.estimate.options import (
-    Computing,
-    Machines,
-    Serving,
-    Use,
-    machines_of,
-    model_of,
-    sources_of,
-    uses_of,
-)
+from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
 from roofline.machine import Machine
 from roofline.model import mfu as share_of

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from roofline.accounting.activations import (
-    Kernels,
-    layer_activations,
-    model_activations,
-)
+from roofline.accounting.activations import Kernels, layer_activations, model_activations
 from roofline.accounting.config import ConfigError
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.presets import load_preset
-from roofline.accounting.state import (
-    RECIPES,
-    Sharding,
-    bytes_per_param,
-    cast_bytes,
-    shard,
-    state_bytes,
-)
+from roofline.accounting.state import RECIPES, Sharding, bytes_per_param, cast_bytes, shard, state_bytes
 
 BYTES_OF_ADAMW = {
     "fp32": 16,

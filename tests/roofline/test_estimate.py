@@ -108,14 +108,7 @@ def test_a_configuration_file(capsys, tmp_path):
     assert capsys.readouterr().err.strip().endswith("'n_positions' is missing")
     path.write_text(
         json.dumps(
-            {
-                "model_type": "gpt2",
-                "n_embd": 768,
-                "n_layer": 12,
-                "n_head": 12,
-                "n_positions": 1024,
-                "vocab_size": 50257,
-            }
+            {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
         )
     )
     data = data_of(capsys, f"params --config {path}")

@@ -53,11 +53,7 @@ def test_every_estimate_is_listed_and_says_its_options():
     [
         (lambda: roofline.estimate.params(model="llama-9"), roofline.ConfigError, "unknown model 'llama-9'"),
         (lambda: roofline.estimate.params(bogus=1), roofline.ConfigError, "--bogus"),
-        (
-            lambda: roofline.estimate.flops(recompute="full"),
-            roofline.ConfigError,
-            "--recompute was removed",
-        ),
+        (lambda: roofline.estimate.flops(recompute="full"), roofline.ConfigError, "--recompute was removed"),
         (lambda: roofline.estimate.train(tokens=True), roofline.ConfigError, "'True' must be a number"),
         (lambda: roofline.estimate.train(params=1e9), roofline.ConfigError, "required: --tokens"),
         (lambda: roofline.estimate.params(model=len), roofline.ConfigError, "--model: takes no builtin"),
