@@ -28,8 +28,8 @@ from results.show.terminal import (
     print_out,
     say,
 )
-from results.store.runfile import Run, StoreError, reason_of, write_output
-from results.store.runs import list_runs, runs_directory
+from results.store.runfile import Run, StoreError, reason_of, runs_directory, write_output
+from results.store.runs import list_runs
 
 FORMATS = ("csv", "json", "md", "parquet")
 """Those that are written to a file."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self
 
 from msgspec import Meta, ValidationError, convert
 
@@ -62,8 +62,6 @@ OPTIONAL_KEYS = (
 )
 """Keys of a record that only some ops and commands have: those of one group stand in a line together or not at all."""
 
-Line = TypeVar("Line", "Environment", "Record")
-
 DEFINITION_PREFIX = "2:"
 """Beginning of a definition's hash. Only hashes of one method can be compared."""
 
@@ -73,7 +71,37 @@ class RecordError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environment:
+class Line:
+    """A line of a run file."""
+
+    extra: Object = field(default_factory=dict)
+    """Keys of a file that this version does not know; kept and written back as they were."""
+
+    def to_dict(self) -> dict[str, Any]:
+        own = Environment if isinstance(self, Environment) else Record  # a class below may know more than a file holds
+        values = {f.name: getattr(self, f.name) for f in fields(own) if f.name != "extra"}
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        return {"kind": own.__name__.lower()} | values | self.extra
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read a line; null is as absent, and unknown keys become `extra`.
+
+        Raises:
+            RecordError: a required key is missing, or a value has the wrong type or is out of range.
+        """
+        known = _KNOWN_KEYS[cls]
+        values: dict[str, Any] = {key: value for key, value in data.items() if value is not None and key in known}
+        if not data.keys() <= known:
+            values["extra"] = {key: value for key, value in data.items() if key not in known}
+        try:
+            return convert(values, cls)
+        except ValidationError as error:
+            raise RecordError(str(error)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment(Line):
     """Where and with what a run was taken; the first line of a run file."""
 
     run_id: FileWord
@@ -96,21 +124,15 @@ class Environment:
     preflight: Object = field(default_factory=dict)
     """What the clock itself costs: tick, empty events, launch; seconds."""
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
-    extra: Object = field(default_factory=dict)
-    """Keys of a file that this version does not know; kept and written back as they were."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": "environment"} | _known(self) | self.extra
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Environment:
-        """Read an environment line."""
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
         schema = data.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
             raise RecordError(f"schema {schema} is newer than {SCHEMA}, the newest that is read: update Ridgepoint")
         if schema is None:  # which a new environment has by default, but no file may lack
             raise RecordError("'schema' is missing")
-        environment = _converted(cls, data)
+        environment = super().from_dict(data)
         for key in ("slug", "name", "type"):
             if not isinstance(environment.device.get(key), str):
                 raise RecordError(f"'device.{key}' is missing or not text")
@@ -122,7 +144,7 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(Line):
     """One case computed by one provider: what was counted, what was timed, what was seen meanwhile."""
 
     op: str
@@ -240,42 +262,22 @@ class Record:
     """Pages read from the disk, of runs of before; no longer measured."""
     file_bytes: Count | None = None
     """Length of the token file of a loop."""
-    extra: Object = field(default_factory=dict)
-    """Keys of a file that this version does not know; kept and written back as they were."""
 
     def to_dict(self) -> dict[str, Any]:
-        without_samples = {"samples_s": None} if self.status == "ok" and not self.samples_s else {}
-        values = _known(self)
+        values = super().to_dict()
         for group in OPTIONAL_KEYS:
             if all(values[key] in (None, [], {}) for key in group):
                 values = {key: value for key, value in values.items() if key not in group}
-        return {"kind": "record"} | values | without_samples | self.extra
+        return values | ({"samples_s": None} if self.status == "ok" and not self.samples_s else {})
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read a record line."""
-        record = _converted(cls, data)
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        record = super().from_dict(data)
         if record.status == "ok" and record.median_s is None:
             raise RecordError("'median_s' is missing although 'status' is 'ok'")
         return record
 
 
-def _known(line: Environment | Record) -> dict[str, Any]:
-    own = Environment if isinstance(line, Environment) else Record  # a class below may know more than a file holds
-    values = {f.name: getattr(line, f.name) for f in fields(own) if f.name != "extra"}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-
-
-def _converted(cls: type[Line], data: Mapping[str, Any]) -> Line:
-    """Return a line from its JSON object; null is as absent, and unknown keys become `extra`."""
-    known = _KNOWN_KEYS[cls]
-    values: dict[str, Any] = {key: value for key, value in data.items() if value is not None and key in known}
-    if not data.keys() <= known:
-        values["extra"] = {key: value for key, value in data.items() if key not in known}
-    try:
-        return convert(values, cls)
-    except ValidationError as error:
-        raise RecordError(str(error)) from None
-
-
-_KNOWN_KEYS = {line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"}) for line in (Environment, Record)}
+_KNOWN_KEYS: Mapping[type[Line], frozenset[str]] = {
+    line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"}) for line in (Environment, Record)
+}

@@ -201,13 +201,13 @@ class Machine:
         return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
 
     def mixes(self) -> list[Ceiling]:
-        found = (self.fastest("bandwidth", [name], ["measured"]) for name in MIX_RATIOS)
+        found = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
         return sorted((entry for entry in found if entry), key=lambda entry: -entry.value)
 
-    def launch_floor(self) -> Ceiling | None:
-        return self.fastest("launch", ["launch"], ["measured"])
-
-    def fastest(self, quantity: str, names: list[str] | None, kinds: Iterable[str]) -> Ceiling | None:
+    def fastest(
+        self, quantity: str, names: list[str] | None = None, kinds: Iterable[str] = ("measured",)
+    ) -> Ceiling | None:
+        """Return the largest ceiling of a quantity of the first kind that is known, under one of the names if given."""
         known = [e for e in self.entries if e.quantity == quantity and (names is None or e.name in names)]
         for kind in kinds:
             if matching := [entry for entry in known if entry.kind == kind]:

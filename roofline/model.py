@@ -168,7 +168,7 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
     """Return the least seconds of a record by computing, moving bytes, launching (0: not measured); or None."""
     if record.flops is None or record.bytes_read is None:
         return None
-    (peak, _), launch, written = peak_of(record, machine), machine.launch_floor(), record.bytes_written or 0
+    (peak, _), launch, written = peak_of(record, machine), machine.fastest("launch"), record.bytes_written or 0
     bandwidth = machine.bandwidth_for(record.bytes_read, written)
     if peak is None or bandwidth is None:
         return None

@@ -16,6 +16,7 @@ COUNT = """
 import json, sys
 from bench import matmul
 from bench.harness.cli.main import main
+from results.record import Record
 
 OURS = tuple(f"{sys.argv[1]}/{name}/" for name in ("bench", "kernels", "roofline", "results"))
 OPTIMIZED = 1  # code of a function, not of a class or a module
@@ -23,7 +24,7 @@ called, is_kept = set(), []
 
 def watch(frame, event, argument):
     code = frame.f_code
-    if event == "return" and code.co_qualname == "RunWriter.append":
+    if event == "return" and code.co_qualname == "RunWriter.append" and isinstance(frame.f_locals["line"], Record):
         is_kept.append(True)
         sys.setprofile(None)
     elif code.co_filename.startswith(OURS) and code.co_flags & OPTIMIZED and not code.co_name.startswith("<"):

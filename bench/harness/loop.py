@@ -25,8 +25,8 @@ from bench.harness.measure.measure_row import measure_row, release
 from bench.harness.measure.rows import DEVICE_LOST, Row, Settings, failed, is_out_of_memory, one_line, out_of_time
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
-from bench.harness.run import Run, refuse_all
-from bench.harness.timing.protocol import Limits, Samples, limits_of
+from bench.harness.run import Run, refused_all
+from bench.harness.timing.protocol import LIMITS, Limits, Samples
 from results.record import Record
 from results.show.table import describe, name_of
 from results.stats.samples import half_width, median_ci95, outlier_count
@@ -45,10 +45,9 @@ def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> Non
         run: not started yet.
         rows: of any families.
         may_reorder: whether a case that takes too much of a budget may be measured after a smaller one of its op.
-
-    Raises:
-        UsageError: no row is left that could be measured.
     """
+    if all(row.refused for row in rows):
+        raise refused_all(row.refused for row in rows if row.refused)
     dtypes = tuple(dict.fromkeys(row.case.dtype for row in rows if not row.refused))
     with run:
         if any(is_user_kernel(row.provider) for row in rows):
@@ -60,11 +59,7 @@ def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> Non
 
 
 def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
-    """Return all rows of a run; those of a user's function that cannot be used have failed already, with the reason.
-
-    Raises:
-        UsageError: no row is left that could be measured.
-    """
+    """Return all rows of a run; those of a user's function that cannot be used have failed already, with the reason."""
     problems: dict[tuple[str, str, str], str | None] = {}
     checked = []
     for row in rows:
@@ -143,7 +138,7 @@ def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, nu
             break
         row, record = measured[place]
         share = len(places) - index + (VISITS - 1 - number) * len(places)
-        merged = with_visit(record, visit(run, row, budget, share), limits_of(run.device))
+        merged = with_visit(record, visit(run, row, budget, share), LIMITS[run.device.type])
         if merged is not record:
             merged = judged(merged, run.device, run.ceilings)  # the median of one visit alone may be above a ceiling
             measured[place] = row, run.keep(merged, replaces=record)
@@ -166,7 +161,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
             return failed(row, error)
         if reason:
             return replace(row.blank(), reason=reason)
-    whole = limits_of(run.device)
+    whole = LIMITS[run.device.type]
     limits = replace(  # all visits together reach those of the whole row
         whole,
         min_samples=math.ceil(whole.min_samples / VISITS),
@@ -271,11 +266,9 @@ def measure_once(
         device: the device under test.
         rows: the blank record of each row, `skipped` and with a reason if it cannot be measured here.
         defined_in: modules of this project that say what a row measures, besides the command's own.
-
-    Raises:
-        UsageError: no row can be measured.
     """
-    refuse_all([blank if blank.reason else None for blank, _ in rows])
+    if all(blank.reason for blank, _ in rows):
+        raise refused_all(blank for blank, _ in rows)
     command = f"bench.{name.replace('-', '_')}"
     sha256 = modules_sha256((command, *defined_in))
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)

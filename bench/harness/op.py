@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     Launch = tuple[tuple[Tensor, ...], Tensor]
     """The inputs of one launch and its result."""
 
+PEAKS = ("matrix", "vector")
+"""Whose peak may judge an op, see `Op.units`; a record holds it."""
+
 FLOAT_DTYPES = ("fp64", "fp32", "fp16", "bf16")
 
 
 def square(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return one extent for each axis; a single number stands for all of them.
-
-    Raises:
-        ValueError: the count of extents is neither one nor that of the axes.
-    """
+    """Return one extent for each axis; a single number stands for all of them."""
     if len(extents) == 1:
         return extents * len(axes)
     if len(extents) != len(axes):
@@ -48,11 +47,7 @@ ROWS = 4096
 
 
 def rows_by_width(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return rows and columns; a single number is the columns of `ROWS` rows.
-
-    Raises:
-        ValueError: there are more than two extents.
-    """
+    """Return rows and columns; a single number is the columns of `ROWS` rows."""
     if len(extents) == 1:
         return ROWS, extents[0]
     if len(extents) != 2:
@@ -61,33 +56,21 @@ def rows_by_width(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int,
 
 
 def sequences_by_length(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return a number of sequences and their length; a single number is the length of one sequence.
-
-    Raises:
-        ValueError: there are more than two extents.
-    """
+    """Return a number of sequences and their length; a single number is the length of one sequence."""
     if len(extents) > 2:
         raise ValueError(f"write {'x'.join(axes)}, sequences and the length of each, or the length of one sequence")
     return (1, *extents) if len(extents) == 1 else extents
 
 
 def whole_number(word: str, most: int, what: str = "") -> int:
-    """Return a number from 1 to `most`.
-
-    Raises:
-        ValueError: the word is something else; `what` begins the message.
-    """
+    """Return a number from 1 to `most`, or raise a `ValueError` whose message begins with `what`."""
     if not (word.isascii() and word.isdigit() and len(word) <= len(str(most)) and 0 < int(word) <= most):
         raise ValueError(f"{what}'{word}' must be a whole number from 1 to {most}")
     return int(word)
 
 
 def known_word(word: str, known: Sequence[str], what: str) -> str:
-    """Return a word that is one of some.
-
-    Raises:
-        ValueError: it is none of them.
-    """
+    """Return a word that is one of some, or raise a `ValueError` that lists them."""
     if word not in known:
         raise ValueError(f"unknown {what} '{word}'; there are: {', '.join(known)}")
     return word
@@ -139,19 +122,6 @@ class Option:
     is the default."""
     place: int = 0
     """Where the label stands in the name, the lowest first; those of one place in the order of the options."""
-
-    @property
-    def dest(self) -> str:
-        """The name of its values among the parsed arguments."""
-        return self.name.replace("-", "_")
-
-    def default_text(self, usual: str, dtypes: Sequence[str]) -> str:
-        """Return the default for the dtype `usual`, and the dtypes that have another one."""
-        others: dict[Any, list[str]] = {self.default(usual): []}
-        for dtype in dtypes:
-            others.setdefault(self.default(dtype), []).append(dtype)
-        common, *rest = others
-        return "; ".join([str(common), *(f"{value} for {', '.join(others[value])}" for value in rest)])
 
 
 class TensorMaker(Protocol):
@@ -243,8 +213,9 @@ class Op:
     intermediate_roundings: int = 0
     """How often torch rounds to the case's dtype before the final store, where it runs as several kernels."""
     units: str | None = None
-    """Whose peak judges it: `matrix` (tensor cores) for what multiplies matrices, `vector` for all else. None: see
-    `units_of`."""
+    """Whose peak judges it: `matrix` (tensor cores) for what multiplies matrices, `vector` for all else. None: an op
+    whose elements sum nothing (`terms` of 1 and no `magnitude`) is `vector`; one that sums may be a product of
+    matrices, and is held against the higher peak, that of products."""
     tolerance: float = 1.0
     """Times the error that rounding explains which a result may have: `--tolerance` sets it, no op file does."""
     magnitude: Callable[..., Tensor] | None = None
@@ -262,17 +233,6 @@ class Op:
     """Modules of this project, by their full names, that say what is computed, beside the files of the functions."""
     check: Callable[[Case, str], None] = lambda case, device_type: None
     """Raises `UnsupportedCaseError` where this op has no such case."""
-
-    def units_of(self, case: Case) -> str:
-        """Return whose peak judges a case, `matrix` or `vector`.
-
-        Where the definition does not say it, an element that sums nothing (`terms` of 1 and no `magnitude`) comes from
-        no matrix product. What does sum may be one, and is held against the higher peak, that of products.
-        """
-        if self.units is not None:
-            return self.units
-        sums_nothing = self.magnitude is None and self.terms(case) == 1
-        return "vector" if sums_nothing else "matrix"
 
 
 # ---- what a user writes for a size -----------------------------------------------------------------------------------
@@ -296,9 +256,6 @@ def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
     Args:
         words: single numbers, `MxNxK`, and ranges `start:stop:step` (stop included) in place of any number.
         op: names the axes and says what a single number means.
-
-    Raises:
-        ShapeError: an extent is not a whole number above 0, or there are too many of them.
     """
     shapes: dict[tuple[int, ...], None] = {}
     for word in words:
@@ -317,11 +274,7 @@ def parse_shapes(words: Iterable[str], op: Op) -> list[dict[str, int]]:
 
 
 def parse_batch_shape(word: str, maximum: int = 10**7) -> tuple[int, int]:
-    """Return sequences and tokens of `BxS`.
-
-    Raises:
-        ShapeError: it is not two integers from 1 to `maximum`.
-    """
+    """Return sequences and tokens of `BxS`, each from 1 to `maximum`; raise `ShapeError` if it is no such shape."""
     match = re.fullmatch(r"([0-9]{1,9})x([0-9]{1,9})", word)
     extents = (int(match[1]), int(match[2])) if match else (0, 0)
     if not all(1 <= extent <= maximum for extent in extents):
@@ -349,11 +302,7 @@ def _extents(text: str, word: str) -> Sequence[int]:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `256MiB`, `1GB` or `4096`.
-
-    Raises:
-        ShapeError: it is no size, or 0.
-    """
+    """Return the bytes of a size such as `256MiB`, `1GB` or `4096`; raise `ShapeError` if it is none."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)", text)
     if not match or match[2].upper() not in UNITS:
         raise ShapeError(f"size '{text}' is not one; write a number and B, KB, MB, GB, KiB, MiB or GiB: 256MiB")

@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.harness import op as machinery
-from bench.harness.op import Op, Option
-from results.record import DEFINITION_PREFIX, UNITS
+from bench.harness.op import PEAKS, Op, Option
 
 BENCH = Path(__file__).resolve().parents[1]
 
@@ -73,11 +72,7 @@ def options_of(family: str) -> Sequence[Option]:
 
 
 def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
-    """Return the ops of a family.
-
-    Raises:
-        OpFileError: it has none, cannot be imported, or has what cannot stand beside the `others`.
-    """
+    """Return the ops of a family; `OpFileError` says why it cannot be used, alone or beside the `others`."""
     path = Path(family) if is_own(family) else BENCH / f"{family}.py"
     try:
         module = module_of(family)
@@ -90,8 +85,8 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
         raise OpFileError("its OPS must be a tuple of Op")
     if not all(isinstance(option, Option) for option in options):
         raise OpFileError("its OPTIONS must be a tuple of Option")
-    if wrong := next((op for op in ops if op.units not in (None, *UNITS)), None):
-        raise OpFileError(f"units of '{wrong.name}' must be {' or '.join(UNITS)}, found {wrong.units!r}")
+    if wrong := next((op for op in ops if op.units not in (None, *PEAKS)), None):
+        raise OpFileError(f"units of '{wrong.name}' must be {' or '.join(PEAKS)}, found {wrong.units!r}")
     known = {op.name: other for other, ops in others.items() for op in ops}
     for op in ops:
         if op.name in known:
@@ -101,11 +96,7 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
 
 
 def own_families(words: Iterable[str], others: Mapping[str, Sequence[Op]]) -> dict[str, tuple[Op, ...]]:
-    """Return the ops of the users' files among the words of `--op`, by their families.
-
-    Raises:
-        OpFileError: with the file that cannot be used.
-    """
+    """Return the ops of the users' files among the words of `--op`, by their families."""
     found: dict[str, tuple[Op, ...]] = {}
     for named in filter(None, map(own_file, words)):
         family = str(named[0])
@@ -132,7 +123,7 @@ def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_o
     """Return each public file of `bench` that has `OPS` or `LISTED`.
 
     Args:
-        reserved: names, with underscores, that no option of a family may have, as commands have them.
+        reserved: names that no option of a family may have, as commands have them.
         own: words of `--op`, whose files are families too; what is wrong with one is told where its ops are chosen.
         only_ops: whether files with `LISTED` are left out, and not imported.
     """
@@ -147,9 +138,9 @@ def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_o
                 commands[path.stem] = module
                 continue
         try:
-            ops, names = load_ops(path.stem, families), [option.dest for option in options_of(path.stem)]
+            ops, names = load_ops(path.stem, families), [option.name for option in options_of(path.stem)]
             if taken := next((name for name in names if name in reserved or names.count(name) > 1), None):
-                raise OpFileError(f"another option is called --{taken.replace('_', '-')} too; give it another name")
+                raise OpFileError(f"another option is called --{taken} too; give it another name")
         except OpFileError as error:
             problems.append(f"bench/{path.name} is left out: {error}")
         else:
@@ -160,12 +151,7 @@ def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_o
 
 
 def import_file(file: Path) -> ModuleType:
-    """Return the module of a user's file; modules beside it are found while it is imported, as for a script.
-
-    Raises:
-        OSError: it cannot be read.
-        Exception: whatever the file raises.
-    """
+    """Return the module of a user's file; modules beside it are found while it is imported, as for a script."""
     name = f"user_file_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}_{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
@@ -224,25 +210,21 @@ def op_sha256(op: Op) -> str | None:
     try:
         for name in FUNCTIONS:
             _add_function(getattr(op, name), texts)
-        if not texts:
-            return None
-        texts |= {f"{name} = {getattr(op, name)!r}" for name in VALUES}
-        texts |= {_module_text(name) for name in op.defined_in}
     except (OSError, ImportError, SyntaxError):
         return None
-    return _digest(texts)
+    texts |= {f"{name} = {getattr(op, name)!r}" for name in VALUES if texts}
+    return modules_sha256(op.defined_in, texts) if texts else None
 
 
-def modules_sha256(names: Iterable[str]) -> str | None:
-    """Return the hash of modules by their names; None if one of them cannot be read."""
+def modules_sha256(names: Iterable[str], texts: Iterable[str] = ()) -> str | None:
+    """Return the hash of modules by their names, and of other texts; None if one of them cannot be read."""
+    from results.record import DEFINITION_PREFIX
+
     try:
-        return _digest(map(_module_text, names))
+        found = {*texts, *map(_module_text, names)}
     except (OSError, ImportError, SyntaxError):
         return None
-
-
-def _digest(texts: Iterable[str]) -> str:
-    digests = sorted(hashlib.sha256(text.encode()).digest() for text in texts)
+    digests = sorted(hashlib.sha256(text.encode()).digest() for text in found)
     return DEFINITION_PREFIX + hashlib.sha256(b"".join(digests)).hexdigest()
 
 
@@ -255,11 +237,11 @@ def _add_function(function: Any, texts: set[str]) -> None:
     is_torch = str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
     if code is None or is_torch or code.co_filename == machinery.__file__:
         return
-    defined, waiting, done = _definitions(code.co_filename), [_node_of(code)], set[str]()
+    defined, waiting, done = _parsed(code.co_filename).defined, [_node_of(code)], set[str]()
     while waiting:
         node = waiting.pop()
         texts.add(ast.unparse(node))
-        names = (_names_in(node) & defined.keys()) - done
+        names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & defined.keys() - done
         done |= names
         waiting += [defined[name] for name in names]
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -270,15 +252,11 @@ def _add_function(function: Any, texts: set[str]) -> None:
 
 
 def _node_of(code: CodeType) -> ast.AST:
-    """Return the function or lambda in the source file that `code` was compiled from.
-
-    Raises:
-        ImportError: the file was changed since it was imported.
-    """
+    """Return the function or lambda in the source file that `code` was compiled from."""
     # The instructions that begin and end a function have an empty range.
     used = [(line, column) for line, _, column, end_column in code.co_positions() if end_column]
     lambdas = []
-    for node in ast.walk(_parsed(code.co_filename)):
+    for node in ast.walk(_parsed(code.co_filename).tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
             if min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno:
                 return node
@@ -292,36 +270,24 @@ def _node_of(code: CodeType) -> ast.AST:
     return min(lambdas, key=lambda entry: entry[0])[1]  # the innermost ends first
 
 
-@cache
-def _definitions(path: str) -> dict[str, ast.stmt]:
-    """Return the functions, classes and constants of a file by name."""
-    defined: dict[str, ast.stmt] = {}
-    for statement in _parsed(path).body:
-        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-            defined[statement.name] = statement
-        elif isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            defined |= {name: statement for target in targets for name in _names_in(target)}
-    return defined
-
-
-def _names_in(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-
-
 def _module_text(name: str) -> str:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise ImportError(name)
-    return ast.unparse(_parsed(spec.origin))
+    return ast.unparse(_parsed(spec.origin).tree)
+
+
+class _Source(NamedTuple):
+    """A file without docstrings."""
+
+    tree: ast.Module
+    defined: dict[str, ast.stmt]
+    """Its functions, classes and constants by name."""
 
 
 @cache
-def _parsed(path: str) -> ast.Module:
-    """Return the tree of a file without docstrings.
-
-    It is kept: what was imported stays what it was if a file is edited during a run.
-    """
+def _parsed(path: str) -> _Source:
+    """Return what a file defines; it is kept, so that what was imported stays what it was if a file is edited."""
     with tokenize.open(path) as file:
         tree = ast.parse(file.read())
     for node in ast.walk(tree):
@@ -329,4 +295,12 @@ def _parsed(path: str) -> ast.Module:
             is_text = [isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in node.body]
             body = [part for part, text in zip(node.body, is_text, strict=True) if not text]
             node.body = body or [ast.Pass()]
-    return tree
+    defined: dict[str, ast.stmt] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            defined[statement.name] = statement
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            defined |= dict.fromkeys(names, statement)
+    return _Source(tree, defined)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of
 from bench.harness.cli.arguments import UsageError
-from bench.harness.device import host
-from bench.harness.device.device import Device
+from bench.harness.device import gpu_state
+from bench.harness.device.device import Device, environment_facts, git_state, host_state
 from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.providers.user_kernel import with_revision
@@ -26,8 +24,7 @@ from bench.harness.timing import samplers
 from results.record import Environment, Record
 from results.show.table import name_of, render_table, table_of_run
 from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, OutputError, print_out, printable, say
-from results.store.runfile import StoreError
-from results.store.runs import RunWriter, new_run_id, runs_directory
+from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
 from roofline.machine import Machine
 from roofline.picture.figure import plot_run
 from roofline.picture.scene import NoCeilingError
@@ -46,36 +43,26 @@ class Progress:
     """A progress bar on stderr: a live one on a terminal, a line a row elsewhere, nothing when quiet."""
 
     def __init__(self, quiet: bool) -> None:
-        """Show nothing yet."""
-        self._quiet = quiet
+        self._quiet, self._is_live = quiet, not quiet and sys.stderr.isatty()
         self._total = self._done = 0
         self._left_s: Callable[[], float | None] = lambda: None
         self._bar: Any = None
-        self._task: Any = None
 
-    def __enter__(self) -> Self:
-        """Start the live bar where there is a terminal."""
-        if not self._quiet and sys.stderr.isatty():
+    def _redraw(self, **changes: Any) -> None:
+        """Redraw the live bar. A thread that does it would run in the middle of a sample: it is drawn between rows."""
+        if self._bar is None:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-            # A thread that redraws the bar would run in the middle of a sample: it is drawn between rows only.
-            self._bar = Bar(
-                *columns,
-                TimeElapsedColumn(),
-                console=Console(stderr=True, emoji=False),
-                transient=True,
-                auto_refresh=False,
-            )
+            columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
+            console = Console(stderr=True, emoji=False)
+            self._bar = Bar(*columns, TimeElapsedColumn(), console=console, transient=True, auto_refresh=False)
             self._bar.start()
-            self._task = self._bar.add_task("starting", total=None)
-        return self
+            self._bar.add_task("starting", total=None)
+        self._bar.update(self._bar.task_ids[0], **changes, refresh=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
@@ -83,23 +70,23 @@ class Progress:
     def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
         """Say how many rows there will be; `left_s` returns the seconds left of a budget, None without one."""
         self._total, self._left_s = rows, left_s
-        if self._bar is not None:
-            self._bar.update(self._task, total=rows, refresh=True)
+        if self._is_live:
+            self._redraw(total=rows)
 
     def say(self, text: str) -> None:
         """Show what is going on now."""
         left_s = self._left_s()
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
-        if self._bar is not None:
-            self._bar.update(self._task, description=printable(f"{text}{left}"), refresh=True)
+        if self._is_live:
+            self._redraw(description=printable(f"{text}{left}"))
         elif not self._quiet:
             say(f"[{self._done + 1}/{self._total}{left}] {text}" if self._total else text)
 
     def advance(self) -> None:
         """Count one row as done."""
         self._done += 1
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._done, refresh=True)
+        if self._is_live:
+            self._redraw(completed=self._done)
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
@@ -111,7 +98,7 @@ class Progress:
             say(text)
 
 
-class Run:
+class Run(AbstractContextManager["Run"]):
     """One invocation of a command that measures.
 
         run = Run(args, "bench.matmul", "matmul", device, settings.to_dict(), argv)
@@ -126,10 +113,8 @@ class Run:
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and sets `is_interrupted`;
     the records so far are kept, and `conclude` shows them and returns 130. Any other error leaves the block.
 
-    Attributes: `args`, the options of the command, `MACHINE` and `OUTPUT` among them; `device`; `progress`; `ceilings`,
-    complete after `start`; `environment`, None before; `deadline`, a reading of `time.perf_counter`, None without a
-    budget; `records`; `writer`, None without a run file; `problem`, why the run file could not be written on;
-    `is_interrupted`.
+    After `start`, `ceilings` are complete, `environment` is no longer None, and `deadline` is a reading of
+    `time.perf_counter` if there is a budget. `problem` is why the run file could not be written on.
     """
 
     def __init__(
@@ -144,7 +129,7 @@ class Run:
         """Find the ceilings that are known without measuring.
 
         Args:
-            args: the options of the command.
+            args: the options of the command, `MACHINE` and `OUTPUT` among them.
             command: what follows `python -m`, before the arguments: `bench.matmul`.
             name: the middle of the run file's name: `matmul`.
             device: the device under test.
@@ -162,18 +147,12 @@ class Run:
         self.environment: Environment | None = None
         self._command, self._name, self._argv = command, name, argv
         self._budget_s: float | None = getattr(args, "budget", None)  # calibrate has none
-        self._unsaved, self._stack = 0, ExitStack()
+        self._unsaved = 0
         self._calibration = MeasuredCeilings(device, runs_directory(), self.progress.note, self.progress.say)
         try:
             self.ceilings = ceilings_of(device, args.gpu)
         except ValueError as error:
             raise UsageError(str(error)) from None
-
-    def __enter__(self) -> Self:
-        """Show progress, and let torch use the threads of the device."""
-        self._stack.enter_context(self.progress)
-        self.device.use()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -184,7 +163,7 @@ class Run:
         self.is_interrupted = self.environment is not None and isinstance(error, KeyboardInterrupt)
         if self.is_interrupted:
             self.progress.note("interrupted: what was finished is kept")
-        self._stack.close()
+        self.progress.close()
         return self.is_interrupted
 
     def start(self, dtypes: Sequence[str] | None) -> None:
@@ -193,6 +172,7 @@ class Run:
         Args:
             dtypes: whose peaks are needed; None: no ceiling is measured.
         """
+        self.device.use()
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
         environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv)
@@ -293,7 +273,7 @@ class Run:
         return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in self.records) else OK
 
     def _draw(self, path: Path | None) -> None:
-        """Draw the records; without a ceiling a plot that nobody requested gives way to a note."""
+        """Draw the records; without a ceiling, a plot that nobody requested gives way to a note."""
         if path is None:
             return
         assert self.environment is not None
@@ -317,12 +297,10 @@ class Run:
             raise StoreError(f"{self._unsaved} of {len(self.records)} records are in no file: {self.problem}")
 
 
-def refuse_all(refused: Sequence[Record | None]) -> None:
-    """Refuse a run whose rows all have a record already: with the first reason and the count of the others."""
-    if refused and all(refused):
-        reasons = {f"{r.op} {r.dtype} {r.case}: {r.reason}": None for r in refused if r}
-        first, *others = reasons
-        raise UsageError(first + (f" (and {len(others)} more)" if others else ""))
+def refused_all(records: Iterable[Record]) -> UsageError:
+    """Return the error of a run that can measure no row: the first reason and the count of the others."""
+    first, *others = {f"{record.op} {record.dtype} {record.case}: {record.reason}": None for record in records}
+    return UsageError(first + (f" (and {len(others)} more)" if others else ""))
 
 
 def stamp(
@@ -330,27 +308,23 @@ def stamp(
 ) -> Environment:
     """Return the environment of this run; `argv` None stands for the arguments of the process."""
     as_module = () if command.endswith(".py") else ("-m",)  # the former is an op file of a user's own
-    floor = ceilings.launch_floor()
-    costs = {  # measured before the modes are read: an idle GPU does not report how its clocks are set
+    facts, state, floor = environment_facts(), host_state(), ceilings.fastest("launch")
+    costs = {
         "tick_s": samplers.tick_s(device),
         "event_floor_s": samplers.event_floor_s() if device.is_gpu else None,
         "host_launch_s": samplers.empty_launch_s(device),
         "launch_floor_s": floor.value if floor else None,
     }
+    # What makes two runs on one machine incomparable if it differs; an idle GPU does not report how its clocks are set.
+    modes = gpu_state.modes(device.uuid) if device.is_gpu else {key: state[key] for key in ("governor", "turbo")}
     return Environment(
         run_id=new_run_id(),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
-        device=asdict(device) | device.modes(),
-        host={
-            "name": platform.node(),
-            "kernel": platform.release(),
-            "cpu": host.cpu_name(),
-            "cores": os.cpu_count(),
-            "memory_bytes": host.memory_bytes()[0],
-        },
-        versions=host.versions(),
-        git=host.git_state(),
+        device=asdict(device) | modes,
+        host=facts["host"],
+        versions=facts["versions"],
+        git=git_state(),
         hardware=ceilings.to_dict(),
         settings=dict(settings),
         preflight=costs,

@@ -24,7 +24,7 @@ from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.run import Run
-from bench.harness.timing.protocol import Samples, limits_of, no_garbage_collection
+from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection
 from bench.harness.timing.samplers import Call
 from results.record import Record
 from results.stats.samples import median_ci95
@@ -117,7 +117,7 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     if blank.op == "overlap":
         record = measure_overlap(replace(blank, cache=cache), calls, device, run.args.seed, left_s)
     else:
-        samples = take_samples(calls, cache, device, limits_of(device), left_s=left_s)
+        samples = take_samples(calls, cache, device, LIMITS[device.type], left_s=left_s)
         record = replace(finished_row(blank, samples, run), host_launch_s=samples.host_launch_s)
         record = replace(record, link_bytes_per_s=link_of(device))
     for call in calls:

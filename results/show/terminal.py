@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from results.show.spelling import REMOVED, did_you_mean
-from results.store.runfile import reason_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,6 +80,8 @@ def print_out(text: str, kept: str = "") -> None:
     except OutputError as error:
         raise OutputError(f"{error}{kept}") from None
     except OSError as error:
+        from results.store.runfile import reason_of
+
         _discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             raise OutputError(f"cannot write the output: {reason_of(error)}{kept}") from None
@@ -195,6 +196,8 @@ def drawn(draw: Callable[[Console], object]) -> str:
         with console.capture() as captured:
             draw(console)
     except OSError as error:
+        from results.store.runfile import reason_of
+
         raise OutputError(f"cannot write the output: {reason_of(error)}") from None
     return captured.get()
 

@@ -45,6 +45,10 @@ MODE_SHARE = 0.15
 MODE_GAP = 0.03
 """Distance of two modes, as a fraction of the lower one, from which on it matters which of them the median is in."""
 
+FINE_STEP = 4e-3
+"""Step of the samples, as a fraction of the least one, up to which it makes no valley between two modes: the smallest
+stretch in which samples are counted, a third of `MODE_GAP`, holds two or three steps, and that is none."""
+
 VALLEY_DEPTH = 0.5
 """Between two modes there are at most so many samples as in the smaller one."""
 
@@ -113,7 +117,9 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         first = _centered_ranks(values)
         ways = first, first if len(set(samples)) == count else _centered_ranks(values[::-1])[::-1]
         factor = max(LEAST_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
-        block = block_length(count)
+        # Samples of a block, because neighbors in time correlate: three times the cube root of the count, the order of
+        # Hall, Horowitz and Jing, Biometrika 82 (1995) 561; at least ten blocks, or they do not show how blocks differ.
+        block = min(round(3 * math.cbrt(count)), count // 10)
         if block > 2:
             factor = max(factor, _variance_of_sum((np.sign(ways[0]) + np.sign(ways[1])) / 2, block) / count)
     degrees = max(1.0, count / factor - 2)
@@ -184,17 +190,6 @@ def student_t(degrees: float, probability: float = 0.975) -> float:
     return float(stdtrit(degrees, probability))
 
 
-def block_length(count: int) -> int:
-    """Return how many consecutive ones of `count` samples make a block, because neighbors in time correlate.
-
-    Three times the cube root of the count, and never so much that fewer than ten blocks make the series: fewer tell too
-    little about how the blocks differ.
-
-    Source: the cube root, Hall, Horowitz and Jing, Biometrika 82 (1995) 561.
-    """
-    return max(1, min(round(3 * math.cbrt(count)), count // 10))
-
-
 def half_width(interval: tuple[float, float], center: float) -> float:
     """Return half the width of `interval` as a fraction of `center`; of a center of 0 no width is a fraction."""
     low, high = interval
@@ -232,15 +227,17 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
     The samples are parted where the sum of the distances to the two medians is least. Both parts must be large and
     far apart, and somewhere between the medians there must be a valley that chance does not explain.
 
-    `step_s` is the step of the samples, as a clock's tick makes it: equal samples are spread over it, because else
-    every step would be a mode.
+    `step_s` is the step of the samples, as a clock's tick makes it: samples of a coarse step are spread over it,
+    because else every step would be a mode.
 
     Source: the parting, k-medians with k = 2 in one dimension, Bradley, Mangasarian and Street, Clustering via concave
         minimization, NIPS 9 (1997); a difference of Poisson counts has the variance of their sum.
     """
     import numpy as np
 
-    values = _spread_over_step(np.sort(np.asarray(samples_s, dtype=np.float64)), step_s)
+    values = np.sort(np.asarray(samples_s, dtype=np.float64))
+    if len(values) and step_s > FINE_STEP * values[0]:
+        values = _spread_over_step(values, step_s)
     least = math.floor(MODE_SHARE * len(values)) + 1
     if len(values) < 2 * least:
         return None
@@ -264,7 +261,7 @@ def _spread_over_step(ordered: NDArray[float64], step_s: float) -> NDArray[float
     """Return sorted values with equal ones laid out evenly within one step."""
     import numpy as np
 
-    on_grid = np.round(ordered / step_s) * step_s if step_s else ordered
+    on_grid = np.round(ordered / step_s) * step_s
     _, first, counts = np.unique(on_grid, return_index=True, return_counts=True)
     place = np.arange(len(ordered)) - np.repeat(first, counts)
     spread: NDArray[float64] = on_grid + step_s * ((place + 0.5) / np.repeat(counts, counts) - 0.5)
@@ -301,7 +298,8 @@ def drift(samples_s: Sequence[float]) -> float | None:
     first, last = float(np.median(values[:third])), float(np.median(values[-third:]))
     # The trend itself must not count as noise of the thirds.
     flat = values - (last - first) * np.arange(len(values)) / (len(values) - third)
-    errors = [half_width(median_ci95(part.tolist()), 1.0) / Z_975 for part in (flat[:third], flat[-third:])]
+    intervals = [interval_of_median(part.tolist()) for part in (flat[:third], flat[-third:])]
+    errors = [(interval.high - interval.low) / 2 / Z_975 for interval in intervals]
     change = last / first - 1
     if abs(change) <= LEAST_DRIFT or abs(last - first) <= DRIFT_DEVIATES * math.hypot(*errors):
         return None

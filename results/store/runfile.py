@@ -1,5 +1,8 @@
 """The run file: JSON Lines, the environment first, then one record a line.
 
+Each record is one `write` and one `fsync`, so that a process killed at any moment leaves every finished record behind.
+No file is ever overwritten, and two runs at once write two files.
+
 A last line that was cut off is normal and becomes a note. Any other line that cannot be used becomes a problem with its
 number; none is dropped in silence.
 """
@@ -9,13 +12,15 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, Self
 
 import msgspec
 
@@ -186,3 +191,132 @@ def write_output(path: Path, data: bytes) -> None:
         raise StoreError(f"cannot write {path}: a part of its folder is a file; choose another place") from None
     except OSError as error:
         raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another place") from None
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+SUFFIX = ".jsonl"
+RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
+"""A run id `<UTC>-<short id>`, or the stem of its file `<UTC>-<op>-<short id>`."""
+
+
+def runs_directory() -> Path:
+    """Return where runs are kept: `RIDGEPOINT_RUNS` if that is set, else `results/runs`."""
+    chosen = os.environ.get("RIDGEPOINT_RUNS")
+    if chosen and Path(chosen).is_file():
+        raise StoreError(f"RIDGEPOINT_RUNS is {chosen}, which is a file; it must name a folder")
+    return Path(chosen) if chosen else Path(__file__).resolve().parents[1] / "runs"
+
+
+def new_run_id() -> str:
+    """Return a run id `<UTC>-<short id>`: ids sort by their start, and two of the same second differ at random."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}"
+
+
+def encode_line(line: Environment | Record) -> bytes:
+    """Return the line of a run file, with its newline; what is encoded is known to be readable."""
+    try:
+        text = json.dumps(line.to_dict(), allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"a value cannot be written as JSON: {error}") from None
+    # As it will be read: a NumPy float, for one, is only then what its key promises.
+    (Environment if isinstance(line, Environment) else Record).from_dict(json.loads(text))
+    return f"{text}\n".encode("ascii")
+
+
+class RunWriter:
+    """Appends records to one new run file."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and lock a file that holds nothing yet."""
+        self.path, self._is_new = path, not path.exists()
+        self._descriptor, why = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), None
+        try:
+            lock_file(self._descriptor)
+            if os.fstat(self._descriptor).st_size:
+                why = "exists and is not empty"
+        except BlockingIOError:
+            why = "is being written by another run"
+        if why:
+            self.close()
+            raise StoreError(f"cannot write {path}: it {why}, and nothing is overwritten; choose another --output")
+
+    @classmethod
+    def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
+        """Create the file of a run and write its first line, the environment.
+
+        `output` is the file, which must not hold anything yet, or a folder for a file of the usual name: one that
+        exists, or text that ends with a slash. Missing folders are made. By default, the file is
+        `<runs>/<device slug>/<UTC>-<op>-<short id>.jsonl`.
+        """
+        match = RUN_ID.fullmatch(environment.run_id)
+        begin, end = (match[1], match[3]) if match else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
+        name = f"{begin}-{_word(op)}-{_word(end)}{SUFFIX}"
+        path = Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
+        is_folder = isinstance(output, str) and output.endswith(("/", os.sep))
+        try:
+            path = path / name if is_folder or path.is_dir() else path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writer = cls(path)
+        except OSError as error:
+            raise _write_error(path, error) from None
+        try:
+            writer.append(environment)
+        except (StoreError, RecordError):
+            writer.close()
+            if writer._is_new:
+                with suppress(OSError):
+                    path.unlink()
+            raise
+        return writer
+
+    def append(self, line: Environment | Record) -> None:
+        """Write one record as one whole line; when this returns, the line is on the disk.
+
+        If it raises StoreError or, for a value such as NaN, RecordError, the file is as it was before.
+        """
+        if self._descriptor < 0:
+            raise StoreError(f"cannot write {self.path}: the run is closed")
+        size_before = os.fstat(self._descriptor).st_size  # an interrupted write may have added a line
+        try:
+            rest = memoryview(encode_line(line))
+            while rest:  # one turn, but for a disk that is about to be full
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+        except OSError as error:
+            # Half a line in the middle of the file would spoil the next one too.
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, size_before)
+            raise _write_error(self.path, error) from None
+
+    def finish(self, environment: Environment, records: Iterable[Record]) -> None:
+        """Close the file and replace it by one with these records, each row once; a device or a link stays as it is.
+
+        If the new file cannot be written, which raises StoreError, the old one is unchanged.
+        """
+        self.close()
+        if self.path.is_file() and not self.path.is_symlink():
+            write_output(self.path, b"".join([encode_line(environment), *map(encode_line, records)]))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _word(text: str) -> str:
+    """Return `text` as a part of a file name: letters, digits, `.`, `_` and `-`, at most 60 of them."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.") or "unknown"
+
+
+def _write_error(path: Path, error: OSError) -> StoreError:
+    # A parent that is a file has made mkdir or open fail; say so instead of "File exists".
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return StoreError(f"cannot write {path}: a part of its folder is a file; choose another --output")
+    return StoreError(f"cannot write {path}: {reason_of(error)}; choose another --output, or --no-save")

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from bench.harness.calibrate.calibration import MeasuredCeilings
 from bench.harness.cli.main import main
-from bench.harness.data.inputs import Filler, make_sets, torch_dtype
+from bench.harness.data.inputs import Filler, make_sets
 from bench.harness.device.device import Device, cpu_device, default_threads
 from bench.harness.timing.protocol import Limits
 from results.record import Record
@@ -55,12 +55,8 @@ def inputs_of(op, case, fill="uniform", seed=0):
 
 def meta_inputs(op, case):
     """Return inputs and output of a case without memory, as the op makes them."""
-    import torch
-
-    def tensor(*shape, dtype=None):
-        return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
-
-    return op.make_inputs(case, tensor), tensor(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
+    absent = Filler("zeros", case.dtype, None)
+    return op.make_inputs(case, absent), absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
 
 
 class Clock:

@@ -11,7 +11,7 @@ from tests.bench import commands
 def quick(runs, monkeypatch):
     """Let commands judge by ceilings that are made up, and look at each row only shortly."""
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 @pytest.fixture

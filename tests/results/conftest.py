@@ -15,7 +15,7 @@ import pytest
 from compare_runs import samples
 
 from results.record import Environment, Record
-from results.store.runs import RunWriter
+from results.store.runfile import RunWriter
 
 HARDWARE = {
     "slug": "h100-sxm",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from results.record import DTYPES, MAX_COUNT, SCHEMA, Environment, Record, RecordError
-from results.store.runs import encode_line
+from results.store.runfile import encode_line
 from roofline.work import DTYPE_BITS
 
 BAD_TIMES = [-1.0, 0, "0.001", True, [], math.nan, math.inf, 1e13, 1e-16]

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from results.__main__ import main
-from results.store.runfile import load_run
-from results.store.runs import RunWriter, find_run
+from results.store.runfile import RunWriter, load_run
+from results.store.runs import find_run
 from tests.bench.process_checks import usual_signals
 
 ROOT = Path(__file__).resolve().parents[2]

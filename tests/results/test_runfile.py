@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from results.record import SCHEMA
-from results.store.runfile import RunFileError, load_run, read_head
-from results.store.runs import encode_line
+from results.store.runfile import RunFileError, encode_line, load_run, read_head
 
 OLD_FILE = Path(__file__).parent / "data" / "schema_1.jsonl"
 

@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 
 from results.record import RecordError
-from results.store import runs as store
-from results.store.runfile import StoreError, load_run
-from results.store.runs import RunNotFoundError, RunWriter, find_run, list_runs, runs_directory
+from results.store import runfile as store
+from results.store.runfile import RunWriter, StoreError, load_run, runs_directory
+from results.store.runs import RunNotFoundError, find_run, list_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
 WRITER = """
 import sys
 from pathlib import Path
-from results.store.runfile import load_run
-from results.store.runs import RunWriter, new_run_id
+from results.store.runfile import RunWriter, load_run, new_run_id
 from dataclasses import replace
 source = load_run(Path(sys.argv[1]))
 environment = replace(source.environment, run_id=new_run_id())
@@ -182,8 +181,7 @@ def test_an_output_that_cannot_be_written_is_one_line(make_environment, tmp_path
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from results.store.runfile import StoreError, load_run
-from results.store.runs import RunWriter
+from results.store.runfile import RunWriter, StoreError, load_run
 source = load_run(Path(sys.argv[1]))
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 size = Path(sys.argv[1]).stat().st_size

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from results.record import Environment, Record
-from results.store.runs import RunWriter
+from results.store.runfile import RunWriter
 from roofline.__main__ import main
 
 ROOT = Path(__file__).parents[2]

@@ -87,7 +87,7 @@ def test_mixes_are_the_fastest_measured_bandwidths_of_memory() -> None:
 
 def test_a_machine_of_which_nothing_is_known() -> None:
     known = Machine.from_dict({})
-    assert (known.peak("bf16"), known.bandwidth(), known.launch_floor()) == (None, None, None)
+    assert (known.peak("bf16"), known.bandwidth(), known.fastest("launch")) == (None, None, None)
     assert (known.slug, known.name) == ("unknown", "unknown")
 
 
@@ -95,7 +95,7 @@ def test_ceilings_survive_a_file() -> None:
     launch = Ceiling("launch", "launch", 2.4e-6, "measured", "a test")
     known = Machine("g", "G", (peak(989e12), bandwidth(3e12, "derived"), launch), note="a guess")
     assert Machine.from_dict(json.loads(json.dumps(known.to_dict()))) == known
-    assert known.launch_floor() == launch
+    assert known.fastest("launch") == launch
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def run(runs):
 
 KEEP_CEILINGS = """
 from bench.harness.device.device import gpu_device
-from results.store.runs import runs_directory
+from results.store.runfile import runs_directory
 from tests.bench.commands import keep_ceilings
 keep_ceilings(runs_directory(), gpu_device(0))
 """

@@ -27,9 +27,9 @@ from bench.harness.measure.measure_row import interpreted, take_samples
 from bench.harness.measure.rows import Settings, one_line
 from bench.harness.profile.target import TORCH_DTYPES
 from bench.harness.run import stamp
-from bench.harness.timing.protocol import limits_of
+from bench.harness.timing.protocol import LIMITS
 from results.record import MAX_COUNT, Environment, Record
-from results.store.runs import new_run_id, runs_directory
+from results.store.runfile import new_run_id, runs_directory
 from roofline.machine import Machine
 from roofline.work import DTYPES, dtype_named
 
@@ -217,7 +217,7 @@ class Function:
             with current(device):
                 sets, reached, flags = self.copies(first, device)
                 calls = [functools.partial(self.fn, *each, **self.kwargs) for each in sets]
-                samples = take_samples(calls, reached, device, limits_of(device), blank.flops or None, budget_s)
+                samples = take_samples(calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s)
         ceilings = known_ceilings(device)
         flags += interpreted()
         # The advice of a flag is about options of the commands, which a function does not have.

@@ -19,7 +19,7 @@ from bench.harness.profile.tracing import profiled
 from bench.harness.run import stamp
 from results.record import DTYPES, Record
 from results.show.rows import document
-from results.store.runs import runs_directory
+from results.store.runfile import runs_directory
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,7 @@ from results.record import Environment, Record
 from results.show.rows import to_frame
 from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import printable
-from results.store.runfile import Run
-from results.store.runs import RunWriter
+from results.store.runfile import Run, RunWriter
 from roofline.model import JUDGED_KEYS, judged
 from roofline.picture.figure import plot_run
 

@@ -19,13 +19,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
 from bench.harness.device import gpu_state
-from bench.harness.device.device import Device
-from bench.harness.device.host import installed_version
+from bench.harness.device.device import Device, environment_facts
 from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import DEVICE_LOST, one_line
 from results.store.runfile import StoreError, lock_file, write_output
@@ -50,23 +48,6 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
         note = f"'{device.name}' is the name of several GPUs ({several}): MFU is blank until --gpu names one"
     gpu = unknown_gpu(device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability)
     return replace(gpu, note=note)
-
-
-def identity(device: Device) -> dict[str, Any]:
-    return {
-        "host": platform.node(),
-        "device": device.name,
-        "uuid": device.uuid,
-        "threads": device.threads,
-        "cache_bytes": device.cache_bytes,
-        "memory_bytes": device.memory_bytes,
-        "torch": installed_version("torch"),
-        "triton": installed_version("triton"),
-        "driver": gpu_state.driver_version() if device.is_gpu else None,
-        "power_limit_w": gpu_state.modes(device.uuid)["power_limit_w"] if device.is_gpu else None,
-        "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
-        "method": 3,
-    }
 
 
 def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
@@ -157,8 +138,22 @@ class MeasuredCeilings:
     ) -> None:
         """The file is `directory/<device>/ceilings-<identity>.json`; `note` and `progress` take a line for the user."""
         self._device, self._note, self._progress = device, note, progress
-        self._identity = identity(device)
-        digest = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()[:12]
+        known = environment_facts()["versions"]
+        self.identity = {
+            "host": platform.node(),
+            "device": device.name,
+            "uuid": device.uuid,
+            "threads": device.threads,
+            "cache_bytes": device.cache_bytes,
+            "memory_bytes": device.memory_bytes,
+            "torch": known["torch"],
+            "triton": known["triton"],
+            "driver": known["driver"] if device.is_gpu else None,
+            "power_limit_w": gpu_state.modes(device.uuid)["power_limit_w"] if device.is_gpu else None,
+            "onednn_isa": os.environ.get("ONEDNN_MAX_CPU_ISA"),
+            "method": 3,
+        }
+        digest = hashlib.sha256(json.dumps(self.identity, sort_keys=True).encode()).hexdigest()[:12]
         self.path = directory / device.slug / f"ceilings-{digest}.json"
         self._could_save = True
 
@@ -166,7 +161,7 @@ class MeasuredCeilings:
         """Return the saved ceilings of this machine; empty if the file is missing, damaged or another machine's."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
-            if data["identity"] != self._identity:
+            if data["identity"] != self.identity:
                 raise CeilingError("it belongs to another machine")
             entries = Machine.from_dict(data).entries
         except FileNotFoundError:
@@ -178,7 +173,7 @@ class MeasuredCeilings:
 
     def save(self, ceilings: Machine) -> None:
         """Save the ceilings; if they cannot be written, a note says so and the next run measures them again."""
-        content = ceilings.to_dict() | {"identity": self._identity}
+        content = ceilings.to_dict() | {"identity": self.identity}
         try:
             write_output(self.path, json.dumps(content, indent=1).encode())
         except StoreError as error:
@@ -228,7 +223,7 @@ class MeasuredCeilings:
         """
         mixes = [entry.name for entry in known.mixes() if entry in again] if known.mixes() else [*bandwidth.MIXES]
         unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
-        return known.launch_floor() is None, mixes, [d for d in unknown if d in peaks.matmul_op().dtypes]
+        return known.fastest("launch") is None, mixes, [d for d in unknown if d in peaks.matmul_op().dtypes]
 
     @contextmanager
     def alone(self) -> Iterator[bool]:

@@ -18,7 +18,7 @@ from bench.harness.device.telemetry import Poller
 from bench.harness.measure.flags import disturbance, reasons_of, sampled, slowed
 from bench.harness.measure.measure_row import undisturbed
 from bench.harness.measure.rows import one_line
-from bench.harness.timing.protocol import Samples, limits_of, settle
+from bench.harness.timing.protocol import LIMITS, Samples, settle
 from bench.harness.timing.samplers import Call, make_sampler
 from results.record import Record
 from results.stats.samples import half_width, quantile
@@ -97,7 +97,7 @@ class Setup:
     def timed(self, candidate: Candidate, seconds: float) -> Rate:
         call = candidate.prepare()
         call()  # compiles, and loads libraries
-        usual = limits_of(self.device)
+        usual = LIMITS[self.device.type]
         warm_up_s = min(usual.warm_up_s, WARM_UP_SHARE * seconds)
         # The interval must not end it: the shortest time of a noisy machine needs all the time there is.
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s)
@@ -137,7 +137,7 @@ class Setup:
         config, samples, telemetry = rate.candidate.name, rate.samples, rate.samples.telemetry
         now, disturbed = datetime.now(UTC), disturbance(telemetry, rate.is_gpu)
         is_limited = any(flag.name == "power-limited" for flag in slowed(telemetry, rate.is_gpu))
-        is_converged = half_width(samples.ci95_s, samples.median_s) <= limits_of(self.device).target_half_width
+        is_converged = half_width(samples.ci95_s, samples.median_s) <= LIMITS[self.device.type].target_half_width
         ceiling = Ceiling(
             quantity,
             name,

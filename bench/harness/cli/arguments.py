@@ -81,9 +81,9 @@ def device_name(text: str) -> str:
 
 def thread_count(text: str) -> int:
     """Return a number of threads, at most one for each logical CPU of this process."""
-    from bench.harness.device.host import allowed_cores
+    from bench.harness.device.device import usable_cores
 
-    most = len(allowed_cores())
+    most = len(usable_cores().allowed)
     what = f"a whole number from 1 to {most}, the logical CPUs of this process"
     return int(number(1, most, what, int)(text))
 
@@ -203,20 +203,12 @@ class UsageError(ValueError):
 
 
 def chosen(what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]) -> list[str]:
-    """Return the words of a list option, each once, or the default ones.
-
-    Raises:
-        UsageError: a word that is not known; the message names the nearest, or lists those that are.
-    """
+    """Return the words of a list option, each once, or the default ones."""
     return list(dict.fromkeys(one_of(what, word, known) for word in given or default))
 
 
 def one_of(what: str, word: str, known: Collection[str]) -> str:
-    """Return the known name that a word stands for.
-
-    Raises:
-        UsageError: it stands for none; the message names the nearest, or lists those that are.
-    """
+    """Return the known name that a word stands for."""
     found = word if word in known else known_as(word, known)
     if found not in known:
         hint, listed = did_you_mean(word, known), f"there are: {', '.join(known)}"
@@ -242,14 +234,24 @@ def build_parser(
     if all(op.is_sized for op in ops):
         add(what, "--size")
     for option in options:
-        text = f"{option.help} (default: {option.default_text(DEFAULT_DTYPE, dtypes)})"
-        add(what, f"--{option.name}", help=text.replace("%", "%%"))
+        add(what, f"--{option.name}", dest=option.name)
+        parser.late_help[f"--{option.name}"] = partial(option_help, option, dtypes)
     add(what, "--provider")
     parser.late_help["--provider"] = partial(provider_help, family)
     add(what, "--baseline", "--signature")
     add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
     add(parser.add_argument_group("what to do with it"), *OUTPUT)
     return parser
+
+
+def option_help(option: Option, dtypes: Sequence[str]) -> str:
+    """Return the help of a family's option, with its default for the usual dtype, and others by their dtypes."""
+    others: dict[Any, list[str]] = {option.default(DEFAULT_DTYPE): []}
+    for dtype in dtypes:
+        others.setdefault(option.default(dtype), []).append(dtype)
+    common, *rest = others
+    usual = "; ".join([str(common), *(f"{value} for {', '.join(others[value])}" for value in rest)])
+    return f"{option.help} (default: {usual})".replace("%", "%%")
 
 
 def provider_help(family: str) -> str:
@@ -287,10 +289,7 @@ def make_cases(
         dtypes: of `--dtype`.
         shapes: of `--shape`.
         sizes: of `--size`.
-        values: of the family's options, by `Option.dest`.
-
-    Raises:
-        UsageError: a dtype, a shape, a size or an option's value that does not exist.
+        values: of the family's options, by their names.
     """
     if shapes is not None and sizes is not None:
         raise UsageError("--shape and --size exclude each other; give one of them")
@@ -300,7 +299,7 @@ def make_cases(
             usual = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
             extents = parse_shapes(usual if sizes is None else [_elements(text, dtype) for text in sizes], op)
             asked = [
-                dict.fromkeys(option.parse(word) for word in values.get(option.dest) or ()) or [option.default(dtype)]
+                dict.fromkeys(option.parse(word) for word in values.get(option.name) or ()) or [option.default(dtype)]
                 for option in options
             ]
             for shape, picked in itertools.product(extents, itertools.product(*asked)):
@@ -317,9 +316,6 @@ def chosen_ops(given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]
     """Return the ops asked for, each with its family, by default all of `families`.
 
     A word is the name of an op, or the path of a file with ops of one's own: `mine_op.py`, `mine_op.py:name`.
-
-    Raises:
-        UsageError: an op does not exist, or a file cannot be used.
     """
     if not given:
         return [(family, op) for family, ops in families.items() for op in ops]
@@ -340,11 +336,7 @@ def chosen_ops(given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]
 
 
 def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
-    """Return the dtypes asked for.
-
-    Raises:
-        UsageError: one of them is unknown, or the op does not have it.
-    """
+    """Return the dtypes asked for."""
     for name in given or ():
         if name not in op.dtypes:
             if name in DTYPE_BITS:

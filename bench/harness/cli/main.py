@@ -95,28 +95,25 @@ def measured(
     options: Sequence[Option],
     argv: Sequence[str] | None = None,
 ) -> Run:
-    """Measure what the arguments ask for, and return the run, not shown yet.
-
-    Raises:
-        UsageError, NoDeviceError, PlotError, StoreError: it cannot be.
-    """
+    """Measure what the arguments ask for, and return the run, not shown yet."""
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
-    from bench.harness.run import Run, refuse_all
+    from bench.harness.run import Run
 
     chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
     is_usual = args.baseline is None and not args.provider
     names = {place: [] if is_usual else chosen_providers(args, place) for place, _ in chosen}
-    make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
+    cases = make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
     check_places(args)
     device = device_of(args)
+    if device.is_gpu:  # which has default shapes of its own
+        cases = make_all_cases(args, chosen, device.type, own)
     settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
-    for place, op, case in make_all_cases(args, chosen, device.type, own):
+    for place, op, case in cases:
         usual = {} if names[place] else registry.default_providers(place, device, case.dtype)
         rows += planning.plan([(op, case)], names[place] or list(usual), device, settings, usual, place)
-    refuse_all([row.refused for row in rows])
     command = family if is_own(family) else f"bench.{family}"
     run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
     measure_run(run, rows)
@@ -132,16 +129,13 @@ def make_all_cases(
     """Return the cases of ops of several families, each with the options of its own family.
 
     `own_options` holds those of the family whose command this is, which need not be imported for them once more.
-
-    Raises:
-        UsageError: a dtype, a shape or an option's value that an op does not have.
     """
     cases = []
     for family, op in chosen:
         options = own_options[family] if family in own_options else options_of(family)
         if getattr(args, "size", None) is not None and not op.is_sized:
             raise UsageError(f"{op.name} is not asked for by --size; use --shape")
-        own = {option.dest: getattr(args, option.dest, None) for option in options}
+        own = {option.name: getattr(args, option.name, None) for option in options}
         size = getattr(args, "size", None)  # which a family whose ops take no bytes lacks
         found = make_cases(op, options, device_type, args.dtype, args.shape, size, own)
         cases += [(family, op, case) for case in found]
@@ -149,13 +143,7 @@ def make_all_cases(
 
 
 def device_of(args: argparse.Namespace) -> Device:
-    """Return the device asked for, a CPU with the threads asked for.
-
-    Raises:
-        NoDeviceError: there is no such device.
-        UsageError: threads are asked for, but the device is a GPU.
-        KeyboardInterrupt: Ctrl-C came while torch was loaded.
-    """
+    """Return the device asked for, a CPU with the threads asked for."""
     from bench.harness.device import device
 
     found = device.detect(args.device)
@@ -181,14 +169,9 @@ def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
 
 
 def check_places(args: argparse.Namespace) -> None:
-    """Refuse, before measuring, an unknown GPU name and places that cannot be written, stdout among them.
-
-    Raises:
-        UsageError: with the name or the place.
-        PlotError: the picture cannot be written.
-    """
+    """Refuse, before measuring, an unknown GPU name and places that cannot be written, stdout among them."""
     from results.show.picture import check_picture
-    from results.store.runs import runs_directory
+    from results.store.runfile import runs_directory
     from roofline.gpu_table import UnknownGpuError, find_gpu
 
     if sys.stdout is None:
@@ -205,37 +188,28 @@ def check_places(args: argparse.Namespace) -> None:
             raise UsageError(f"--plot {args.plot} is written as a folder; name a picture in it")
         if args.plot is not None:
             check_picture(args.plot)
-            check_folder(args.plot.parent, args.plot)
+            check_output(args.plot, replaces=True)
         if not args.no_save:
             check_output(args.output or runs_directory())
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
-def check_output(path: Path | str) -> None:
-    """Refuse a run file that could not be written; the writer would find it too, but after the calibration.
+def check_output(path: Path | str, replaces: bool = False) -> None:
+    """Refuse a path that could not be written; its writer would find it too, but after everything was measured.
+
+    A file is really made in its folder, or the nearest one above that exists, because permissions tell neither of
+    read-only nor of virtual file systems.
 
     Args:
         path: a file, or a folder that exists; text is a folder to be made.
-
-    Raises:
-        UsageError: it holds something, or its folder takes no file.
+        replaces: whether a file that holds something may be written anew.
     """
-    if isinstance(path, Path) and path.is_file() and path.stat().st_size:
+    is_folder, path = isinstance(path, str), Path(path)
+    if path.is_file() and path.stat().st_size and not (replaces or is_folder):
         raise UsageError(f"{path} exists and is not empty; no run is overwritten: choose another --output")
-    is_folder = isinstance(path, str) or path.is_dir()
-    check_folder(Path(path) if is_folder else Path(path).parent, Path(path))
-
-
-def check_folder(folder: Path, path: Path) -> None:
-    """Refuse `path` if its folder, or where that does not exist the nearest one above it, takes no new file.
-
-    A file is really made, because permissions tell neither of read-only nor of virtual file systems.
-
-    Raises:
-        UsageError: with the reason.
-    """
-    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    folder = (path if is_folder or path.is_dir() else path.parent).absolute()
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
@@ -244,11 +218,7 @@ def check_folder(folder: Path, path: Path) -> None:
 
 
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
-    """Return the providers asked for, the baseline first.
-
-    Raises:
-        UsageError: one of them does not exist.
-    """
+    """Return the providers asked for, the baseline first."""
     baseline = [] if args.baseline is None else [args.baseline]
     names = list(dict.fromkeys(baseline + (args.provider or [])))
     check_providers(names, [family])
@@ -258,11 +228,7 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
 
 
 def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
-    """Refuse providers that a family does not have.
-
-    Raises:
-        UsageError: with the first of them.
-    """
+    """Refuse providers that a family does not have."""
     from bench.harness.providers.registry import UnknownProviderError, check_names, is_user_kernel
     from bench.harness.providers.user_kernel import find
 

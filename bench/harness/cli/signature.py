@@ -12,7 +12,7 @@ from bench.harness.op_file import command_of, is_own
 from results.show.terminal import print_out
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 HEAD = '''\
 """Functions of your own for {command}, as they work; put your kernels in the place of TORCH[...].
@@ -48,9 +48,6 @@ def print_signatures(
     """Print a file with a function for each of `ops`, and return the exit code.
 
     `is_only_op` says that the family has no other op, so that its command needs no `--op`.
-
-    Raises:
-        UsageError: a dtype that an op does not have.
     """
     chosen = [(op, chosen_dtypes(dtypes, op)[0]) for op in ops]
     name = chosen[0][0].name
@@ -64,18 +61,12 @@ def print_signatures(
 
 def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     """Return the function of one op: its parameters, what each of them is, and torch in its body."""
-    import torch
-
-    from bench.harness.data.inputs import torch_dtype
+    from bench.harness.data.inputs import Filler, torch_dtype
     from bench.harness.providers.user_kernel import input_names
 
     axes = dict(zip(op.axes, EXTENTS, strict=False))
     case = Case.of(op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options})
-
-    def without_memory(*shape: int, dtype: str | None = None) -> Tensor:
-        return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
-
-    tensors = op.make_inputs(case, without_memory)
+    tensors = op.make_inputs(case, Filler("zeros", dtype, None))
     names = input_names(op)
     if len(names) < len(tensors):  # the last one stands for several
         more = len(tensors) - len(names) + 1

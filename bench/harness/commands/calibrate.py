@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.calibrate.setup import FULL, QUICK, Setup
     from bench.harness.cli import main
     from bench.harness.run import Run
-    from results.store.runs import runs_directory
+    from results.store.runfile import runs_directory
 
     args.gpu, matmul = None, families["matmul"][0]
     chosen("dtype", args.dtype, matmul.dtypes, ())

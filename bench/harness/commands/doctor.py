@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
 from bench.harness.commands.calibrate import value_text
-from bench.harness.device import gpu_state, host
-from bench.harness.device.device import Device
+from bench.harness.device import gpu_state
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers
-from bench.harness.timing import samplers
-from bench.harness.timing.protocol import limits_of
+from bench.harness.timing.protocol import LIMITS
 from results.compare.turns import compare_rounds, rounds_of
 from results.show.grid import json_text
 from results.show.table import format_percent, format_time
@@ -32,6 +30,7 @@ from results.stats.verdict import smallest_detectable_change
 from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
+    from bench.harness.device.device import Device
     from bench.harness.run import Progress
     from results.record import Record
     from roofline.machine import Machine
@@ -136,11 +135,13 @@ class Checkup:
             write_output(self.args.output, self.text().encode())
 
     def text(self) -> str:
+        from bench.harness.device.device import environment_facts
+
         content = {
             "fit": self.is_fit,
             "device": asdict(self.device),
             "gpu": self.ceilings.slug,
-            "versions": host.versions(),
+            "versions": environment_facts()["versions"],
             "seconds": time.perf_counter() - self.began,
             "findings": [asdict(finding) for finding in self.findings],
             **{"self_comparison": None, "smallest_detectable_change_pct": None, "settling": None} | self.noise,
@@ -166,6 +167,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     from bench.harness.calibrate.calibration import ceilings_of
     from bench.harness.cli import main
+    from bench.harness.device.device import environment_facts
     from bench.harness.run import Progress
 
     if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
@@ -175,9 +177,9 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     device = main.device_of(args)
     device.use()
     is_interrupted = False
-    with Progress(args.quiet) as progress:
+    with closing(Progress(args.quiet)) as progress:
         checkup = Checkup(args, device, ceilings_of(device, None), families, progress)
-        known = ", ".join(f"{name} {version}" for name, version in host.versions().items() if version)
+        known = ", ".join(f"{name} {version}" for name, version in environment_facts()["versions"].items() if version)
         gpu = "" if checkup.ceilings.slug == device.slug else f", {checkup.ceilings.slug}"
         checkup.print(f"{device.name} ({device.slug}{gpu}), {known}")
         try:
@@ -224,6 +226,8 @@ def check_all(checkup: Checkup) -> None:
 
 
 def device_check(checkup: Checkup) -> Iterator[Finding]:
+    from bench.harness.timing import samplers
+
     device = checkup.device
     yield from host_findings(device)
     tick_s = samplers.tick_s(device)
@@ -238,7 +242,10 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def host_findings(device: Device) -> Iterator[Finding]:
-    cores, quota, state = len(host.allowed_cores()), host.cpu_quota(), host.state()
+    from bench.harness.device.device import host_state, usable_cores
+
+    (allowed, quota), state = usable_cores(), host_state()
+    cores = len(allowed)
     yield finding("cores", f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""))
     if quota is not None:
         is_kept = (device.threads or 0) <= max(1.0, quota)
@@ -293,6 +300,8 @@ def _sharing_finding(pids: list[int]) -> Finding:
 def launch_check(checkup: Checkup) -> Iterator[Finding]:
     import torch
 
+    from bench.harness.timing import samplers
+
     host_s = samplers.empty_launch_s(checkup.device)
     yield Finding("launch floor", OK, f"{format_time(host_s)} for the host", "", host_s, "s")
     if checkup.device.is_gpu:
@@ -313,7 +322,7 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
     before, after = filter(None, map(rounds_of, (baseline, candidate)))
     comparison = compare_rounds(before, after, DEFAULT_MARGIN)
     change_pct = smallest_detectable_change(before.times_s, after.times_s)
-    warm_up_s = limits_of(checkup.device).warm_up_cap_s
+    warm_up_s = LIMITS[checkup.device.type].warm_up_cap_s
     checkup.noise = {
         "self_comparison": asdict(comparison) | {"case": baseline.case},
         "smallest_detectable_change_pct": change_pct,
@@ -371,7 +380,7 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
     from bench.harness.measure.rows import Settings, plan
 
     device, settings = checkup.device, Settings(cache="cold" if is_large else "warm")
-    limits = replace(limits_of(device), cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
+    limits = replace(LIMITS[device.type], cap_s=GPU_ROW_CAP_S if device.is_gpu else CPU_ROW_CAP_S)
     providers = default_providers(family, device, case.dtype)
     for row in plan([(op, case)], list(providers), device, settings, providers, family):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
@@ -418,6 +427,8 @@ def judged(name: str, ceilings: Machine, quantity: str, of: str, value: float) -
 
 def expected_of(ceilings: Machine, quantity: str, name: str) -> tuple[float, str, str] | None:
     """Return the expected value, its kind (`published` or `datasheet`) and its source; None if none is known."""
+    import tomllib
+
     for record in tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["record"]:
         if ceilings.slug in record["gpus"] and (record["quantity"], record["name"]) == (quantity, name):
             return record["value"], "published", record["source"]

@@ -8,21 +8,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness import worker
 from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, number, path
-from bench.harness.device.device import NoDeviceError
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
-from bench.harness.profile import report
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
-from bench.harness.profile.tracing import profiled
 from bench.harness.timing import protocol
-from results.record import Record
 from results.show.terminal import Parser, print_out, say
 from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
-    from bench.harness.device.device import Device
+    from bench.harness.device.device import Device, NoDeviceError
+    from results.record import Record
+
+BY = ("op", "module", "shape", "kernel")
+"""What `--by` takes: the keys of `bench.harness.profile.report.BY`, which takes longer to import."""
 
 DESCRIPTION = """\
 Say where the time of a model or a function goes, operation by operation: how far each is from its roof, what bounds it,
@@ -59,7 +58,7 @@ def add_parser(commands: Any) -> None:
     output = parser.add_argument_group("what to do with it")
     add(output, *OUTPUT)
     by = "put rows together by it (default: each signature is a row)"
-    output.add_argument("--by", choices=tuple(report.BY), help=by)
+    output.add_argument("--by", choices=BY, help=by)
     trace = "keep the Chrome trace too; Perfetto and speedscope open it"
     output.add_argument("--trace", metavar="PATH", type=path, help=trace)
     rows = number(1, 100_000, "a whole number from 1 to 100000", int)
@@ -70,6 +69,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
+    from bench.harness.profile import report
     from bench.harness.run import Run
 
     if args.signature:
@@ -91,6 +91,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:
+    from bench.harness import worker
+
     try:
         answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, what="a call, or the import,")
     except worker.WorkerError as error:
@@ -101,12 +103,15 @@ def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageEr
 
 
 def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:
+    from bench.harness.device.device import NoDeviceError
+    from bench.harness.profile.tracing import profiled
+
     mode = "train" if args.train else "backward" if args.backward else "forward"
     device.use()
     try:
         protocol.announce()
         target = target_from(args, device.torch_name)
-        protocol.rest()
+        protocol.announce(runs=False)
         return profiled(target, mode, device, args.budget, args.trace, args.compile)
     except (UsageError, NoDeviceError) as error:
         return error

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
-    from bench.harness.run import Run, refuse_all
+    from bench.harness.run import Run
 
     dtypes = sorted({dtype for ops in families.values() for op in ops for dtype in op.dtypes})
     providers = sorted({name for family in families for name in registry.provider_names(family)})
@@ -63,7 +63,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         names = [name for name in named if name in registry.provider_names(family)]
         usual = {} if named else registry.default_providers(family, under_test, case.dtype)
         rows += planning.plan([(op, case)], names if named else list(usual), under_test, settings, usual, family)
-    refuse_all([row.refused for row in rows])
     run = Run(args, "bench", "suite", under_test, settings.to_dict(), argv)
     measure_run(run, rows, may_reorder=True)
     return run.conclude(draws=True)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[
     add(group, "--shape", help="shapes, as in the family's own command (default: the op's)")
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
-        add(group, f"--{name}", help="; ".join(texts).replace("%", "%%"))
+        add(group, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
     names = "torch, torch-compile, triton-vN, file.py:function"
     add(group, "--provider", help=f"implementations to compare, at least two: {names}")
     add(group, "--baseline", help="provider to compare the others with (default: the first)")
@@ -96,14 +97,15 @@ def reserved_names() -> set[str]:
     parser = Parser()
     add_arguments(parser, {})
     actions = [*parser._actions, *build_parser("", "", (), (), ())._actions]
-    return {action.dest for action in actions} | set(parser._defaults) | {"command", "prog"}
+    taken = {action.dest for action in actions} | set(parser._defaults) | {"command", "prog"}
+    return {name.replace("_", "-") for name in taken}
 
 
 def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
     from bench.harness.providers.registry import is_user_kernel
-    from bench.harness.run import Progress, Run, refuse_all
+    from bench.harness.run import Progress, Run, refused_all
     from bench.harness.worker import start_server
 
     if not args.op:
@@ -111,7 +113,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         raise UsageError(f"expected --op, one or more of {', '.join(known)}")
     ops = chosen_ops(args.op, families)
     for name, by_family in merged_options(families).items():
-        is_given = any(getattr(args, option.dest) is not None for option in by_family.values())
+        is_given = getattr(args, name) is not None
         other = next((op for family, op in ops if family not in by_family), None)
         if is_given and other is not None:
             raise UsageError(f"--{name} does not apply to {other.name}; remove it")
@@ -120,13 +122,14 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     main.check_places(args)
     if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):
         start_server()  # it loads torch while this process loads it
-    with Progress(args.quiet or "torch" in sys.modules) as progress:
+    with closing(Progress(args.quiet or "torch" in sys.modules)) as progress:
         progress.say("loading torch")
         device = main.device_of(args)
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
     planned = main.make_all_cases(args, ops, device.type)
     cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
-    refuse_all([rows[0].refused for rows in cases])
+    if all(rows[0].refused for rows in cases):
+        raise refused_all(rows[0].refused for rows in cases if rows[0].refused)
     policy = ComparePolicy(args.margin, rounds=args.rounds, seed=args.seed, rows=len(cases) * (len(providers) - 1))
     saved = policy.to_dict() | settings.to_dict() | {"baseline": providers[0]}
     with Run(args, "bench", "compare", device, saved, argv) as run:

@@ -26,7 +26,7 @@ from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import warm_median_s
 from bench.harness.timing import protocol, samplers
-from bench.harness.timing.protocol import Sampler, Samples, limits_of, no_garbage_collection, settle
+from bench.harness.timing.protocol import LIMITS, Sampler, Samples, no_garbage_collection, settle
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.record import Record
 from results.stats.comparison import FASTER, LEAST_PAIRS, MAX_ROUNDS, SAME, SLOWER, VERDICT_ERROR, Comparison
@@ -173,14 +173,14 @@ class Contender(ABC):
             raise
         except BaseException as error:
             self.record = self.failed(error)
-        protocol.rest()
+        protocol.announce(runs=False)
         return made
 
     def begin(self, first: int, poller: Poller) -> None:
         """Make the sampler, whose launches begin with the copy `first`, and take a sample."""
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
-        check, limits = self.replay_check(first), limits_of(self.device)
+        check, limits = self.replay_check(first), LIMITS[self.device.type]
         refusal = check.refusal if check else None
         self.sampler = samplers.make_sampler(calls, self.device, limits, refusal=refusal, reading=poller)
         self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
@@ -319,7 +319,7 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
         return sum(taken_s[-1] for taken_s in times_s if taken_s)
 
     share_launches(contenders)
-    settling = settle(work, limits_of(device))
+    settling = settle(work, LIMITS[device.type])
     for contender, taken_s in zip(contenders, times_s, strict=True):
         if contender.record is None:
             contender.call_s = min(taken_s) / contender.sampler.launches_per_sample  # a single turn may be delayed
@@ -375,7 +375,7 @@ def exchange(contenders: Sequence[Contender], order: random.Random) -> None:
 
 
 def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]) -> Samples:
-    calls, device, limits = contender.calls, contender.device, limits_of(contender.device)
+    calls, device, limits = contender.calls, contender.device, LIMITS[contender.device.type]
     samples_s = tuple(sample for slot in rounds.slots[index] for sample in slot)
     middle, interval = median(samples_s), median_ci95(samples_s)
     is_narrow = half_width(interval, middle) <= limits.target_half_width

@@ -107,7 +107,7 @@ class UserChecks(Checks):
             self.result = torch.stack(parts) if isinstance(returned, tuple) else returned.clone()
         self.device.synchronize()
         self.call_s = time.perf_counter() - start
-        protocol.rest()
+        protocol.announce(runs=False)
         problem = self._side_effect(data, before, addresses)
         if problem is None and has_tensors:
             problem = _memory_problem(parts, data)

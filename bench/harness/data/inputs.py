@@ -85,11 +85,12 @@ class Filler:
     of int8, and each grows with the largest tensor requested; int64 numbers are few and drawn one by one.
     """
 
-    def __init__(self, fill: str, dtype: str, device: Device, seed: int) -> None:
+    def __init__(self, fill: str, dtype: str, device: Device | None, seed: int = 0) -> None:
+        """Make tensors on a device; None: without memory, and `fill` must be `zeros`."""
         import torch
 
-        self._fill, self._dtype, self._device = fill, dtype, device.torch_name
-        self._generator = torch.Generator(device=device.torch_name).manual_seed(seed)
+        self._fill, self._dtype, self._device = fill, dtype, device.torch_name if device else "meta"
+        self._generator = torch.Generator(device=device.torch_name).manual_seed(seed) if device else None
         self._pools: dict[str, Tensor] = {}
         self._next_offset = 0
 
@@ -155,12 +156,7 @@ def required_bytes(op: Op, case: Case, copies: int) -> int:
     verification makes. These are copies of all inputs, with as much again for what it computes of them, or if it goes
     row by row, of the inputs that belong to every row, as B does in a matmul, squared in place.
     """
-    import torch
-
-    def absent(*shape: int, dtype: str | None = None) -> Tensor:
-        return torch.empty(shape, dtype=torch_dtype(dtype or case.dtype), device="meta")
-
-    work = op.work(case)
+    work, absent = op.work(case), Filler("zeros", case.dtype, None)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)
     largest_bytes = min(elements, POOL_ELEMENTS + POOL_OFFSETS) * 16
     if op.take_rows is None:

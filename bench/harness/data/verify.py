@@ -108,18 +108,6 @@ def poison(out: Tensor) -> None:
     out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
 
 
-def run_poisoned(call: Callable[[], object], out: Tensor, synchronize: Callable[[], None]) -> Tensor:
-    """Return what `call` returned on a poisoned output if it is a tensor, stacked if it is several, else `out`."""
-    import torch
-
-    poison(out)
-    result = call()
-    synchronize()
-    if isinstance(result, tuple):
-        result = torch.stack(result)
-    return result if isinstance(result, torch.Tensor) else out
-
-
 def sum_roundings(terms: int) -> float:
     """Return the relative error that a sum of positive terms may have, in the unit of `Op.magnitude`, 8 u_acc.
 
@@ -156,10 +144,20 @@ class Checks:
     result: Tensor = field(init=False)
     """Result of the last call."""
 
-    def check(self, call: Callable[[], object], data: InputSet, earlier: Launch | None = None) -> CheckResult:
-        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch."""
+    def check(self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None) -> CheckResult:
+        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch.
+
+        The result is what it returns, tensors of a tuple stacked; the output if that is no tensor.
+        """
+        import torch
+
         start = time.perf_counter()
-        self.result = run_poisoned(call, data.out, self.device.synchronize)
+        poison(data.out)
+        returned = call()
+        self.device.synchronize()
+        if isinstance(returned, tuple):
+            returned = torch.stack(returned)
+        self.result = returned if isinstance(returned, torch.Tensor) else data.out
         self.call_s = time.perf_counter() - start
         return check(self.op, self.case, data, self.result, earlier)
 

@@ -1,18 +1,38 @@
-"""The device under test: what torch calls it, its memory and its caches."""
+"""The device under test, its memory and its caches; and the host: processor, memory, versions, revision of the code.
+
+psutil reports what every system has; sysfs and control groups (version 2) are read on Linux. A fact that the system
+does not report is None, never 0, and nothing that is asked of the host raises.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import platform
 import re
+import subprocess
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from bench.harness.device import gpu_state, host
+import psutil
+
+from bench.harness.device import gpu_state
 
 MIB = 2**20
 
 DEFAULT_CPU_CACHE_BYTES = 32 * MIB
 """Assumed last-level cache where the system does not report one: that of a common server core complex."""
+
+ROOT = Path("/")
+"""Directory below which Linux has `proc` and `sys`."""
+
+SIZE_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+"""Variables by which a process is bound to one repository. Source: git-rev-parse(1), `--local-env-vars`."""
 
 
 class NoDeviceError(RuntimeError):
@@ -51,7 +71,7 @@ class Device:
     def free_bytes(self) -> int:
         """Return the memory that a measurement may still take, bytes."""
         if not self.is_gpu:
-            return host.memory_bytes()[1]
+            return memory_bytes()[1]
         import torch
 
         free, _ = torch.cuda.mem_get_info(self.torch_name)
@@ -70,12 +90,6 @@ class Device:
             import torch
 
             torch.cuda.synchronize(self.torch_name)
-
-    def modes(self) -> dict[str, Any]:
-        """Return the settings that make two runs on one machine incomparable if they differ; None if unknown."""
-        if self.is_gpu:
-            return gpu_state.modes(self.uuid)
-        return {key: value for key, value in host.state().items() if key != "load_average"}
 
 
 def detect(requested: str | None) -> Device:
@@ -106,21 +120,22 @@ def default_threads() -> int:
     """
     import torch
 
-    cores, quota = len(host.allowed_cores()), host.cpu_quota()
-    return min(torch.get_num_threads(), cores if quota is None else max(1, min(cores, int(quota))))
+    allowed, quota = usable_cores()
+    cores = len(allowed) if quota is None else max(1, min(len(allowed), int(quota)))
+    return min(torch.get_num_threads(), cores)
 
 
 def cpu_device(threads: int | None = None) -> Device:
-    name, threads = host.cpu_name(), threads or default_threads()
-    cache_bytes = host.last_level_cache_bytes(sorted(host.allowed_cores()), threads)
+    host, threads = environment_facts()["host"], threads or default_threads()
+    cache_bytes = last_level_cache_bytes(sorted(usable_cores().allowed), threads)
     return Device(
         type="cpu",
         torch_name="cpu",
-        slug=f"cpu-{slugify(name)}-{threads}t",
-        name=name,
+        slug=f"cpu-{slugify(host['cpu'])}-{threads}t",
+        name=host["cpu"],
         cache_bytes=cache_bytes or DEFAULT_CPU_CACHE_BYTES,
         cache_is_assumed=cache_bytes is None,
-        memory_bytes=host.memory_bytes()[0],
+        memory_bytes=host["memory_bytes"],
         threads=threads,
     )
 
@@ -153,3 +168,150 @@ def gpu_device(index: int) -> Device:
 
 def slugify(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
+
+
+# ---- the host --------------------------------------------------------------------------------------------------------
+
+
+def text_of(path: str | Path) -> str:
+    """Return the text of a system file without surrounding white space, empty if it cannot be read."""
+    try:
+        return (ROOT / path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+class Cores(NamedTuple):
+    """What this process may use of the CPU."""
+
+    allowed: frozenset[int]
+    """Numbers of the cores that the scheduler may use for it; macOS allows all."""
+    quota: float | None
+    """CPU time per unit of wall time, in cores; None for no limit."""
+
+
+def usable_cores() -> Cores:
+    affinity: Callable[[], list[int]] | None = getattr(psutil.Process(), "cpu_affinity", None)
+    allowed = frozenset(affinity() if affinity else range(os.cpu_count() or 1))
+    limits = [re.fullmatch(r"([1-9][0-9]*) ([1-9][0-9]*)", text_of(group / "cpu.max")) for group in control_groups()]
+    return Cores(allowed, min((int(limit[1]) / int(limit[2]) for limit in limits if limit), default=None))
+
+
+def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
+    """Return the total last-level cache of `threads` threads on `cpus`, bytes, or None without sysfs.
+
+    A server has one last-level cache for each group of cores. Data that is spread over the threads is spread over
+    these caches, so it is evicted only if it exceeds all that the threads can reach.
+    """
+    sizes: dict[str, int] = {}
+    for cpu in cpus:
+        largest = (0, "")
+        for folder in (ROOT / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+            if size := re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(folder / "size")):
+                size_bytes = int(size[1]) * SIZE_UNITS[size[2]]
+                largest = max(largest, (size_bytes, text_of(folder / "shared_cpu_list") or str(cpu)))
+        sizes[largest[1]] = largest[0]
+    return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
+
+
+def control_groups() -> list[Path]:
+    """Return the directories of this process's control group and of those around it, version 2 only.
+
+    In a container the mounted tree may start at the process's own group, whatever path the kernel gives, so the top
+    is always among them. Files that do not exist read as empty.
+    """
+    top = ROOT / "sys/fs/cgroup"
+    match = re.search(r"^0::/(.*)$", text_of("proc/self/cgroup"), re.MULTILINE)
+    own = top / match[1] if match and ".." not in match[1] else top
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Return the memory of the machine and the part that can be taken without swapping, bytes.
+
+    Every control group around the process may set a lower limit; in it, inactive file pages count as free, because the
+    kernel reclaims them first.
+    """
+    memory = psutil.virtual_memory()
+    total, available = memory.total, memory.available
+    for group in control_groups():
+        limit, used = text_of(group / "memory.max"), text_of(group / "memory.current")
+        if limit.isdecimal() and used.isdecimal():
+            match = re.search(r"^inactive_file (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
+            held = max(0, int(used) - int(match[1] if match else 0))
+            total, available = min(total, int(limit)), min(available, int(limit) - held)
+    return total, max(0, available)
+
+
+def host_state() -> dict[str, Any]:
+    """Return `load_average`, the mean number of runnable threads over the last minute, and the clock's settings.
+
+    `governor` of the first core, and `turbo`: whether cores may exceed the nominal clock.
+
+    Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
+    """
+    load_average, cpu = None, ROOT / "sys/devices/system/cpu"
+    with suppress(Exception):
+        load_average = psutil.getloadavg()[0]
+    forbidden, allowed = text_of(cpu / "intel_pstate/no_turbo"), text_of(cpu / "cpufreq/boost")
+    turbo = {"0": True, "1": False}.get(forbidden, {"0": False, "1": True}.get(allowed))
+    governor = text_of(cpu / "cpu0/cpufreq/scaling_governor") or None
+    return {"load_average": load_average, "governor": governor, "turbo": turbo}
+
+
+def environment_facts() -> dict[str, dict[str, Any]]:
+    """Return `host` and `versions` of the environment line of a run; `cpu` is the processor's own name."""
+    from importlib import metadata
+
+    import torch
+
+    match = re.search(r"^model name\s*:\s*(.+)$", text_of("proc/cpuinfo"), re.MULTILINE)
+    has_gpu, triton = torch.cuda.is_available(), None
+    with suppress(metadata.PackageNotFoundError):
+        triton = metadata.version("triton")
+    host = {
+        "name": platform.node(),
+        "kernel": platform.release(),
+        "cpu": match[1].strip() if match else platform.processor() or platform.machine() or "unknown",
+        "cores": os.cpu_count(),
+        "memory_bytes": memory_bytes()[0],
+    }
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton,
+        "cuda": torch.version.cuda if has_gpu else None,
+        "driver": gpu_state.driver_version() if has_gpu else None,
+    }
+    return {"host": host, "versions": versions}
+
+
+@functools.cache
+def git_state() -> dict[str, Any]:
+    """Return revision and cleanness of the code that measures, None outside of a git checkout."""
+    code = ("bench", "kernels", "results", "roofline", ":(exclude)results/published")
+    root = Path(__file__).resolve().parents[3]
+    status = _git(root, "status", "--porcelain", "--", *code)
+    return {"sha": _git(root, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+
+
+def file_git_state(file: Path) -> dict[str, Any] | None:
+    """Return `sha` and `dirty` of the repository that holds a file; None if there is none or it ignores the file."""
+    folder = file.parent
+    sha = _git(folder, "rev-parse", "HEAD")
+    if sha is None or _git(folder, "check-ignore", "--quiet", "--", file.name) is not None:
+        return None
+    status = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    is_tracked = _git(folder, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
+    return {"sha": sha, "dirty": None if status is None else bool(status) or not is_tracked}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return what git answers in a folder, None if it fails; variables that hooks set must not name another one."""
+    environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
+    try:
+        output = subprocess.check_output(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return output.decode(errors="replace").strip()

@@ -19,7 +19,7 @@ Keys of the JSON object, the same for every device, SI base units, None if unkno
 - `host_throttle`: the same for the cores of the host of a GPU; None on a CPU, where `throttle` has it.
 - `clock_events`: what held the clocks down at the first or the last moment, names of `gpu_state.CLOCK_EVENTS`.
 - `thread_switches_per_s`, `involuntary_switches_per_s`, `voluntary_switches_per_s`, `cgroup_throttled_periods`,
-  `load_average`, `governor`, `turbo`: of the host, see `host`.
+  `load_average`, `governor`, `turbo`: of the host, see `row_telemetry` and `host_state`.
 - `errors`: `nvml`, the name of the error if NVML could not be asked at all.
 """
 
@@ -27,14 +27,24 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.harness.device import gpu_state, host
-from bench.harness.device.device import Device
+import psutil
+
+from bench.harness.device import device as machine
+from bench.harness.device import gpu_state
+from bench.harness.device.device import Device, control_groups, host_state, text_of, usable_cores
 from bench.harness.device.gpu_state import ClockAndPower
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 COUNTER_STEP_S = 0.1
 """The driver's counters of energy and of throttled time advance in steps up to this long, so that a difference is off
@@ -42,6 +52,11 @@ by up to one step.
 
 Source: PETSc manual page of PetscLogGpuEnergyMeter ("every 20-100ms" on newer GPUs); ml-energy/zeus 0.6.1, whose
 `approx_instant_energy` exists because the counter's update period may exceed the measurement."""
+
+CGROUP_PERIOD_S = 0.1
+"""The usual period of a CPU quota, and so the step in which throttled time is counted.
+
+Source: Linux documentation, scheduler/sched-bwc: the default period is 100 ms."""
 
 CPU_TICK_S = 0.01
 """Step in which the kernel counts CPU time. Source: proc_stat(5), `USER_HZ` is 100."""
@@ -51,9 +66,6 @@ MIN_ENERGY_WINDOW_S = 1.0
 
 MIN_THROTTLE_WINDOW_S = 2 * COUNTER_STEP_S
 """Shortest window for which fractions of throttled time are reported: below it a counter may not have moved at all."""
-
-MIN_LOST_SHARE = 0.01
-"""Smallest fraction of lost time that is reported; boosting GPUs touch their power limit for moments at any load."""
 
 MAX_POWER_W = 10_000
 """No GPU draws 10 kW; the largest module of 2026 is limited to 1.4 kW."""
@@ -79,15 +91,47 @@ class Snapshot(NamedTuple):
     """What `gpu_state` returned; None on a CPU."""
     taken_s: float
     """`time.perf_counter()` at the reading of the counters."""
-    host: host.HostCounters
     cores: int
     """Cores that this process may use."""
+    totals: dict[str, float]
+    """As far as the system reports them: `involuntary` and `voluntary` context switches of all threads of this process;
+    `stolen_s`, which the hypervisor gave to other guests, and `total_s`, summed over the cores of this process."""
+    by_thread: dict[str, int]
+    """Involuntary context switches of each thread of this process by its id; empty without procfs."""
+    throttled: dict[str, tuple[int, float]]
+    """Throttled periods and throttled seconds, summed over cores, of each control group that has a quota."""
 
 
 def snapshot(device: Device) -> Snapshot:
+    """Return the counters now.
+
+    Source: getrusage(2), because psutil counts the switches of the main thread alone on Linux; proc_pid_status(5);
+    proc_stat(5): guest time is part of user time, so it is left out of the total; cgroup-v2, `cpu.stat`.
+    """
     gpu = gpu_state.gpu_state(device.uuid) if device.is_gpu else None
-    cores = host.allowed_cores()
-    return Snapshot(gpu, time.perf_counter(), host.counters(cores), len(cores))
+    cores, taken_s = usable_cores().allowed, time.perf_counter()
+    totals: dict[str, float] = {}
+    if resource is not None:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        totals |= {"involuntary": usage.ru_nivcsw, "voluntary": usage.ru_nvcsw}
+    with suppress(Exception):
+        times = [cpu for core, cpu in enumerate(psutil.cpu_times(percpu=True)) if core in cores]
+        totals |= {"stolen_s": sum(cpu.steal for cpu in times), "total_s": sum(sum(cpu[:8]) for cpu in times)}
+    by_thread = {}
+    for path in (machine.ROOT / "proc/self/task").glob("*/status"):
+        if match := re.search(r"^nonvoluntary_ctxt_switches:\s*(\d+)$", text_of(path), re.MULTILINE):
+            by_thread[path.parent.name] = int(match[1])
+    throttled = {}
+    for group in control_groups():
+        counts = dict(re.findall(r"^(nr_throttled|throttled_usec) (\d+)$", text_of(group / "cpu.stat"), re.MULTILINE))
+        if len(counts) == 2:
+            throttled[str(group)] = int(counts["nr_throttled"]), int(counts["throttled_usec"]) * 1e-6
+    return Snapshot(gpu, taken_s, len(cores), totals, by_thread, throttled)
+
+
+def new_pages() -> int:
+    """Return the count of memory pages that this process had to wait for, but not for a disk; 0 on Windows."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 class Poller:
@@ -120,16 +164,36 @@ def row_telemetry(
     flops: int | None = None,
     polled: Sequence[ClockAndPower] = (),
 ) -> dict[str, Any]:
-    """Return the JSON object that the opening of this file describes; `flops` are of one of all the `launches`."""
+    """Return the JSON object that the opening of this file describes; `flops` are of one of all the `launches`.
+
+    A stop by a quota is counted when it ends, so one that reaches over an end of the window counts whole or not at all.
+    `thread_switches_per_s` is that of the thread that lost its core most often, other counts are of all threads.
+    """
     window_s = max(after.taken_s - before.taken_s, 1e-9)
-    lost, counts = host.changes(before.host, after.host, window_s, after.cores)
+    both_totals = ((name, count, after.totals.get(name, -1.0)) for name, count in before.totals.items())
+    grown = {name: end - start for name, start, end in both_totals if end >= start}
+    by_thread = [max(0, count - before.by_thread.get(task, 0)) for task, count in after.by_thread.items()]
+    # Time lost in one control group is not lost again in the group around it: the largest increase counts.
+    both = [(before.throttled[group], after.throttled[group]) for group in before.throttled.keys() & after.throttled]
+    throttled_s = max((end[1] - start[1] for start, end in both), default=-1.0)
+    is_possible = 0 <= throttled_s <= (window_s + CGROUP_PERIOD_S) * after.cores
+    lost = {
+        "cgroup_quota": throttled_s / (window_s * after.cores) if is_possible else None,
+        "steal": grown["stolen_s"] / grown["total_s"] if "stolen_s" in grown and grown.get("total_s") else None,
+    }
     row: dict[str, Any] = {"window_s": window_s, **dict.fromkeys(GPU_KEYS), "errors": {}}
     row |= {"throttle": lost, "host_throttle": None, "throttle_resolution": CPU_TICK_S / window_s}
     if before.gpu is not None and after.gpu is not None:
         row |= {"host_throttle": lost, "throttle_resolution": COUNTER_STEP_S / window_s}
         row |= _gpu_row(before.gpu, after.gpu, window_s, launches, flops)
         row |= polled_row(row, polled)
-    return row | counts | host.state()
+    row |= {
+        "thread_switches_per_s": max(by_thread) / window_s if by_thread else None,
+        "involuntary_switches_per_s": grown["involuntary"] / window_s if "involuntary" in grown else None,
+        "voluntary_switches_per_s": grown["voluntary"] / window_s if "voluntary" in grown else None,
+        "cgroup_throttled_periods": max((end[0] - start[0] for start, end in both), default=None),
+    }
+    return row | host_state()
 
 
 def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
@@ -172,14 +236,3 @@ def _gpu_row(
         "clock_events": None if None in events else list(dict.fromkeys(itertools.chain(*events))),
         "throttle": shares,
     }
-
-
-def slowdowns(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what slowed the device down during a measurement, keys of its `throttle`; an old record may lack any key.
-
-    A cause counts if its fraction is above `MIN_LOST_SHARE` and above what the counter resolves. Without a fraction, a
-    clock event seen at the start or the end counts instead: weaker evidence, and better than none.
-    """
-    shares, seen = row.get("throttle") or {}, row.get("clock_events") or ()
-    least = max(MIN_LOST_SHARE, row.get("throttle_resolution") or 0.0)
-    return tuple(cause for cause, share in shares.items() if (cause in seen if share is None else share > least))

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from bench.harness.data.inputs import Filler, make_sets
+from bench.harness.data.inputs import Filler, make_sets, plan_rotation
 from bench.harness.device.device import Device
-from bench.harness.measure.rows import Row, Settings, out_of_time, plain, rotation_of
+from bench.harness.measure.rows import Row, Settings, out_of_time, plain
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
 from results.record import Record
@@ -130,6 +130,8 @@ class Budget:
         `together` is for how many providers the estimate is, if several are measured at once.
         """
         left_s = self.left_s()
+        if left_s is None and total(row.op, row.case) <= SMALL_WORK:
+            return None
         if left_s is None:
             allowance_s, together, limit = CASE_ALLOWANCE_S, 1, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
         else:
@@ -154,8 +156,10 @@ class Budget:
         return MIN_ROW_S + calls_s + self.prepare_s(row) + check_s
 
     def prepare_s(self, row: Row) -> float:
-        copies = rotation_of(row, self._device).copies
-        return PREPARE_S_PER_BYTE[self._device.type] * copies * row.op.work(row.case).bytes
+        device, size_bytes = self._device, row.op.work(row.case).bytes
+        place = device.cache_bytes, device.free_bytes(), device.type
+        copies = plan_rotation(size_bytes, *place, row.settings.cache).copies
+        return PREPARE_S_PER_BYTE[device.type] * copies * size_bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
         """Return the seconds of one call by eager torch, estimated by the largest smaller case; None if short."""

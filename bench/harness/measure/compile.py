@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench.harness.data.inputs import torch_dtype
+from bench.harness.data.inputs import Filler
 from bench.harness.device.device import Device
 from bench.harness.measure.rows import Row
 from bench.harness.providers.registry import AUTOTUNE, has_triton, kernel_versions, numerics
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FEWEST = 8
 """Kernels that are worth processes of their own: each of these takes some seconds to load torch and Triton."""
@@ -35,19 +32,14 @@ def compile_rows(rows: Iterable[Row], device: Device) -> dict[str, str]:
 
 def launches_of(rows: Iterable[Row]) -> dict[str, Callable[[], object]]:
     """Return the launches of those rows that a Triton version computes, on tensors without memory, by their names."""
-    import torch
-
     found: dict[str, Callable[[], object]] = {}
     for row in rows:
         op, case, version = row.op, row.case, kernel_versions(row.family).get(row.provider)
         if version is None or row.refused or row.provider.endswith(AUTOTUNE):
             continue
-
-        def tensor(*shape: int, dtype: str | None = None, stored: str = case.dtype) -> Tensor:
-            return torch.empty(shape, dtype=torch_dtype(dtype or stored), device="meta")
-
-        out = torch.empty(op.output_shape(case), dtype=torch_dtype(op.output_dtype(case.dtype)), device="meta")
-        launch = partial(launch_in, case.dtype, version, op.name, *op.make_inputs(case, tensor), out=out)
+        absent = Filler("zeros", case.dtype, None)
+        inputs, out = op.make_inputs(case, absent), absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
+        launch = partial(launch_in, case.dtype, version, op.name, *inputs, out=out)
         found[f"{op.name} {case.dtype} {case.name}, {row.provider}"] = launch
     return found
 

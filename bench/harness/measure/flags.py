@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.harness.device.device import Device
-from bench.harness.device.telemetry import slowdowns
 from bench.harness.timing.protocol import Samples
 from bench.harness.timing.samplers import LONGEST_SPIN_S, wanted_spin_s
 from results.record import Record
@@ -27,6 +26,9 @@ COLD_RATIO = 1.02
 MEMORY_SHARE = 0.5
 """Share of a launch's time that its bytes must take at the memory ceiling before a cold launch has to be slower than a
 warm one: arithmetic can hide a smaller share."""
+
+MIN_LOST_SHARE = 0.01
+"""Smallest fraction of lost time that is reported; boosting GPUs touch their power limit for moments at any load."""
 
 ROOF_MARGIN = 1.02
 """A rate above the ceiling by more than this is impossible: clocks and counters are off by 2 % at most."""
@@ -135,7 +137,9 @@ def judged(record: Record, device: Device, ceilings: Machine | None, has_advice:
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
     known = ceilings or Machine()
-    impossible, suspect = physics_gate(record, device, known), l2_suspect(record, device, known)
+    impossible, suspect = None, l2_suspect(record, device, known)
+    if device.is_gpu or any(entry.kind != "measured" for entry in known.entries):
+        impossible = physics_gate(record, device, known)
     above = None if impossible else above_roof(record, known, suspect is not None)
     doubtful = None
     if disturbed := [ceiling for _, ceiling in roofs(record, known) if ceiling.disturbed]:
@@ -315,7 +319,7 @@ def of_launches(samples: Samples, ceilings: Machine | None) -> Iterator[Flag | N
         reason = f"timed by queued events, not by replaying a graph: {samples.why_no_graph}"
         yield Flag("not-captured", reason, "work on torch's current stream, with no wait for the host, can be captured")
     yield launch_limited(samples)
-    time_s, floor = samples.median_s, ceilings.launch_floor() if ceilings else None
+    time_s, floor = samples.median_s, ceilings.fastest("launch") if ceilings else None
     if floor is not None and time_s < FLOORS * floor.value:
         left_s = max(0.0, time_s - floor.value)
         reason = f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which leaves {left_s:.3g} s"
@@ -352,9 +356,13 @@ def _percent(share: float) -> str:
 def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
     """Yield what slowed the device down: heat, the power supply or a quota; other processes and guests on a CPU.
 
-    A GPU at its power limit is `power-limited`: normal for a large matmul, and why its clock was lower.
+    A cause counts if its fraction is above `MIN_LOST_SHARE` and above what the counter resolves. Without a fraction, a
+    clock event seen at the start or the end counts instead: weaker evidence, and better than none. An old record may
+    lack any key. A GPU at its power limit is `power-limited`: normal for a large matmul, and why its clock was lower.
     """
-    causes = slowdowns(telemetry)
+    shares, events = telemetry.get("throttle") or {}, telemetry.get("clock_events") or ()
+    least = max(MIN_LOST_SHARE, telemetry.get("throttle_resolution") or 0.0)
+    causes = [cause for cause, share in shares.items() if (cause in events if share is None else share > least)]
     if lost := [cause for cause in causes if cause not in ("sw_power_cap", "steal")]:
         cooling, quota = "better cooling, or a pause first", "fewer threads than the quota allows, or a larger quota"
         yield Flag("throttled", f"time lost: {_shares(telemetry, lost)}", cooling if is_gpu else quota)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bench.harness.data.checks import ReplayCheck, UserChecks
-from bench.harness.data.inputs import Filler, InputSet, make_sets
+from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
 from bench.harness.data.verify import CheckResult, Checks
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import Flag, disturbance, recorded
-from bench.harness.measure.rows import Row, failed, out_of_time, rotation_of
+from bench.harness.measure.rows import Row, failed, out_of_time
 from bench.harness.providers.registry import Provider, ProviderUnavailableError, is_user_kernel, load, numerics
 from bench.harness.timing import protocol, samplers
-from bench.harness.timing.protocol import Limits, Sampler, Samples, collect, limits_of, settle
+from bench.harness.timing.protocol import LIMITS, Limits, Sampler, Samples, collect, settle
 from results.record import Record
 from results.stats.samples import two_modes
 from roofline.machine import Machine
@@ -76,7 +76,7 @@ def measure_row(
                 if deadline is not None:
                     left_s = deadline - time.perf_counter()
                     left_s = min(left_s / rows_left, max(0.0, left_s - ready.check_s))
-                until, flops = limits or limits_of(device), row.op.work(row.case).flops
+                until, flops = limits or LIMITS[device.type], row.op.work(row.case).flops
                 how = ready.cache, device, until, flops, left_s, ready.prepared_s, ready.replay
                 with numerics(row.case.dtype):
                     samples = take_samples(ready.calls, *how)
@@ -133,7 +133,7 @@ def prepare(
     """
     protocol.announce()
     provider = load(row.provider, row.op, row.family, device)
-    protocol.rest()
+    protocol.announce(runs=False)
     if provider.tolerance != 1:
         row = replace(row, op=replace(row.op, tolerance=row.op.tolerance * provider.tolerance))
     op, case = row.op, row.case
@@ -176,14 +176,16 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
     """Return copies of the inputs and outputs of a row, and what launches that rotate through them find: `cold`,
     `warm` or `partly-cold`.
     """
-    rotation, filler = rotation_of(row, device), Filler(row.settings.fill, row.case.dtype, device, row.settings.seed)
+    size_bytes, asked = row.op.work(row.case).bytes, row.settings
+    rotation = plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, asked.cache)
+    filler = Filler(asked.fill, row.case.dtype, device, asked.seed)
     return make_sets(row.op, row.case, filler, device, rotation.copies), rotation.cache
 
 
 def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | None) -> Record:
     """Verify the result again, on another copy of the inputs than before, and return the record with its flags."""
     row, provider, sets = ready.row, ready.provider, ready.sets
-    protocol.rest()
+    protocol.announce(runs=False)
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
@@ -267,11 +269,13 @@ def take_samples(
             its backward pass, would leave a capture that fails halfway.
     """
     protocol.announce()
-    begin, poller = time.perf_counter(), Poller(device)
+    begin, poller = time.perf_counter(), Poller(device) if device.is_gpu else None
     refusal = replay.refusal if replay else None
     sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
     settling = settle(sampler.sample, limits)
-    host_launch_s = samplers.host_launch_s(calls, device.synchronize)  # before the samples, the last steps of training
+    host_launch_s = None
+    if device.is_gpu:
+        host_launch_s = samplers.host_launch_s(calls, device.synchronize)  # before the last steps of training
     host_latency_s = samplers.host_latency_s(calls, device.synchronize)
     launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
     beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
@@ -283,7 +287,7 @@ def take_samples(
         samples,
         settled=settling.settled,
         warm_median_s=warm_median_s(calls, samples, device, is_capturable),
-        host_launch_s=host_launch_s,
+        host_launch_s=samples.median_s if host_launch_s is None else host_launch_s,
         host_latency_s=host_latency_s,
         tick_s=samplers.tick_s(device),
         target_half_width=limits.target_half_width,
@@ -300,10 +304,10 @@ def sample_steps(step: samplers.Call, cache: str, device: Device, left_s: float 
         device: where it runs.
         left_s: time that sampling may take at most, beside its own cap.
     """
-    sampler, limits = samplers.HostSampler([step], 1), limits_of(device)
+    sampler, limits = samplers.HostSampler([step], 1), LIMITS[device.type]
     settling = settle(sampler.sample, limits)
     until = sampling_limits(limits, device, 0.0, left_s=left_s)
-    samples = undisturbed(sampler, device, until, cache, None, Poller(device))
+    samples = undisturbed(sampler, device, until, cache)
     return replace(
         samples,
         settled=settling.settled,
@@ -338,7 +342,12 @@ def sampling_limits(
 
 
 def undisturbed(
-    sampler: Sampler, device: Device, limits: Limits, cache: str, flops: int | None, poller: Poller
+    sampler: Sampler,
+    device: Device,
+    limits: Limits,
+    cache: str,
+    flops: int | None = None,
+    poller: Poller | None = None,
 ) -> Samples:
     """Return samples and telemetry of a time in which nothing else held the device back, if there is one.
 
@@ -349,11 +358,13 @@ def undisturbed(
     end = time.perf_counter() + limits.cap_s
     for repeats in range(MOST_REPEATS + 1):
         before = snapshot(device)
-        if device.is_gpu:
+        if poller:
             poller.begin()
         samples = collect(sampler, limits, cache)
-        launches = len(samples.samples_s) * samples.launches_per_sample + poller.launches
-        telemetry = row_telemetry(before, snapshot(device), launches=launches, flops=flops, polled=poller.seen)
+        launches, polled = len(samples.samples_s) * samples.launches_per_sample, []
+        if poller:
+            launches, polled = launches + poller.launches, poller.seen
+        telemetry = row_telemetry(before, snapshot(device), launches=launches, flops=flops, polled=polled)
         telemetry["repeats"] = repeats
         has_two_speeds = not device.is_gpu and two_modes(samples.samples_s) is not None
         is_disturbed = has_two_speeds or disturbance(telemetry, device.is_gpu) is not None

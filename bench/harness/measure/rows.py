@@ -80,6 +80,7 @@ class Row:
         """
         op, case, work = self.op, self.case, self.op.work(self.case)
         is_countable = max(work.flops, work.bytes) <= MAX_COUNT
+        sums = op.magnitude is not None or op.terms(case) > 1
         return Record(
             op=op.name,
             provider=self.label or self.provider,
@@ -92,7 +93,7 @@ class Row:
             bytes_read=work.bytes_read if is_countable else None,
             bytes_written=work.bytes_written if is_countable else None,
             fill=self.settings.fill,
-            units=op.units_of(case),
+            units=op.units or ("matrix" if sums else "vector"),
             op_sha256=op_sha256(op),
         )
 
@@ -159,11 +160,6 @@ def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
     """Return why there is no time for a row; `late_s` is by how many seconds its preparation ended too late."""
     enough = f"; --budget {math.ceil(1.5 * ((budget_s or 0.0) + late_s))} would allow it" if late_s else ""
     return f"the budget of {budget_s:g} s is spent{enough}"
-
-
-def rotation_of(row: Row, device: Device) -> inputs.Rotation:
-    size_bytes = row.op.work(row.case).bytes
-    return inputs.plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, row.settings.cache)
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roofline.accounting.config import ConfigError, ModelConfig
-from roofline.accounting.presets import load_config, load_preset
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +41,8 @@ empty tensor leaves out a bias or the norms of queries and keys."""
 
 @functools.lru_cache(maxsize=64)
 def load_model(name: str) -> ModelConfig:
+    from roofline.accounting.presets import load_config, load_preset
+
     if name.endswith(".json") or "/" in name:
         return load_config(Path(name))
     try:

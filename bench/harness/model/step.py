@@ -30,7 +30,7 @@ from bench.harness.measure.measure_row import sample_steps, take_samples
 from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
 from bench.harness.timing.launched import prepare_profiler
-from bench.harness.timing.protocol import limits_of
+from bench.harness.timing.protocol import LIMITS
 from results.record import Record
 from roofline.accounting.step_memory import StepPlan, step_memory
 
@@ -182,7 +182,7 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     device, left_s = run.device, run.share_s(rows)
     if device.is_gpu and left_s is not None:
         left_s /= 2
-    samples = take_samples([step], "warm", device, limits_of(device), blank.flops, left_s, is_capturable=False)
+    samples = take_samples([step], "warm", device, LIMITS[device.type], blank.flops, left_s, is_capturable=False)
     limited, device_s = None, None
     if device.is_gpu:
         limited, device_s = launch_limited(samples), samples.median_s

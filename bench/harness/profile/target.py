@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.device.device import NoDeviceError
-from bench.harness.measure.rows import one_line
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 
@@ -58,7 +56,7 @@ class Target:
         try:
             return self.function(*self.args, **self.kwargs)
         finally:
-            protocol.rest()
+            protocol.announce(runs=False)
 
 
 def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Target:
@@ -121,6 +119,9 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
 @contextlib.contextmanager
 def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
     """Run a user's code: what it prints goes to stderr, if it is heard, and what it raises becomes one line."""
+    from bench.harness.device.device import NoDeviceError
+    from bench.harness.measure.rows import one_line
+
     try:
         with contextlib.redirect_stdout((is_heard and sys.stderr) or io.StringIO()):
             yield

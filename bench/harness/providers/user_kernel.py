@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.device.host import file_git_state
 from bench.harness.op_file import error_text, import_file
 
 if TYPE_CHECKING:
@@ -179,5 +178,7 @@ def with_revision(record: Record) -> Record:
 @functools.cache
 def _git_state(source: Source, sha256: str | None) -> dict[str, Any] | None:
     """Return the state of the repository; dirty if the file has changed since it was measured."""
+    from bench.harness.device.device import file_git_state
+
     git = None if source.file is None else file_git_state(source.file)
     return git | {"dirty": True} if git and source.sha256() != sha256 else git

@@ -14,12 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequen
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from results.stats.samples import half_width, median_ci95
-
-if TYPE_CHECKING:
-    from bench.harness.device.device import Device
+from results.stats.samples import interval_of_median
 
 
 class Sampler(Protocol):
@@ -65,6 +62,9 @@ GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 5e-3, warm_up_cap_s=5.0)
 """The 3 to 6 us between the events and the work are 0.1 % of a sample of 5 ms. Clocks swing for about 3 s under a heavy
 load: NVIDIA, CUTLASS, GEMM performance measurement methodology guidelines (2026)."""
 
+LIMITS = {"cpu": CPU_LIMITS, "cuda": GPU_LIMITS, "rocm": GPU_LIMITS}
+"""Limits of a row, by the type of its device."""
+
 CHECK_EVERY = 1.25
 """The interval is computed again when there are this many times more samples: it costs up to 1 ms."""
 
@@ -90,22 +90,15 @@ progress: MutableSequence[int] = [0, 0, 0]
 """Index of the provider, whether its code runs, and the number of announcements; a worker shares it with its parent."""
 
 
-def announce(index: int | None = None) -> None:
-    """Restart the time limit: a call of a user's code starts; `index` of its provider, None for the same as before."""
+def announce(index: int | None = None, runs: bool = True) -> None:
+    """Restart the time limit: a call of a user's code starts or, if it no longer `runs`, has returned.
+
+    `index` is that of its provider, None for the same as before.
+    """
     if index is not None:
         progress[0] = index
-    progress[1] = 1
+    progress[1] = int(runs)
     progress[2] += 1
-
-
-def rest() -> None:
-    """Restart the time limit: the user's code has returned, and the measuring code works."""
-    progress[1] = 0
-    progress[2] += 1
-
-
-def limits_of(device: Device) -> Limits:
-    return GPU_LIMITS if device.is_gpu else CPU_LIMITS
 
 
 class Settling(NamedTuple):
@@ -183,10 +176,11 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
             if not is_over and (len(samples) < next_check or elapsed < limits.min_time_s):
                 continue
             looks += not is_over
-            middle, (low, high) = median(samples), median_ci95(samples)
+            middle, interval = median(samples), interval_of_median(samples)
+            low, high = interval.low, interval.high
             if looks > 1 and middle > 0:  # widened as ratios, so that the lower end stays a time
                 low, high = middle * (low / middle) ** LOOKING_AGAIN, middle * (high / middle) ** LOOKING_AGAIN
-            is_narrow = half_width((low, high), middle) <= limits.target_half_width
+            is_narrow = middle > 0 and (high - low) / 2 <= limits.target_half_width * middle
             if is_over or is_narrow:
                 break
             next_check = math.ceil(len(samples) * CHECK_EVERY)

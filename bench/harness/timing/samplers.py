@@ -20,8 +20,8 @@ from typing import Any
 
 import psutil
 
-from bench.harness.device.device import MIB, Device
-from bench.harness.device.host import memory_bytes, new_pages
+from bench.harness.device.device import MIB, Device, memory_bytes
+from bench.harness.device.telemetry import new_pages
 from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
 
 Call = Callable[[], object]
@@ -106,24 +106,20 @@ class HostSampler:
 
     def sample(self) -> float:
         self._retakes = min(MAX_RETAKES, self._retakes + RETAKES_PER_SAMPLE)
-        sample_s, pages = self._timed()
-        while pages > MAX_NEW_PAGES and self._retakes >= 1:
+        while True:
+            launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
+            if self._before is not None:
+                self._before()
+            pages, start = new_pages(), time.perf_counter()
+            for call in launches:
+                keep(call())
+            sample_s = time.perf_counter() - start
+            if new_pages() - pages <= MAX_NEW_PAGES or self._retakes < 1:
+                break
             self._retakes -= 1
-            sample_s, pages = self._timed()
         if len(self._kept) < (self._kept.maxlen or 0) and psutil.Process().memory_info().rss > self._max_rss:
             self._kept = deque(self._kept, maxlen=len(self._kept))
         return sample_s
-
-    def _timed(self) -> tuple[float, int]:
-        """Return the seconds of a sample, and how many pages the process got meanwhile."""
-        launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
-        if self._before is not None:
-            self._before()
-        pages, start = new_pages(), time.perf_counter()
-        for call in launches:
-            keep(call())
-        sample_s = time.perf_counter() - start
-        return sample_s, new_pages() - pages
 
 
 class _QueuedSampler:
@@ -360,7 +356,7 @@ def empty_launch_s(device: Device) -> float:
 
     one = torch.ones(1, device=device.torch_name)
     one.add_(0)
-    return host_launch_s([lambda: one.add_(0)], device.synchronize)
+    return median(timed_calls([lambda: one.add_(0)], ESTIMATE_LAUNCHES, device.synchronize))
 
 
 def timed_calls(calls: Sequence[Call], count: int, synchronize: Call, is_awaited: bool = False) -> list[float]:

@@ -8,6 +8,7 @@ import torch
 
 import bench
 from bench.harness import loop
+from bench.harness.timing.protocol import LIMITS
 from results.store.runfile import load_run
 from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
 
@@ -16,7 +17,7 @@ from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
 def quick(runs, monkeypatch):
     """Ceilings that are known, and samplings as short as they can be."""
     keep_ceilings(runs)
-    monkeypatch.setattr(loop, "limits_of", lambda device: QUICK)
+    monkeypatch.setitem(LIMITS, "cpu", QUICK)
 
 
 def test_every_family_can_be_called():

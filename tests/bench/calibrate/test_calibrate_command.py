@@ -189,11 +189,11 @@ def test_a_disk_that_fills_while_the_ceilings_are_written_leaves_the_old_ones(ca
 # ---- a file that must not be believed ------------------------------------------------------------------------------
 
 
-def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch):
-    before = calibration.identity(H100)
+def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch, tmp_path):
+    before = calibration.MeasuredCeilings(H100, tmp_path, print, print).identity
     assert {"power_limit_w", "driver", "triton", "uuid", "torch", "threads"} <= set(before)
     monkeypatch.setattr(calibration.gpu_state, "modes", lambda uuid: {"power_limit_w": 350.0})
-    assert calibration.identity(H100) != before
+    assert calibration.MeasuredCeilings(H100, tmp_path, print, print).identity != before
 
 
 # ---- what it is asked ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from test_setup import CPU, H100
 
 from bench.harness.calibrate import bandwidth, calibration, peaks
-from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, identity, merged
+from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, merged
 from bench.harness.calibrate.setup import Measured
 from bench.harness.device.device import MIB
 from roofline.gpu_table import UnknownGpuError, find_gpu
@@ -137,9 +137,9 @@ def test_what_was_measured_is_kept_and_another_dtype_adds_to_it(tmp_path):
 )
 def test_a_file_that_is_torn_or_of_another_machine_is_noted_and_measured_anew(tmp_path, text):
     entry = '{"quantity": "bandwidth", "name": "copy", "kind": "measured", "source": "x", "value": -1}'
-    other = identity(CPU) | {"host": "another-host"}
-    text = text.replace("ENTRY", entry).replace("IDENTITY", json.dumps(identity(CPU)))
     machine = Saved(tmp_path)
+    other = machine.identity | {"host": "another-host"}
+    text = text.replace("ENTRY", entry).replace("IDENTITY", json.dumps(machine.identity))
     machine.path.parent.mkdir(parents=True)
     machine.path.write_text(text.replace("OTHER", json.dumps(other)))
 
@@ -158,7 +158,8 @@ def test_another_machine_torch_or_instruction_set_has_another_file(tmp_path, mon
     paths = [Saved(tmp_path, replace(CPU, **change)).path for change in ({}, *changes)]
     monkeypatch.setattr(calibration.platform, "node", lambda: "elsewhere")
     paths.append(Saved(tmp_path).path)
-    monkeypatch.setattr(calibration, "installed_version", lambda name: "9")
+    others = {"versions": dict.fromkeys(("torch", "triton", "driver"), "9")}
+    monkeypatch.setattr(calibration, "environment_facts", lambda: others)
     paths.append(Saved(tmp_path).path)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     paths.append(Saved(tmp_path).path)
@@ -189,7 +190,7 @@ def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp
 def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_mix(tmp_path):
     machine = Saved(tmp_path, H100)
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
-    assert found.launch_floor().value == 2.0**-20
+    assert found.fastest("launch").value == 2.0**-20
     assert found.peak("bf16").kind == found.bandwidth().kind == "datasheet"
     assert {entry.name: entry.value for entry in found.mixes()} == {name: KEPT[name] for name in MIX_BYTES}
     assert machine.said == ["calibrating: launch", "calibrating: bandwidth of copy, triad, read, write"]

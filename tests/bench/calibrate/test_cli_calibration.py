@@ -15,7 +15,7 @@ from tests.bench import commands
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from bench.harness.commands.doctor import (
     noise_check,
     row_finding,
 )
-from bench.harness.device import host
+from bench.harness.device import device as facts
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.run import Progress
@@ -62,9 +62,8 @@ def machine(monkeypatch):
     """Return a function that sets what the host reports."""
 
     def of(cores=8, quota=None, **changes):
-        monkeypatch.setattr(host, "allowed_cores", lambda: frozenset(range(cores)))
-        monkeypatch.setattr(host, "cpu_quota", lambda: quota)
-        monkeypatch.setattr(host, "state", lambda: HOST | changes)
+        monkeypatch.setattr(facts, "usable_cores", lambda: facts.Cores(frozenset(range(cores)), quota))
+        monkeypatch.setattr(facts, "host_state", lambda: HOST | changes)
 
     of()
     return of
@@ -137,7 +136,7 @@ def test_what_speaks_against_a_host_is_noted_with_advice(machine, change, name, 
 
 @pytest.mark.parametrize(("tick_s", "status"), [(5e-8, OK), (1e-3, NOTE)])
 def test_a_coarse_tick_is_noted(monkeypatch, tick_s, status):
-    monkeypatch.setattr(doctor.samplers, "tick_s", lambda device: tick_s)
+    monkeypatch.setattr("bench.harness.timing.samplers.tick_s", lambda device: tick_s)
     found = statuses(doctor.device_check(checkup(Machine("cpu-x", "CPU"))))
     assert found["timer resolution"] == status
 

@@ -61,7 +61,7 @@ def unavailable(x, out):
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 @pytest.fixture

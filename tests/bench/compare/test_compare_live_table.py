@@ -124,7 +124,7 @@ def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
 @pytest.fixture
 def quick(runs, monkeypatch):
     commands.keep_ceilings(runs)
-    monkeypatch.setattr(protocol, "CPU_LIMITS", commands.QUICK)
+    monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 def outcome(capsys, *words, op="relu"):
@@ -153,10 +153,10 @@ def test_a_dtype_that_the_device_lacks_is_a_row_and_the_others_are_compared(caps
 
 def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
     def call_s(self, op, case):
-        return 1e6 if case.shape["n"] == 2048 else None
+        return 1e6 if case.shape["n"] == 2**21 else None
 
     monkeypatch.setattr(Budget, "call_s", call_s)
-    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", "2048,1024")
+    compared, left = outcome(capsys, "--dtype", "fp32", "--shape", f"{2**21},1024")
     assert compared == [("fp32", "1024")]
     text = "estimated 1,000,000 s a launch and 15,000,000 s for the case, more than the 10 s that a case may take"
     assert [one[4].split("; --budget")[0] for one in left] == [f"skipped: {text}", f"{NOTHING}{text}"]
@@ -178,8 +178,8 @@ def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, mon
 
 def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch):
     monkeypatch.setattr(Budget, "call_s", lambda self, op, case: 1e6)
-    words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", "2048,1024"]
+    words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", f"{2**21},{2**20}"]
     assert command.main([*words, "--provider", "torch,torch"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "nothing could be compared: baseline: relu 2048 fp32 torch uniform: skipped: estimated 1,000,000 s" in err
+    assert "nothing could be compared: baseline: relu 2097152 fp32 torch uniform: skipped: estimated 1,000,000 s" in err

@@ -26,7 +26,7 @@ BLANK = Record(op="f", provider="f", dtype="fp32", shape={}, case="-", status="s
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(protocol, "CPU_LIMITS", QUICK)
+    monkeypatch.setitem(protocol.LIMITS, "cpu", QUICK)
 
 
 class Plain(Contender):

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from bench.harness.device import host
-from bench.harness.device.host import file_git_state, git_state
+from bench.harness.device import device as host
+from bench.harness.device.device import file_git_state, git_state
 from tests.bench import commands
 
 FIRST = """
@@ -157,7 +157,7 @@ def test_a_tracked_file_is_clean_until_something_that_is_tracked_changes(small):
 
 @pytest.mark.parametrize(("name", "is_code"), [("mine.py", False), ("roofline.png", False), ("bench/new_op.py", True)])
 def test_a_file_beside_the_code_that_measures_does_not_change_it(small, monkeypatch, name, is_code):
-    monkeypatch.setattr(host, "__file__", str(small.folder / "bench/harness/device/host.py"))
+    monkeypatch.setattr(host, "__file__", str(small.folder / "bench/harness/device/device.py"))
     small.write("", name)
     assert git_state.__wrapped__() == {"sha": sha(small, "first"), "dirty": is_code}
 

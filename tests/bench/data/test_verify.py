@@ -10,7 +10,7 @@ import torch
 from bench.cross_entropy import OPS as CROSS_ENTROPY
 from bench.elementwise import OPS as ELEMENTWISE
 from bench.harness.data import verify
-from bench.harness.data.verify import check, run_poisoned, widened
+from bench.harness.data.verify import Checks, check, widened
 from bench.harness.op import Case
 from bench.harness.providers.registry import numerics
 from bench.matmul import OPS as MATMUL
@@ -61,7 +61,7 @@ def eager(case, data):
     """Return the verdict on the result of torch."""
     with numerics(case.dtype):
         call = lambda: OPS[case.op].eager(*data.inputs, out=data.out)  # noqa: E731
-        return check(OPS[case.op], case, data, run_poisoned(call, data.out, CPU.synchronize))
+        return Checks(OPS[case.op], case, CPU).check(call, data)
 
 
 CASES = [
@@ -354,24 +354,25 @@ def test_what_a_launch_does_not_write_is_poison(case):
     right, before = truth_of(case, data).to(data.out.dtype), [x.clone() for x in data.inputs]
     data.out.copy_(right)  # what an earlier launch, a right one, has left in the output
 
-    def after_writing(rows):
-        return run_poisoned(lambda: data.out.__setitem__(rows, right[rows]), data.out, CPU.synchronize)
+    def is_right_after_writing(rows):
+        return Checks(OPS[case.op], case, CPU).check(lambda: data.out.__setitem__(rows, right[rows]), data).is_right
 
-    assert not checked(case, data, after_writing(slice(right.shape[0] // 2))).is_right
-    assert checked(case, data, after_writing(slice(None))).is_right
+    assert not is_right_after_writing(slice(right.shape[0] // 2))
+    assert is_right_after_writing(slice(None))
     assert all(torch.equal(x, y) for x, y in zip(data.inputs, before, strict=True))
 
 
 def test_tensors_that_are_returned_are_the_result_and_anything_else_is_not():
-    out, fresh = torch.zeros(3), torch.ones(3)
-    assert run_poisoned(lambda: fresh, out, CPU.synchronize) is fresh
-    assert run_poisoned(lambda: 7, out, CPU.synchronize) is out
     case = case_of("residual-rmsnorm", "fp32", 5, 7)
-    data = inputs_of(case, "normal")
-    pair = OPS[case.op].eager(*data.inputs)
-    result = run_poisoned(lambda: pair, data.out, CPU.synchronize)
-    assert checked(case, data, result).is_right
-    assert not checked(case, data, result.flip(0)).is_right
+    data, checks = inputs_of(case, "normal"), Checks(OPS[case.op], case, CPU)
+    first, second = OPS[case.op].eager(*data.inputs)
+    assert checks.check(lambda: (first, second), data).is_right
+    stacked = checks.result
+    assert checks.check(lambda: stacked, data).is_right
+    assert checks.result is stacked
+    assert not checks.check(lambda: (second, first), data).is_right
+    assert not checks.check(lambda: 7, data).is_right
+    assert checks.result is data.out
 
 
 @pytest.mark.parametrize("error", [2e-5, 1e-3])

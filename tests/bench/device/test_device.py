@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from bench.harness.device import host
+from bench.harness.device import device as host
 from bench.harness.device.device import (
     DEFAULT_CPU_CACHE_BYTES,
     NoDeviceError,

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -10,7 +9,6 @@ import pytest
 
 from bench.harness.device import gpu_state
 from tests.bench import nvml_replay
-from tests.bench.commands import H100
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -81,7 +79,7 @@ NO_APPLICATIONS = {f"nvmlDeviceGet{name}ApplicationsClock": {"error": "Deprecate
 def test_the_clock_mode_of_a_gpu(machine, changes, clock_mode):
     machine.gpu.update(changes)
     modes = {"clock_mode": clock_mode, "power_limit_w": 700.0, "power_limit_default_w": 700.0}
-    assert replace(H100, uuid=machine.uuid).modes() == modes
+    assert gpu_state.modes(machine.uuid) == modes
 
 
 WRITES = re.compile(r"nvml\w*(Set|Reset|Clear|Create|Destroy|Modify|Remove|Activate|Update|Control|Freeze)\w*")

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.harness.device import host
+from bench.harness.device import device as host
+from bench.harness.device import telemetry
+from bench.harness.device.telemetry import row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
+from tests.bench.commands import CPU
 
 MIB, GIB = 2**20, 2**30
-CORES = frozenset({0, 1})
 GROUP = "sys/fs/cgroup"
 
 
@@ -16,6 +18,7 @@ GROUP = "sys/fs/cgroup"
 def write(tmp_path, monkeypatch):
     """Return a function that writes files of a system on which nothing else is reported."""
     monkeypatch.setattr(host, "ROOT", tmp_path)
+    monkeypatch.setattr(host.psutil.Process, "cpu_affinity", lambda self: [0, 1])
 
     def files(texts):
         for name, text in texts.items():
@@ -50,7 +53,7 @@ def write(tmp_path, monkeypatch):
 )
 def test_lowest_quota_of_the_control_groups(write, files, quota):
     write(files)
-    assert host.cpu_quota() == quota
+    assert host.usable_cores().quota == quota
 
 
 def caches(cpu, **sizes):
@@ -111,45 +114,48 @@ def test_memory_within_the_limits_of_control_groups(write, monkeypatch, files, t
 def test_processor_governor_and_turbo(write, monkeypatch):
     monkeypatch.setattr(host.platform, "processor", lambda: "aarch64")
     monkeypatch.setattr(host.psutil, "getloadavg", lambda: (3.25, 2.0, 1.0))
-    assert (host.cpu_name(), host.state()) == ("aarch64", {"load_average": 3.25, "governor": None, "turbo": None})
+    state = {"load_average": 3.25, "governor": None, "turbo": None}
+    assert (host.environment_facts()["host"]["cpu"], host.host_state()) == ("aarch64", state)
     cpu = "sys/devices/system/cpu"
     write({"proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 \nmodel name\t: another\n"})
     write({f"{cpu}/cpu0/cpufreq/scaling_governor": "powersave\n", f"{cpu}/cpufreq/boost": "1\n"})
-    assert (host.cpu_name(), host.state()) == (
-        "AMD EPYC 9654",
-        {"load_average": 3.25, "governor": "powersave", "turbo": True},
-    )
+    state |= {"governor": "powersave", "turbo": True}
+    assert (host.environment_facts()["host"]["cpu"], host.host_state()) == ("AMD EPYC 9654", state)
     write({f"{cpu}/intel_pstate/no_turbo": "1\n"})
-    assert host.state()["turbo"] is False
+    assert host.host_state()["turbo"] is False
 
 
 STAT = "usage_usec 9000000\nnr_periods {0}\nnr_throttled {1}\nthrottled_usec {2}\n"
 
 
+def changes(before, after, window_s=2.0):
+    return row_telemetry(before, after._replace(taken_s=before.taken_s + window_s))
+
+
 def quota_and_periods(before, after):
-    lost, counts = host.changes(before, after, 2.0, 2)
-    return lost["cgroup_quota"], counts["cgroup_throttled_periods"]
+    row = changes(before, after)
+    return row["throttle"]["cgroup_quota"], row["cgroup_throttled_periods"]
 
 
 def test_time_lost_to_a_quota(write):
     path = f"{GROUP}/system.slice/job.scope/cpu.stat"
     write({"proc/self/cgroup": "0::/system.slice/job.scope\n", path: STAT.format(100, 7, 300_000)})
-    before = host.counters(CORES)
+    before = snapshot(CPU)
     write({path: STAT.format(120, 17, 900_000)})
-    after = host.counters(CORES)
+    after = snapshot(CPU)
     assert quota_and_periods(before, after) == (pytest.approx(0.6 / (2.0 * 2)), 10)  # 0.6 s of 2 cores x 2 s
     assert quota_and_periods(before, before) == (0, 0)  # measured, and zero
     assert quota_and_periods(after, before)[0] is None  # a counter that went backwards
     write({path: STAT.format(120, 17, 5_300_000)})
-    assert quota_and_periods(before, host.counters(CORES))[0] is None  # more than there is
+    assert quota_and_periods(before, snapshot(CPU))[0] is None  # more than there is
 
 
 def test_time_lost_in_nested_groups_is_not_added(write):
     outer, inner = f"{GROUP}/user/cpu.stat", f"{GROUP}/user/job/cpu.stat"
     write({"proc/self/cgroup": "0::/user/job\n"} | dict.fromkeys((outer, inner), STAT.format(0, 0, 0)))
-    before = host.counters(CORES)
+    before = snapshot(CPU)
     write({outer: STAT.format(20, 4, 400_000), inner: STAT.format(20, 1, 100_000)})
-    assert quota_and_periods(before, host.counters(CORES)) == (pytest.approx(0.1), 4)
+    assert quota_and_periods(before, snapshot(CPU)) == (pytest.approx(0.1), 4)
 
 
 def psutil_times(*cores):
@@ -163,25 +169,25 @@ def psutil_times(*cores):
 
 def test_stolen_time_is_a_share_of_the_time_of_our_cores(write, monkeypatch):
     times = psutil_times((1, 5, 0, 9), (1, 5, 0, 9), (1, 5, 0, 0))
-    monkeypatch.setattr(host.psutil, "cpu_times", lambda percpu: times)
-    before = host.counters(CORES)
+    monkeypatch.setattr(telemetry.psutil, "cpu_times", lambda percpu: times)
+    before = snapshot(CPU)
     # 2 s on each of three cores: 0.6 and 0.2 stolen from the two that are ours, 2 from the third; guests are users
     times = psutil_times((2.4, 5, 0.6, 10), (1, 6.8, 0.2, 9), (1, 5, 2, 0))
-    assert host.changes(before, host.counters(CORES), 2.0, 2)[0]["steal"] == pytest.approx(0.8 / 4)
+    assert changes(before, snapshot(CPU))["throttle"]["steal"] == pytest.approx(0.8 / 4)
     times = [(1.0, 2.0, 3.0, 4.0)] * 2  # a system without steal
-    assert host.changes(before, host.counters(CORES), 2.0, 2)[0]["steal"] is None
+    assert changes(before, snapshot(CPU))["throttle"]["steal"] is None
 
 
 def test_preemption_is_counted_by_thread_however_many_there_are(write):
-    def counters(counts):
+    def counted(counts):
         for thread, count in enumerate(counts):
             status = f"Name:\tpython\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t{count}\n"
             write({f"proc/self/task/{thread}/status": status})
-        return host.counters(CORES)
+        return snapshot(CPU)
 
-    before = counters([100] * 16)
-    _, quiet = host.changes(before, counters([120] * 16), 1.0, 2)
+    before = counted([100] * 16)
+    quiet = changes(before, counted([120] * 16), 1.0)
     assert quiet["thread_switches_per_s"] == 20.0
     assert disturbance(quiet | {"window_s": 1.0, "involuntary_switches_per_s": 320.0}, is_gpu=False) is None
-    _, busy = host.changes(before, counters([120] * 15 + [300, 50]), 1.0, 2)
+    busy = changes(before, counted([120] * 15 + [300, 50]), 1.0)
     assert disturbance(busy | {"window_s": 1.0}, is_gpu=False).reason == "200 times a second a thread lost its core"

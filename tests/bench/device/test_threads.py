@@ -10,7 +10,7 @@ from bench import train_step, transfer
 from bench.__main__ import main as bench_main
 from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
-from bench.harness.device import device, host
+from bench.harness.device import device
 from tests.bench import commands
 from tests.bench.commands import H100
 
@@ -31,8 +31,7 @@ def machine(monkeypatch):
     def of(torch_threads, cpus, quota=None):
         device.default_threads.cache_clear()
         monkeypatch.setattr(torch, "get_num_threads", lambda: torch_threads)
-        monkeypatch.setattr(host, "allowed_cores", lambda: frozenset(range(cpus)))
-        monkeypatch.setattr(host, "cpu_quota", lambda: quota)
+        monkeypatch.setattr(device, "usable_cores", lambda: device.Cores(frozenset(range(cpus)), quota))
 
     yield of
     device.default_threads.cache_clear()
@@ -55,7 +54,7 @@ def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
     """In this process, in that of a user's function, and where the ceilings are kept."""
     seen, file = tmp_path / "seen", tmp_path / "mine.py"
     file.write_text(PRINT_THREADS.format(seen=str(seen)))
-    most, before = len(host.allowed_cores()), torch.get_num_threads()
+    most, before = len(device.usable_cores().allowed), torch.get_num_threads()
     words = ("--op", "relu", "--shape", "64", "--dtype", "fp32", "--budget", "90", "--no-save", "-q", "--format=json")
     try:
         for threads in dict.fromkeys((1, most)):
@@ -82,7 +81,7 @@ def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
 )
 @pytest.mark.parametrize("number", ["0", "1.5", "many", "1000000"])
 def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
-    most = len(host.allowed_cores())
+    most = len(device.usable_cores().allowed)
     with pytest.raises(SystemExit) as exit:
         bench_main([*words, "--threads", number])
     assert exit.value.code == 2

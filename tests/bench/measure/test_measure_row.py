@@ -19,7 +19,7 @@ from bench.harness.timing.protocol import Limits
 from bench.matmul import OPS as MATMUL
 from bench.matmul import OPTIONS
 from results.record import Record
-from results.store.runs import encode_line
+from results.store.runfile import encode_line
 from roofline.machine import Ceiling, Machine
 
 MATMUL_OP = MATMUL[0]

@@ -8,7 +8,7 @@ from test_measure_row import CPU, GPU, MATMUL_OP, matmul_case
 from bench.harness.device.device import Device
 from bench.harness.measure.rows import CPU_DTYPES, Settings, has_dtype, plan
 from results.record import Record
-from results.store.runs import encode_line
+from results.store.runfile import encode_line
 
 # From which compute capability on NVIDIA GPUs multiply in a dtype: Volta 7.0, Ampere 8.0, Ada 8.9, Hopper 9.0,
 # Blackwell 10.0.

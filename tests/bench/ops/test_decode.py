@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.decode import LAYER, OPS, OPTIONS
-from bench.harness.data.verify import check, run_poisoned, widened
+from bench.harness.data.verify import Checks, check, widened
 from bench.harness.model import layers
 from bench.harness.model.layers import FAMILIES, load_model
 from bench.harness.op import Case, UnsupportedCaseError
@@ -53,7 +53,7 @@ def data_of(case, fill="uniform"):
 def verdict(case, data, provider="torch"):
     op = OP[case.op]
     with numerics(case.dtype):
-        return check(op, case, data, run_poisoned(load(provider, op, "", CPU).call(data), data.out, CPU.synchronize))
+        return Checks(op, case, CPU).check(load(provider, op, "", CPU).call(data), data)
 
 
 # ---- results -------------------------------------------------------------------------------------------------------

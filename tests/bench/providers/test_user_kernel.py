@@ -13,6 +13,7 @@ from bench.harness.measure.rows import Row
 from bench.harness.op import Case
 from bench.harness.providers.registry import load
 from bench.harness.providers.user_kernel import UserKernelError, find
+from bench.harness.timing import protocol
 from bench.matmul import OPS as MATMUL
 from tests.bench import commands
 from tests.bench.user_kernels import CPU, ELEMENTWISE
@@ -46,7 +47,7 @@ _hidden = lambda x: x
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Let rows end as soon as they can: workers sample within the limits of this process."""
-    monkeypatch.setattr("bench.harness.timing.protocol.CPU_LIMITS", commands.QUICK)
+    monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def test_every_check_finds_something_and_nothing_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "GPU_ROW_CAP_S", 0.01)
     monkeypatch.setitem(doctor.SIZES, "cuda", 64)
     monkeypatch.setattr(doctor, "default_providers", lambda family, device, dtype="": {"torch": ()})
-    monkeypatch.setattr(protocol, "GPU_LIMITS", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
+    monkeypatch.setitem(protocol.LIMITS, "cuda", replace(protocol.GPU_LIMITS, warm_up_s=0.0))
     saved = tmp_path / "doctor.json"
     main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "-o", str(saved)])
     page = json.loads(saved.read_text())
