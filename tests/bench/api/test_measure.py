@@ -331,7 +331,7 @@ def test_records_are_a_table_a_frame_and_a_run_file(ceilings, runs):
 
 def test_what_no_run_file_can_hold_is_said():
     one = bench.measure(lambda: math.sqrt(2))
-    with pytest.raises(bench.UsageError, match="dtype= says what is computed in"):
+    with pytest.raises(bench.UsageError, match="without a dtype, as of complex numbers; dtype= names one"):
         bench.Records(one.environment, [one]).save()
 
 
