@@ -101,8 +101,7 @@ def draw(
     """
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(ops=frozenset(ops), providers=frozenset(providers))
-    names = [os.fspath(run) for run in runs]
-    sources = load_sources(names, gpus, None if folder is None else Path(folder), chosen)
+    sources = load_sources([os.fspath(run) for run in runs], gpus, Path(folder) if folder else None, chosen)
     return draw_roofline(_scene(sources, dtypes_of(dtypes)), title, ax, theme)
 
 
@@ -164,9 +163,8 @@ def dtypes_of(words: Iterable[str]) -> list[str]:
     return dtypes
 
 
-def load_sources(names: Iterable[str], slugs: Sequence[str], folder: Path | None, chosen: Selection) -> Sources:
+def load_sources(names: Sequence[str], slugs: Sequence[str], folder: Path | None, chosen: Selection) -> Sources:
     """Return the wanted records of runs, each file once, and the GPUs; note what a killed run left behind."""
-    names = list(names)
     if not names and not slugs:
         raise PlotError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
     if folder is not None and not folder.is_dir():

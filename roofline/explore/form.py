@@ -145,18 +145,15 @@ class Form:
 
 def choice(name: str, known: Sequence[str], default: str, label: str = "") -> str:
     index = list(known).index(default)
-    chosen: str = st.selectbox(label or _label(name), known, index, key=name, help=HELP.get(name), bind=ADDRESS)
-    return chosen
+    return str(st.selectbox(label or _label(name), known, index, key=name, help=HELP.get(name), bind=ADDRESS))
 
 
 def _choices(name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
-    chosen: list[str] = st.multiselect(_label(name), known, default, key=name, bind=ADDRESS)
-    return chosen
+    return list(st.multiselect(_label(name), known, default, key=name, bind=ADDRESS))
 
 
 def _text(name: str, default: str, label: str, **looks: Any) -> str:
-    text: str = st.text_input(label, default, key=name, max_chars=LONGEST, bind=ADDRESS, **looks)
-    return text
+    return str(st.text_input(label, default, key=name, max_chars=LONGEST, bind=ADDRESS, **looks))
 
 
 def _take(name: str) -> None:
