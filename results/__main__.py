@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -169,4 +170,5 @@ def _finish(text: str, run: Run, problems: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     prepare_streams()
+    gc.disable()  # a command makes no cycles worth a search through thousands of records, a tenth of its time
     sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
@@ -201,6 +202,10 @@ class Machine:
         return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
 
     def mixes(self) -> list[Ceiling]:
+        return self._mixes
+
+    @cached_property
+    def _mixes(self) -> list[Ceiling]:
         found = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
         return sorted((entry for entry in found if entry), key=lambda entry: -entry.value)
 
