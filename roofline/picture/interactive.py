@@ -166,25 +166,33 @@ def _annotate(figure: Figure, scene: Scene) -> None:
                               align="right", xanchor="right", yanchor="bottom", name=SLOPE, showarrow=False,
                               font={"color": label.color})  # fmt: skip
     if scene.is_profile or len(scene.points) <= MOST_LABELS:
-        for point in _apart(scene):
+        for point, is_left in _apart(scene):
             beside = point.diameter_pt / 2 if scene.is_profile else 6
-            is_left = math.log10(point.x) > view.left + 0.85 * (view.right - view.left)
             figure.add_annotation(text=escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
                                   xanchor="right" if is_left else "left", yanchor="top", showarrow=False,
                                   xshift=-beside if is_left else beside, font={"size": 12})  # fmt: skip
 
 
-def _apart(scene: Scene) -> list[Point]:
-    """Return the points whose labels have room in a picture of the usual size, the most important first."""
+def not_drawn(scene: Scene) -> tuple[str, ...]:
+    """Return the words that explain marks of a plot in a file that `roofline_figure` does not draw, see `caption`."""
+    marks = ("Bars", "Crossed out", "Ringed") if len(scene.points) > MOST_BARS else ()
+    labels = () if scene.is_profile or len(scene.points) <= MOST_LABELS else ("Labels",)
+    return ("Arrows", "Bands", "Caps", *marks, *labels)
+
+
+def _apart(scene: Scene) -> list[tuple[Point, bool]]:
+    """Return the points whose labels have room, the most important first, and whether a label is left of its point."""
     view, kept = scene.view, []
     wide, tall = (view.right - view.left) / CHART_PX[0], (view.top - view.bottom) / CHART_PX[1]
     boxes: list[tuple[float, float, float, float]] = []
     for point in chosen_for_labels(scene):
         x, y = math.log10(point.x), math.log10(point.y)
-        box = (x, x + LETTER_PX * len(point.label or "") * wide, y - LABEL_PX * tall, y)
+        length = LETTER_PX * len(point.label or "") * wide
+        is_left = x > view.left + 0.85 * (view.right - view.left)
+        box = (x - length * is_left, x + length * (not is_left), y - LABEL_PX * tall, y)
         if all(box[1] < b[0] or b[1] < box[0] or box[3] < b[2] or b[3] < box[2] for b in boxes):
             boxes.append(box)
-            kept.append(point)
+            kept.append((point, is_left))
     return kept
 
 

@@ -25,7 +25,7 @@ from results.show.table import describe, table_rows
 from results.show.terminal import one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, load_run, reason_of
-from roofline.picture.interactive import modules_figure, roofline_figure
+from roofline.picture.interactive import modules_figure, not_drawn, roofline_figure
 from roofline.picture.scene import PlotError, Scene, caption, title_lines
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -70,7 +70,7 @@ def page_html(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
         summary=summary(records),
-        caption=caption(scene),
+        caption=caption(scene, without=not_drawn(scene)),
         figures=list(drawn),
         has_rows=bool(records),
         verdicts=verdicts,

@@ -560,8 +560,11 @@ def title_lines(scene: Scene) -> tuple[str, str]:
     return names, f"Roofline: {' '.join(words)}, under {kinds} ceilings"
 
 
-def caption(scene: Scene, unlabeled: int = 0) -> str:
-    """Return the sentences under the picture: what was measured, with what, and what is not drawn."""
+def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> str:
+    """Return the sentences under the picture: what was measured, with what, and what is not drawn.
+
+    `without` are the marks that the renderer does not draw, by the word that explains them, such as `Bars`.
+    """
     parts = []
     if scene.points:
         parts += [_provenance(scene), *_how_points_are_drawn(scene)]
@@ -572,7 +575,9 @@ def caption(scene: Scene, unlabeled: int = 0) -> str:
         parts.append("Dense peaks, without structured sparsity")
     if above := [point.excess for point in scene.points if point.excess]:
         causes = one_line("; ".join(dict.fromkeys(above)), 240)
-        parts.append(f"{'Above a ceiling' if scene.is_profile else 'Ringed'}: {len(above)} {causes}")
+        mark = "Above a ceiling" if scene.is_profile or "Ringed" in without else "Ringed"
+        parts.append(f"{mark}: {len(above)} {causes}")
+    parts = [part for part in parts if not part.startswith(without)]
     if unlabeled:
         parts.append(f"Without a label: {unlabeled} of {len(scene.points)} points")
     if scene.left_out:
