@@ -118,6 +118,13 @@ def grouped_matmul_work(tokens: Sequence[int], n: int, k: int, dtype: str) -> Wo
     )
 
 
+def causal_pairs(queries: int, keys: int, window: int) -> int:
+    """Return the sum over queries of min(window, keys up to its own); the last query sees all keys."""
+    first = keys - queries + 1
+    growing = max(0, min(queries, window - first))
+    return growing * first + growing * (growing - 1) // 2 + (queries - growing) * window
+
+
 def causal_attention_work(batch: int, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> Work:
     """Return the work of causal attention in `batch` sequences: each token sees itself and those before.
 
@@ -127,7 +134,7 @@ def causal_attention_work(batch: int, tokens: int, heads: int, kv_heads: int, he
 
     Source: Dao, FlashAttention-2 (2023), section 4.1, which halves 4 tokens^2 d for a causal mask.
     """
-    pairs = batch * heads * (tokens * (tokens + 1) // 2)
+    pairs = batch * heads * causal_pairs(tokens, tokens, tokens)
     return Work(
         flops=4 * head_dim * pairs,
         bytes_read=bytes_of(batch * tokens * head_dim * (heads + 2 * kv_heads), dtype),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from roofline.accounting.activations import checkpoint_group
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.parameters import count_parameters, weights
+from roofline.work import causal_pairs
 
 
 @dataclass(frozen=True)
@@ -246,19 +247,12 @@ def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None)
         1536 and 1632 FLOPs for the half square and for exact pairs.
     """
     if window is not None and window < keys:
-        return 2 * _windowed_pairs(queries, keys, window)
+        return 2 * causal_pairs(queries, keys, window)
     if mask == "full":
         return 2 * queries * keys
     if mask == "causal-half":
         return 2 * queries * keys - queries**2
-    return 2 * _windowed_pairs(queries, keys, keys)
-
-
-def _windowed_pairs(queries: int, keys: int, window: int) -> int:
-    """Return the sum over queries of min(window, keys up to its own)."""
-    first = keys - queries + 1
-    growing = max(0, min(queries, window - first))
-    return growing * first + growing * (growing - 1) // 2 + (queries - growing) * window
+    return 2 * causal_pairs(queries, keys, keys)
 
 
 def attention_core_flops(
