@@ -233,15 +233,15 @@ def model_activations(
 
 
 def checkpoint_group(checkpoint: str, layers: int) -> int:
-    """Return how many layers are recomputed together: `full` 1, `every-K` K, `sqrt` ceil(sqrt(L)), else 0."""
+    """Return how many layers are recomputed together: `full` 1, `every-K` or K: K, `sqrt` ceil(sqrt(L)), else 0."""
     if checkpoint in ("none", "selective"):
         return 0
     if checkpoint == "full":
         return 1
     if checkpoint == "sqrt":
         return isqrt(layers - 1) + 1
-    word, _, digits = checkpoint.partition("-")
-    if word == "every" and digits.isdecimal() and len(digits) < 10 and 1 <= int(digits) <= layers:
+    digits = checkpoint.removeprefix("every-")
+    if digits.isdecimal() and len(digits) < 10 and 1 <= int(digits) <= layers:
         return int(digits)
     allowed = ", ".join(CHECKPOINTS)
     raise ConfigError(f"unknown checkpointing {checkpoint!r}; allowed: {allowed}, K a whole number from 1 to {layers}")

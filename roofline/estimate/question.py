@@ -148,7 +148,7 @@ HELP = {
     "bandwidth": "of the memory in bytes/s, in place of the known one",
     "batch": "sequences at once; of a matrix product, products of that shape",
     "bytes-per-param": "of the state; by default as the recipe has it, 16",
-    "checkpoint": "what is recomputed: none, selective, full, every-K layers or sqrt",
+    "checkpoint": "what is recomputed: none, selective, full, every-K or K (layers), or sqrt",
     "config": "config.json of Hugging Face transformers",
     "context": "longest sequence; in style gpt2 the learned positions, by default 1024",
     "convention": "how FLOPs are counted",
