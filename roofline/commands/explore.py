@@ -16,7 +16,7 @@ PORTS = range(8501, 8601)
 DESCRIPTION = """Calculators in a browser: the questions of `roofline estimate`, with sliders and pictures.
 Served to this machine alone: nothing is sent anywhere, and nothing is written but what you take away,
 and the font cache of Matplotlib. Ctrl-C ends it.
-It needs Streamlit: pip install -e '.[explore]'"""
+It needs Streamlit and Plotly: pip install -e '.[explore]'"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,8 +33,8 @@ def _port(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    if find_spec("streamlit") is None:
-        return fail(args.prog, "Streamlit is not installed: pip install -e '.[explore]'")
+    if not all(map(find_spec, ("streamlit", "plotly"))):
+        return fail(args.prog, "Streamlit and Plotly are needed: pip install -e '.[explore]'")
     port = next((port for port in ([args.port] if args.port else PORTS) if _is_free(port)), None)
     if port is None:
         ports = args.port or f"{PORTS[0]} to {PORTS[-1]}"

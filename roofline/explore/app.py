@@ -48,7 +48,9 @@ def ask(form: Form, options: Options) -> tuple[Answer, Options]:
 
 def _is_default(known: Mapping[str, Any], name: str, value: str | bool) -> bool:
     parameter = known[name.replace("-", "_")]
-    return bool(parameter.value_of(value) == parameter.default)
+    if parameter.default is None:
+        return False
+    return bool(parameter.value_of(value) == parameter.value_of(parameter.default))
 
 
 def draw(page: str) -> None:
@@ -75,7 +77,7 @@ def draw(page: str) -> None:
             elif "along" in about:
                 _along(answer, given, form, about)
             else:
-                _picture(page, answer)
+                _picture(page, answer, form.values(given))
             _show(answer)
     except REFUSALS as refusal:
         head.error(plain(str(refusal)), icon=":material/error:")
@@ -90,8 +92,10 @@ def _say(answer: Answer, first: Sequence[str]) -> None:
         st.markdown(plain("; ".join([answer.title, *texts[1:]])))
 
 
-def _picture(page: str, answer: Answer) -> None:
-    if page in pictures.OF_PAGES:
+def _picture(page: str, answer: Answer, given: Mapping[str, Any]) -> None:
+    if page == "matmul":
+        pictures.show_roofs(answer, given)
+    elif page in pictures.OF_PAGES:
         pictures.OF_PAGES[page](answer)
     elif answer.curve or any(step.amount for step in answer.steps):
         pictures.show(draw_answer, answer)

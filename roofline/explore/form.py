@@ -32,7 +32,6 @@ Options = dict[str, str | bool]
 
 PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
 LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
-CHECKPOINTS = ("none", "selective", "full", "sqrt")
 MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
 NOT_GIVEN, BY_DEFAULT, RUN = 0, "by default", "measured: run "
 MOST_RUNS, LONGEST, TYPED = 10, 500, 116
@@ -74,15 +73,13 @@ class Form:
             return {name: ",".join(_choices(name, read.known, first))}
         if read is product_shape:
             return {name: self._product(first.split("x"))}
-        if name == "checkpoint":
-            return {name: choice(name, CHECKPOINTS, first)}
         if isinstance(read, OneOf):
             known = read.known if first else (BY_DEFAULT, *read.known)
             chosen = choice(name, known, first or BY_DEFAULT)
             if name == "recipe":
                 st.caption(RECIPES[chosen].source)
             return {name: "" if chosen == BY_DEFAULT else chosen}
-        if read in (extents, exact):
+        if read in (extents, exact) or name == "checkpoint":
             return {name: _text(name, first, _label(name), help=HELP[name])}
         return {name: self.number(name, first)}
 

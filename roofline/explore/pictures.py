@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
@@ -9,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from results.show.picture import on_dark
+from roofline import estimate
 from roofline.estimate.answer import Answer, cell
 from roofline.estimate.budgets import loss_along
-from roofline.model import ridge_intensity
+from roofline.estimate.options import machines_of
+from roofline.estimate.question import values_of
 from roofline.picture.charts import draw_answer, draw_lines
+from roofline.picture.interactive import roofline_figure
+from roofline.picture.scene import build_scene
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,16 +65,17 @@ def _formats(answer: Answer) -> None:
     show(draw_lines, answer.title, "magnitude", "epsilon", ranges, marks)
 
 
-def _roof(answer: Answer) -> None:
-    rows = {f"{row['gpu']} {row['dtype']}": row for row in answer.rows if row["seconds"] is not None}
-    ridges = {n: ridge_intensity(row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]) for n, row in rows.items()}
-    ends = [*ridges.values(), *(row["intensity"] for row in rows.values())]
-    roofs = {}
-    for name, row in rows.items():
-        peak, bandwidth = row["peak_flops_per_s"], row["bandwidth_bytes_per_s"]
-        roofs[name] = [(x, min(peak, x * bandwidth)) for x in (min(ends) / 32, ridges[name], max(ends) * 8)]
-    roofs |= {f"the product, {name}": [(row["intensity"], row["flops"] / row["seconds"])] for name, row in rows.items()}
-    show(draw_lines, answer.title, "arithmetic intensity, FLOP/byte", "attainable FLOP/s", roofs, {})
+def show_roofs(answer: Answer, given: Mapping[str, Any]) -> None:
+    """Draw the products of an answer under the roofs of their machines."""
+    rows = [row for row in answer.rows if row["seconds"] is not None]
+    scene = build_scene([], machines_of(values_of(estimate.matmul, given)), [row["dtype"] for row in rows])
+    stars = [
+        {**row, "name": f"{row['gpu']} {row['dtype']}", "flops_per_s": row["flops"] / row["seconds"]} for row in rows
+    ]
+    figure = roofline_figure(scene, stars).to_json()
+    if st.context.theme.type == "dark":
+        figure = re.sub(r"#[0-9A-Fa-f]{6}\b", lambda color: on_dark(color[0]), figure)
+    st.plotly_chart(json.loads(figure), theme=None)
 
 
-OF_PAGES: dict[str, Callable[[Answer], None]] = {"chinchilla": _budget, "dtype": _formats, "matmul": _roof}
+OF_PAGES: dict[str, Callable[[Answer], None]] = {"chinchilla": _budget, "dtype": _formats}

@@ -85,6 +85,21 @@ def test_a_slider_types_the_number_and_the_address_keeps_it(capsys):
     assert app.header[0].value == in_words("days", data["days"])
 
 
+def test_the_command_has_checkpoints_of_the_address_and_no_defaults(capsys):
+    app = opened("memory", checkpoint="every-2")
+    assert errors_of(app) == []
+    assert "--checkpoint every-2" in app.code[0].value
+    assert "--zero" not in app.code[0].value
+    typed(capsys, app.code[0].value)
+
+
+def test_a_product_is_drawn_under_the_roofs_of_the_page():
+    (chart,) = opened("matmul", gpu=["h100-sxm"], dtype=["bf16"]).get("plotly_chart")
+    names = [trace.get("name") for trace in json.loads(chart.proto.spec)["data"]]
+    assert "estimate" in names
+    assert any("989" in name for name in names)
+
+
 def test_what_is_left_out_and_what_is_wrong_is_said_in_words():
     app = opened("train")
     field = app.text_input(key="tokens")
