@@ -153,7 +153,7 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
     run.progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
     if row.refused:
         return row.refused
-    has_device = release(run.device)
+    has_device = not run.device.is_gpu or release(run.device)
     if has_device:
         try:
             reason = budget.refusal(row)

@@ -87,7 +87,8 @@ def measure_row(
         except errors as error:
             record = failed(candidate, error)
         finally:
-            release(device)
+            if device.is_gpu:
+                release(device)
         return replace(record, passed_over=passed_over) if passed_over else record
     return replace(row.blank(), reason=passed_over[row.provider])
 
@@ -273,21 +274,22 @@ def take_samples(
     refusal = replay.refusal if replay else None
     sampler = samplers.make_sampler(calls, device, limits, is_capturable, refusal, poller)
     settling = settle(sampler.sample, limits)
-    host_launch_s = None
-    if device.is_gpu:
-        host_launch_s = samplers.host_launch_s(calls, device.synchronize)  # before the last steps of training
-    host_latency_s = samplers.host_latency_s(calls, device.synchronize)
+    if device.is_gpu:  # before the samples, which are the last steps of training
+        host_launch_s = samplers.host_launch_s(calls, device.synchronize)
+        host_latency_s = samplers.host_latency_s(calls, device.synchronize)
     launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
     beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
     if device.is_gpu:
         beside_s -= settling.seconds  # during which the launches run too
     until = sampling_limits(limits, device, launch_s, beside_s, left_s)
     samples = undisturbed(sampler, device, until, cache, flops, poller)
+    if not device.is_gpu:  # where a call returns when its result is finished
+        host_launch_s = host_latency_s = samples.median_s
     return replace(
         samples,
         settled=settling.settled,
         warm_median_s=warm_median_s(calls, samples, device, is_capturable),
-        host_launch_s=samples.median_s if host_launch_s is None else host_launch_s,
+        host_launch_s=host_launch_s,
         host_latency_s=host_latency_s,
         tick_s=samplers.tick_s(device),
         target_half_width=limits.target_half_width,

@@ -103,8 +103,7 @@ def test_a_slow_launch_is_not_repeated_warm():
 def test_on_a_cpu_all_is_there():
     _, calls = count_calls()
     found = take_samples(calls, "cold", cpu_device(), LIMITS, flops=2)
-    assert found.host_launch_s == found.median_s  # the launch itself
-    assert found.host_latency_s > 0
+    assert found.host_launch_s == found.host_latency_s == found.median_s  # the launch itself
     assert found.telemetry["window_s"] > 0
     assert found.settled in (True, False)
 
