@@ -32,7 +32,7 @@ from results.show.terminal import (
 from results.store.runfile import Run, StoreError, reason_of, runs_directory, write_output
 from results.store.runs import list_runs
 
-FORMATS = ("csv", "json", "md", "parquet")
+FORMATS = (*TABLE_FORMATS[1:], "parquet")
 """Those that are written to a file."""
 
 PROFILE = "bench.harness.profile.report:render"

@@ -28,6 +28,11 @@ WIDE = 400
 """Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
 
 
+def table_format(word: str) -> str:
+    """Return the format of a word: `text` is an older word for `table`."""
+    return "table" if word == "text" else word
+
+
 class OutputError(RuntimeError):
     """What was found cannot be printed; the message says why, in one line."""
 

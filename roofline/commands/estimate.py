@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Table
 from results.show.picture import add_theme, save_picture
-from results.show.terminal import OK, Parser, print_out
+from results.show.terminal import OK, TABLE_FORMATS, Parser, print_out, table_format
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ exit codes: 0 done, 2 a wrong value or an unreadable file
 """
 SWEEP = """\
 Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds).
---format text, csv or json; --plot PATH draws what was asked first, --theme in which colors."""
+--format table, json, csv or md; --plot PATH draws what was asked first, --theme in which colors."""
 PROG = "python -m roofline estimate"
 
 PLOTS = {
@@ -69,11 +69,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         inner.add_argument("--plot", type=Path, metavar="PATH", help=PLOTS.get(name, argparse.SUPPRESS))
         if name in PLOTS:
             add_theme(inner)
-        inner.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+        _add_format(inner)
         inner.set_defaults(run=run, prog=inner.prog, question=name, theme="light")
     sweep = questions.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
     sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")
     sweep.set_defaults(run=run, prog=sweep.prog, question="sweep")
+
+
+def _add_format(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=TABLE_FORMATS, type=table_format, default="table", help="default: table")
 
 
 def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
@@ -109,8 +113,9 @@ def _answered(args: argparse.Namespace) -> str:
         from roofline.picture.charts import draw_answer
 
         save_picture(draw_answer(answer, args.theme), args.plot)
-    table = Table(rows=lambda: answer.rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
-    return table.render("table" if args.format == "text" else args.format)
+    rows = answer.rows or [step._asdict() for step in answer.steps]
+    table = Table(rows=lambda: rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
+    return table.render(args.format)
 
 
 def _swept(words: Sequence[str]) -> str:
@@ -120,7 +125,7 @@ def _swept(words: Sequence[str]) -> str:
 
     own = Parser(prog=f"{PROG} sweep", add_help=False)
     own.add_argument("--over", action="append", default=[])
-    own.add_argument("--format", choices=("text", "csv", "json"), default="text")
+    _add_format(own)
     own.add_argument("--plot", type=Path)
     add_theme(own)
     asked, rest = argparse.ArgumentParser.parse_known_args(own, list(words))  # the rest is of another parser
@@ -139,4 +144,4 @@ def _swept(words: Sequence[str]) -> str:
         document=lambda: {"rows": sweep.rows},
         draw=lambda console: print_rows(console, sweep.rows, sweep.columns),
     )
-    return table.render("table" if asked.format == "text" else asked.format)
+    return table.render(asked.format)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.terminal import OK, print_out
+from results.show.terminal import OK, TABLE_FORMATS, print_out, table_format
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-FORMATS = ("text", "md", "json")
 FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
@@ -23,7 +22,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "notes",
         description="Claims of five study notes on CS336 lecture 2: their value, ours, the formula, the verdict.",
     )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+    parser.add_argument(
+        "--format", choices=TABLE_FORMATS, type=table_format, default="table", help="default: %(default)s"
+    )
     parser.set_defaults(run=run, prog=parser.prog)
 
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         document=lambda: {"notes": document["notes"], "claims": claims},
         draw=lambda console: _print_tables(console, document),
     )
-    print_out(table.render("table" if args.format == "text" else args.format))
+    print_out(table.render(args.format))
     return OK
 
 

@@ -28,6 +28,14 @@ def test_each_point_is_the_answer_to_its_options(capsys):
         }
     table = text_of(capsys, f"sweep {DECODE} --over batch=1,8 --format csv")
     assert [row["batch"] for row in csv.DictReader(io.StringIO(table))] == ["1", "8"]
+    assert text_of(capsys, f"sweep {DECODE} --over batch=1,8 --format md").startswith("| batch | ")
+
+
+def test_an_answer_has_the_formats_of_a_table(capsys):
+    rows = list(csv.DictReader(io.StringIO(text_of(capsys, f"{DECODE} --batch 8 --format csv"))))
+    assert rows[0]["gpu"] == "h100-sxm"
+    assert text_of(capsys, "params --model gpt2 --format md").startswith("| label | arithmetic | result | amount |")
+    assert text_of(capsys, "params --model gpt2 --format text") == text_of(capsys, "params --model gpt2")
 
 
 def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):

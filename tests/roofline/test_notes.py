@@ -60,6 +60,7 @@ def test_formats(capsys):
     table = printed(capsys, "notes", "--format", "md").splitlines()
     assert len(table) == len(CLAIMS) + 2
     assert {line.replace("\\|", "").count("|") for line in table} == {9}
+    assert printed(capsys, "notes", "--format", "csv").count("\n") > len(CLAIMS)
 
 
 def test_the_notes_are_named_before_the_first_claim_of_them(capsys):

@@ -22,7 +22,7 @@ from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers
 from bench.harness.timing.protocol import LIMITS
 from results.compare.turns import compare_rounds, rounds_of
-from results.show.grid import json_text
+from results.show.grid import Table
 from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.stats.comparison import DEFAULT_MARGIN, SAME
@@ -123,7 +123,7 @@ class Checkup:
         self.save()
 
     def print(self, text: str, colored: str = "", color: str = "") -> None:
-        """Print a line with a colored beginning, unless stdout holds JSON."""
+        """Print a line with a colored beginning, unless stdout holds data."""
         from rich.text import Text
 
         line = Text.assemble((colored, color), printable(text))
@@ -132,12 +132,12 @@ class Checkup:
 
     def save(self) -> None:
         if self.args.output is not None:
-            write_output(self.args.output, self.text().encode())
+            write_output(self.args.output, self.text("json").encode())
 
-    def text(self) -> str:
+    def text(self, form: str) -> str:
         from bench.harness.device.device import environment_facts
 
-        content = {
+        content: dict[str, Any] = {
             "fit": self.is_fit,
             "device": asdict(self.device),
             "gpu": self.ceilings.slug,
@@ -147,7 +147,7 @@ class Checkup:
             **{"self_comparison": None, "smallest_detectable_change_pct": None, "settling": None} | self.noise,
             "records": [record.to_dict() for record in self.records],
         }
-        return json_text(content)
+        return Table(rows=lambda: content["findings"], document=lambda: content).render(form)
 
 
 def add_parser(commands: Any) -> None:
@@ -157,7 +157,7 @@ def add_parser(commands: Any) -> None:
     of_budget = "time of the comparison of one kernel with itself (default: 4)"
     add(parser, "--budget", type=seconds, default=4.0, help=of_budget)
     add(parser, "--seed", help="random seed for the order of the pairs (default: 0)")
-    add(parser, "--format", choices=("table", "json"))
+    add(parser, "--format")
     of_output = "save the findings as JSON, rewritten after each check"
     parser.add_argument("-o", "--output", metavar="FILE", type=path, help=of_output)
     add(parser, "--quiet")
@@ -191,8 +191,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
     verdict = ("fit: measure", "green") if checkup.is_fit else ("not fit: see what is bad above", "red")
     checkup.print(f" ({counted}; {time.perf_counter() - checkup.began:.0f} s)", *verdict)
-    if args.format == "json":
-        print_out(checkup.text())
+    if args.format != "table":
+        print_out(checkup.text(args.format))
     return INTERRUPTED if is_interrupted else 0 if checkup.is_fit else 1
 
 

@@ -265,6 +265,8 @@ def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, tmp_
         "one kernel against itself",
     }
     assert json.loads(saved.read_text(encoding="utf-8"))["findings"] == page["findings"]
+    assert command.main(["doctor", "--device", "cpu", "-q", "--format", "csv"]) == code
+    assert capsys.readouterr().out.startswith("name,status,")
     assert command.main(words) == 2
     assert command.main([*words[:-1], str(tmp_path)]) == 2
     assert "folder" in capsys.readouterr().err
