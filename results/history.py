@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.compare.command import add_margin, add_output, finish
+from results.compare.command import add_output, finish
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
@@ -19,7 +19,7 @@ from results.compare.sides import CompareError, RowKey, Side, definitions, revis
 from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.table import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
-from results.show.terminal import printable
+from results.show.terminal import add_margin, printable
 from results.stats.comparison import LEAST_PAIRS, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run

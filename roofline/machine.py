@@ -194,18 +194,15 @@ class Machine:
         None if nothing is moved or no mix was measured. Halfway between two mixes it is the faster one, so that no tie
         flatters a record.
         """
-        moved, measured = bytes_read + bytes_written, self.mixes()
+        moved, measured = bytes_read + bytes_written, self.mixes
         if not moved or not measured:
             return None
         fractions = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
         distances = {name: round(abs(bytes_read / moved - share), 9) for name, share in fractions.items()}
         return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
 
-    def mixes(self) -> list[Ceiling]:
-        return self._mixes
-
     @cached_property
-    def _mixes(self) -> list[Ceiling]:
+    def mixes(self) -> list[Ceiling]:
         found = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
         return sorted((entry for entry in found if entry), key=lambda entry: -entry.value)
 

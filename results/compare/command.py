@@ -10,7 +10,7 @@ from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
 from results.show.picture import add_theme
-from results.show.terminal import TABLE_FORMATS, USAGE, margin, print_out, say
+from results.show.terminal import TABLE_FORMATS, USAGE, add_margin, margin, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError, load_run
 
@@ -37,11 +37,6 @@ def finish(
     for problem in problems:
         say(problem)
     return USAGE if problems else exit_code
-
-
-def add_margin(parser: argparse._ActionsContainer) -> None:
-    what = f"largest change of the time that does not matter (default: {100 * DEFAULT_MARGIN:g}%%)"
-    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -187,6 +187,13 @@ def margin(text: str) -> float:
     return value
 
 
+def add_margin(parser: argparse._ActionsContainer) -> None:
+    from results.stats.comparison import DEFAULT_MARGIN
+
+    what = f"largest change of the time that does not matter (default: {100 * DEFAULT_MARGIN:g}%%)"
+    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
+
+
 def table_console(file: TextIO) -> Console:
     """Return a console for `file`; where that is no terminal, lines are as wide as the table needs."""
     from rich.console import Console

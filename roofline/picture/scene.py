@@ -448,7 +448,7 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
     roofs = [Roof(machine, slope, max(ridges[slope.kind]) or None, _color(scene, machine, "")) for slope in slopes]
     if len(scene.machines) == 1:
         end = max((peak.value for peak in peaks if peak.kind == "measured"), default=0)
-        mixes = [mix for mix in known.mixes() if mix not in slopes]
+        mixes = [mix for mix in known.mixes if mix not in slopes]
         flats += [Roof(machine, mix, end / mix.value or None, INK, is_mix=True) for mix in mixes]
     return roofs + flats
 
@@ -592,7 +592,7 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
         drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
         return ["Labels: operation, module, share of the step", f"Area: that share, {drawn_pct:.0f} % in all points"]
     share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
-    if share and any(len(known.mixes()) > 1 for known in scene.machines):
+    if share and any(len(known.mixes) > 1 for known in scene.machines):
         share += " at its own mix of reads and writes"
     parts = [f"Labels: shape{share}", "Bars: 95 % CI of the median"]
     if version_steps(scene):

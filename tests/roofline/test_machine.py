@@ -80,9 +80,9 @@ def test_a_published_bandwidth_comes_before_the_measured_mix(kind: str) -> None:
 def test_mixes_are_the_fastest_measured_bandwidths_of_memory() -> None:
     slow, fast = bandwidth(3.9e12, "measured", "copy"), bandwidth(4e12, "measured", "copy")
     known = measured("read").with_entries([peak(9e12, "measured", "copy"), bandwidth(4.8e12, name="copy"), fast])
-    assert known.mixes() == [bandwidth(ALL_MIXES["read"], "measured", "read"), fast]
-    assert known.bandwidth(["measured"]) == known.mixes()[0]
-    assert Machine("g", "G", (slow, fast)).mixes() == [fast]
+    assert known.mixes == [bandwidth(ALL_MIXES["read"], "measured", "read"), fast]
+    assert known.bandwidth(["measured"]) == known.mixes[0]
+    assert Machine("g", "G", (slow, fast)).mixes == [fast]
 
 
 def test_a_machine_of_which_nothing_is_known() -> None:

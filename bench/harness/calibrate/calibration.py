@@ -221,7 +221,7 @@ class MeasuredCeilings:
 
         A GPU is judged by its datasheet, and also by the bandwidths of the mixes of reads and writes.
         """
-        mixes = [entry.name for entry in known.mixes() if entry in again] if known.mixes() else [*bandwidth.MIXES]
+        mixes = [entry.name for entry in known.mixes if entry in again] if known.mixes else [*bandwidth.MIXES]
         unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
         return known.fastest("launch") is None, mixes, [d for d in unknown if d in peaks.matmul_op().dtypes]
 

@@ -14,8 +14,7 @@ from bench.harness.cli import main
 from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from results.compare.command import add_margin
-from results.show.terminal import INTERRUPTED, USAGE, Parser, print_out, say
+from results.show.terminal import INTERRUPTED, USAGE, Parser, add_margin, print_out, say
 from results.stats.comparison import LEAST_PAIRS, MAX_ROUNDS
 
 if TYPE_CHECKING:

@@ -192,7 +192,7 @@ def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_m
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
     assert found.fastest("launch").value == 2.0**-20
     assert found.peak("bf16").kind == found.bandwidth().kind == "datasheet"
-    assert {entry.name: entry.value for entry in found.mixes()} == {name: KEPT[name] for name in MIX_BYTES}
+    assert {entry.name: entry.value for entry in found.mixes} == {name: KEPT[name] for name in MIX_BYTES}
     assert machine.said == ["calibrating: launch", "calibrating: bandwidth of copy, triad, read, write"]
 
 

@@ -190,7 +190,7 @@ def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, p
 
 
 def test_the_default_margin_is_said_in_the_help(capsys, monkeypatch):
-    monkeypatch.setattr("results.compare.command.DEFAULT_MARGIN", 0.025)
+    monkeypatch.setattr("results.stats.comparison.DEFAULT_MARGIN", 0.025)
     assert compare("--help") == 0
     assert "does not matter (default: 2.5%)" in " ".join(capsys.readouterr().out.split())
 
