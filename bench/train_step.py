@@ -31,8 +31,9 @@ from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid, print_lines
-from results.show.table import ABSENT, format_number, render_table
+from results.show.table import render_table
 from results.show.terminal import Parser
+from results.show.units import ABSENT, format_number
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import FlopCount, train_flops

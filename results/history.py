@@ -18,8 +18,8 @@ from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, RowKey, Side, definitions, revision_of
 from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
-from results.show.table import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
 from results.show.terminal import add_margin, printable
+from results.show.units import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
 from results.stats.comparison import LEAST_PAIRS, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run

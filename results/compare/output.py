@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text, text_of
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
-from results.show.table import ABSENT, format_number, format_share, format_time
 from results.show.terminal import printable
+from results.show.units import ABSENT, format_number, format_share, format_time
 from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNSURE, geometric_mean
 from results.stats.verdict import MORE_RUNS
 

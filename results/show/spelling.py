@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 
-REMOVED = {
-    "tune": "list configurations in the kernel's own file with triton.autotune",
-    "new-op": "copy bench/softmax.py and pass it as --op path/to/file.py; see bench/harness/README.md",
-    "smoke": "use `python -m bench doctor`",
-    "--counters": "run the operation under Nsight Compute: ncu python -m bench.matmul",
-    "--fill-sensitivity": "measure with --fill uniform and --fill zeros, and use `python -m results compare --force`",
-    "--metric": "results compare prints the MFU of both sides if the peak is known",
-    "--page-cache": "the file stays in the page cache; drop it before a run with: echo 1 > /proc/sys/vm/drop_caches",
-    "--panels": "draw one plot per dtype with --dtype",
-    "--processes": "run the comparison again; `python -m results compare` compares the saved runs",
-    "--recalibrate": "python -m bench calibrate measures the ceilings again",
-    "--ranges": "run the operation under Nsight Compute: ncu python -m bench.matmul",
-    "--theme": "python -m roofline plot latest --theme dark -o dark.png draws the saved run",
-    "--recompute": "recomputation has one name everywhere: --checkpoint",
-    "--replay": "measure an operation alone from Python: bench.measure(torch.nn.functional.gelu, x)",
-    "--time": "`python -m results show` lists the times; `python -m results compare --plot` draws two versions",
-    "audit --check": "keep the output of --format csv, and compare it with that of another release of Triton",
-    "audit --fp-fusion": "kernels are compiled with fusion, as Triton does by default",
-    "audit --gpu": "one GPU stands for each architecture; choose with --arch",
-    "audit --no-fp-fusion": "kernels are compiled with fusion, as Triton does by default",
-    "audit --odd-sizes": "audit your kernel with a signature without :16, "
-    "python -m kernels audit file.py:kernel --signature",
-    "audit --record": "write the figures to a file with --format csv > figures.csv",
-    "audit --quick": "python -m kernels audit without a name compiles the quick set",
-    "profile --config": "return the model with its arguments from a function; --signature prints a file to start from",
-    "bench.train_step --config": "pass the path of the file as --model path/to/config.json",
-    "mps": "Apple GPUs are no longer measured; use cpu",
-    "print": "choose light or dark",
-    "pytest-benchmark": "choose json; pytest-benchmark saves its own JSON with --benchmark-json",
-}
-"""Removed commands, options and values, each with its replacement; `audit --gpu` is an option of that command alone."""
+REMOVED: dict[str, str] = tomllib.loads(Path(__file__).with_name("removed.toml").read_text(encoding="utf-8"))
+"""Removed commands, options and values, each with its replacement."""
 
 
 def known_as(word: str, known: Iterable[str]) -> str:

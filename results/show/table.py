@@ -5,7 +5,6 @@ Text may come from a file of unknown origin. Whatever a terminal could take for 
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,15 +16,21 @@ from results.record import Environment, Record
 from results.show.grid import Column, Table, escaped, print_grid, print_lines, rows_of
 from results.show.rows import COLUMNS, Report, document, flat_rows
 from results.show.terminal import one_line, printable
-from results.stats.samples import half_width
+from results.show.units import (
+    ABSENT,
+    format_half_width,
+    format_number,
+    format_percent,
+    format_rate,
+    format_share,
+    format_time,
+)
 from roofline.model import judged
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from results.store.runs import RunSummary
-
-ABSENT = "-"
 
 MOST_ALIKE = 3
 """Rows with one reason not to be measured that have a line each; more of them share one line."""
@@ -35,57 +40,6 @@ ALWAYS = {"op", "case", "dtype", "provider", "median", "95% CI", "bound", "MBU",
 
 NOTHING = {ABSENT, "0", "0%"}
 """What a cell says where there is none of it."""
-
-PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-TOO_NOISY = 10
-"""Half width of an interval, as a share of its center, above which its number says nothing."""
-TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-
-
-def format_number(value: float | None, digits: int = 4) -> str:
-    """Return `value` with `digits` significant digits and no exponent where that stays short; `-` for None."""
-    if value is None:
-        return ABSENT
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    exponent = math.floor(math.log10(abs(value)))
-    if not -4 <= exponent < 9:
-        return f"{value:.{digits - 1}e}"
-    return f"{value:.{max(0, digits - 1 - exponent)}f}"
-
-
-def format_time(seconds: float | None) -> str:
-    """Return a time in the unit that suits it, such as `12.34 us`; `-` for None."""
-    if seconds is None:
-        return ABSENT
-    scale, unit = next((entry for entry in TIME_UNITS if seconds >= entry[0]), TIME_UNITS[-1])
-    return f"{format_number(seconds / scale)} {unit}"
-
-
-def format_rate(value: float | None, unit: str) -> str:
-    """Return a rate with the prefix that suits it, such as `989.4 TFLOP/s` for the unit `FLOP/s`; `-` for None."""
-    if value is None:
-        return ABSENT
-    scale, prefix = next((entry for entry in PREFIXES if value >= entry[0]), (1.0, ""))
-    return f"{format_number(value / scale)} {prefix}{unit}"
-
-
-def format_percent(value: float | None) -> str:
-    """Return a percentage with three significant digits; above 100 it is shown as it is. `-` for None."""
-    return ABSENT if value is None else f"{format_number(value, 3)}%"
-
-
-def format_share(value: float | None) -> str:
-    """Return a fraction as a percentage."""
-    return format_percent(None if value is None else 100 * value)
-
-
-def format_half_width(interval: tuple[float, float] | None, center: float | None) -> str:
-    """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one is None."""
-    if interval is None or center is None:
-        return ABSENT
-    share = half_width(interval, center)
-    return f"±{format_number(100 * share, 2)}%" if share <= TOO_NOISY else "too noisy"
 
 
 def table_of_run(

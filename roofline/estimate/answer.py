@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.show.grid import WHOLE_WORDS, Column, print_grid, print_lines
 from results.show.terminal import one_line
+from results.show.units import abbreviated, count, devices, duration, memory, number, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,30 +80,6 @@ def by_machine(rows: Sequence[dict[str, Any]], **shared: Any) -> dict[str, Any]:
     return {"values": shared | (rows[0] if len(rows) == 1 else {}), "rows": rows, "worked": worked}
 
 
-def count(value: float) -> str:
-    """Return a count for people: exact with commas below 10^15 where it is whole, else with five digits."""
-    if abs(value) < 1e15 and value == int(value):
-        return f"{int(value):,}"
-    return number(value)
-
-
-def number(value: float, digits: int = 4) -> str:
-    """Return a number with so many significant digits: 143.9, 6.3e24, 0.00123."""
-    if value == 0 or 1e-4 <= abs(value) < 1e6:
-        text = f"{value:.{digits}g}" if abs(value) < 10 ** (digits - 1) else f"{value:,.1f}".removesuffix(".0")
-        return text if abs(value) < 10**digits else f"{value:,.0f}"
-    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-
-
-def billions(value: float) -> str:
-    """Return a count as so many times 10^9, with four digits or more: 12.63e9, 40.00e9."""
-    scaled = value / 1e9
-    if not 1e-3 <= scaled < 1e6:
-        return number(value)
-    return f"{scaled:.{max(0, 3 - math.floor(math.log10(scaled)))}f}e9"
-
-
 def in_words(key: str, value: float | str) -> str:
     """Return the value of a key in the unit that a person uses: 8.03 B parameters, 7.1 GB, 143.9 days."""
     if isinstance(value, str):
@@ -137,38 +113,6 @@ WORDS = {
     "price": "price {}",
     "price_per_million_tokens": "price {} for 10^6 tokens",
 }
-
-
-def abbreviated(value: float) -> str:
-    """Return a number with the letter of its size, as options take it: 8.03 B; none below 10^6 and from 10^15 on."""
-    for factor, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if factor <= value < factor * 1000:
-            return f"{value / factor:.4g} {letter}"
-    return number(value)
-
-
-def devices(gpus: int) -> str:
-    return f"{gpus:,} device{'' if gpus == 1 else 's'}"
-
-
-def size(byte_count: float) -> str:
-    """Return bytes in the decimal unit that fits, with four digits: 2.416 GB."""
-    return _scaled(byte_count, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))
-
-
-def memory(byte_count: float) -> str:
-    """Return the memory of a device in the unit that it is sold in, whose GB are of 2^30 bytes: 79.19 GiB."""
-    return f"{number(byte_count / 2**30)} GiB"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in the unit that fits, with four digits: 2.315 ms."""
-    return _scaled(seconds, ((86400, "days"), (1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")))
-
-
-def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
-    factor, unit = next((entry for entry in units if abs(value) >= entry[0]), units[-1])
-    return f"{number(value / factor)} {unit}"
 
 
 WIDTH = 100

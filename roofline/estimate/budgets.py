@@ -7,13 +7,14 @@ from math import ceil, sqrt
 from typing import Any, Unpack
 
 from results.show.terminal import say
+from results.show.units import billions, devices, number, size
+from results.show.units import memory as in_gib
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
-from roofline.estimate.answer import Answer, Curve, Step, billions, by_machine, devices, number, size
-from roofline.estimate.answer import memory as in_gib
+from roofline.estimate.answer import Answer, Curve, Step, by_machine
 from roofline.estimate.models import Convention, Optimizer, Recipe
 from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question

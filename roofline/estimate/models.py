@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Unpack
 
+from results.show.units import count, number, size
+from results.show.units import memory as in_gib
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
 from roofline.accounting.flops import CONVENTIONS, DEFAULT_CONVENTION, FlopCount, convention_of, train_flops
@@ -13,8 +15,7 @@ from roofline.accounting.machines import memory_of, why_not
 from roofline.accounting.parameters import count_parameters, weights
 from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, state_bytes
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
-from roofline.estimate.answer import Answer, Step, count, number, size
-from roofline.estimate.answer import memory as in_gib
+from roofline.estimate.answer import Answer, Step
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.machine import MEASURED_FIRST, Machine

@@ -6,9 +6,10 @@ from fractions import Fraction
 from math import prod
 from typing import Annotated, Any, Unpack
 
+from results.show.units import count, duration, number
 from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
-from roofline.estimate.answer import Answer, Step, by_machine, count, duration, number
+from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.options import Computing, machines_of, sources_of
 from roofline.estimate.question import OneOf, SomeOf, Whole, exact, extents, product_shape, question
 from roofline.machine import MEASURED_FIRST, Machine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,6 +11,7 @@ from functools import cache, wraps
 from inspect import Parameter as Bound
 from inspect import signature
 from math import prod
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, ParamSpec, cast, get_args, get_type_hints
 
 from results.show.spelling import REMOVED, did_you_mean, known_as
@@ -142,67 +144,7 @@ Model = Annotated[str | ModelConfig, model_named]
 
 _P = ParamSpec("_P")
 
-HELP = {
-    "accumulate": "micro-batches of `batch` in a step",
-    "attention": "flash attention, or one that keeps its scores",
-    "bandwidth": "of the memory in bytes/s, in place of the known one",
-    "batch": "sequences at once; of a matrix product, products of that shape",
-    "bytes-per-param": "of the state; by default as the recipe has it, 16",
-    "checkpoint": "what is recomputed: none, selective, full, every-K or K (layers), or sqrt",
-    "config": "config.json of Hugging Face transformers",
-    "context": "longest sequence; in style gpt2 the learned positions, by default 1024",
-    "convention": "how FLOPs are counted",
-    "data-parallel": "devices that share a batch, and with ZeRO the state",
-    "days": "that training may take, or that the run took",
-    "device": "of `latest`: the newest run of this machine, as `results list` names it",
-    "document": "tokens of the documents packed into a sequence",
-    "dropout": "with dropout masks",
-    "dtype": "number format, such as bf16; several with commas",
-    "expert-parallel": "devices that share the routed experts",
-    "ffn": "width of the MLP; in style gpt2 by default 4 x width",
-    "flops": "in place of machines and days, such as 1e23",
-    "frozen": "weights are not trained, as under adapters (LoRA)",
-    "gpu": "GPU of the table by slug, such as h100-sxm; several with commas",
-    "gpus": "devices",
-    "head-dim": "width of a head; by default width / heads",
-    "heads": "query heads",
-    "kernels": "eager: those of transformers; cpu: those of torch on a CPU",
-    "kv-dtype": "of the cache",
-    "kv-heads": "key and value heads; by default as many as heads",
-    "layers": "decoder layers",
-    "lora": "train adapters of this rank alone, on all linear layers",
-    "loss-chunks": "parts that the loss is computed in",
-    "measured": "a saved run: peaks and MFU as measured on its machine",
-    "memory": "of one device in bytes, in place of what it reports",
-    "mfu": "share of the dense peak; by default as measured, else 0.5 is assumed",
-    "model": "a model by name, such as gpt2 or llama-3-8b",
-    "op": "of `latest`: the newest run with records of these ops, and these records alone",
-    "optimizer": "whose state is kept",
-    "output-tokens": "of each reply",
-    "params": "number of parameters in place of a model, such as 70e9",
-    "peak": "dense peak in FLOP/s, in place of the known one",
-    "pipeline-parallel": "stages of a pipeline",
-    "price": "of one device for an hour",
-    "prompt": "tokens of each prompt",
-    "provider": "of `latest`: the newest run with records of these providers, and these records alone",
-    "recipe": "in what precision the state of training is kept",
-    "seconds-per-step": "of `batch` sequences on all devices",
-    "sequence": "tokens of a sequence",
-    "sequence-parallel": "tensor parallelism divides norms and inputs, too",
-    "shape": "extents such as 49152x12288; of a matrix product MxNxK, or one number",
-    "since": "of `latest`: since then, 30m, 12h, 2d, 1w ago or a date such as 2026-11-20",
-    "style": "llama: RMSNorm, gated MLP, no biases; gpt2: LayerNorm, biases, learned positions; by default llama",
-    "tensor-parallel": "devices that divide heads and the width of the MLP",
-    "tied": "the head uses the embedding's weights",
-    "tokens": "to train on, such as 15e12 or 15T",
-    "tokens-per-param": "of a compute-optimal model",
-    "tokens-per-s": "on all devices",
-    "value": "a number, to see what it becomes in each format; --value=-1e-8",
-    "vocab": "tokens of the vocabulary",
-    "weight-dtype": "of the weights; by default as computed",
-    "width": "hidden size",
-    "zero": "stage of ZeRO",
-}
+HELP: dict[str, str] = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))
 
 
 class Parameter(NamedTuple):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, Unpack
 
+from results.show.units import count, devices, duration, memory, number, size
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, weight_bytes_read
 from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.number_formats import STORED_BITS
 from roofline.accounting.parameters import count_parameters
-from roofline.estimate.answer import Answer, Step, by_machine, count, devices, duration, memory, number, size
+from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.budgets import cost_of
 from roofline.estimate.options import Serving, Use, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question

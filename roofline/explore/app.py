@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from results.store.runfile import StoreError
 from roofline import estimate
 from roofline.accounting.config import ConfigError
 from roofline.estimate.answer import Answer, folded
-from roofline.estimate.question import parameters, whole
+from roofline.estimate.question import parameters
 from roofline.estimate.sweep import Over, swept
 from roofline.explore import pictures
 from roofline.explore.form import Form, Options, choice
@@ -66,15 +65,12 @@ def draw(page: str) -> None:
             if "one_of" in about:
                 ways = list(about["one_of"])
                 options |= form.fields(about["one_of"][choice("way", ways, ways[0], "by")])
-            plans = _plans(form, options) if page == "parallel" else []
-        answer, given = ask(form, options | (plans[0]["options"] if plans else {}))
+        answer, given = ask(form, options)
         with head:
-            _say(answer, [_plan_in_words(plans[0])] if plans else [])
+            _say(answer)
             st.code(command_line(form.question, *words_of(given)), language=None, wrap_lines=True)
         with right:
-            if plans:
-                _show_plans(plans)
-            elif "along" in about:
+            if "along" in about:
                 _along(answer, given, form, about)
             else:
                 _picture(page, answer, form.values(given))
@@ -83,10 +79,10 @@ def draw(page: str) -> None:
         head.error(plain(str(refusal)), icon=":material/error:")
 
 
-def _say(answer: Answer, first: Sequence[str]) -> None:
+def _say(answer: Answer) -> None:
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
-    texts = [*first, *answer.said()]
+    texts = answer.said()
     st.header(plain(texts[0] if texts else answer.title), anchor=False)
     if texts:
         st.markdown(plain("; ".join([answer.title, *texts[1:]])))
@@ -134,56 +130,6 @@ def _show(answer: Answer) -> None:
         st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
     rows = [dict(row) for row in answer.rows] or [step._asdict() for step in answer.steps]
     st.download_button("numbers as CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore")
-
-
-TENSOR, PIPELINE, EXPERT, MOST_SHOWN = (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 4, 8, 16, 64), 24
-ORDER = (
-    "First what fits, with the least of pipeline, then of tensor, then of expert parallelism, then the lowest stage of "
-    "ZeRO: each of them costs communication that is not counted here. The steps are those of the first row. Experts "
-    "are shared among data-parallel GPUs."
-)
-
-
-def _plans(form: Form, options: Options) -> list[dict[str, Any]]:
-    """Draw how many GPUs and sequences there are, and return all ways to share the model among them, by `ORDER`."""
-    count = whole(form.number("devices", "64", "GPUs"))
-    sequences = whole(form.number("step", "512", "sequences of a step on all GPUs"))
-    found, refused = [], None
-    for zero, tensor, pipeline, expert in product(range(4), TENSOR, PIPELINE, EXPERT):
-        data = count // (tensor * pipeline)
-        if data * tensor * pipeline != count or (zero and data == 1) or data % expert:
-            continue
-        plan = {"zero": zero, "data-parallel": data, "tensor-parallel": tensor, "pipeline-parallel": pipeline}
-        plan["expert-parallel"] = expert
-        typed = {name: str(value) for name, value in plan.items() if value != (0 if name == "zero" else 1)}
-        if pipeline > 1:
-            typed["accumulate"] = str(max(1, sequences // (whole(options["batch"] or 1) * data)))
-        try:
-            row = estimate.memory(**form.values({**options, **typed})).rows[0]
-        except ConfigError as refusal:
-            refused = refusal
-            continue
-        total = row["memory_bytes"] - row["headroom_bytes"]
-        found.append({**plan, "total_bytes": total, "used": row["used"], "fits": row["fits"], "options": typed})
-    if not found:
-        raise refused or ConfigError(f"{count} GPUs cannot be shared out")
-    keys = ("pipeline-parallel", "tensor-parallel", "expert-parallel", "zero")
-    return sorted(found, key=lambda row: (not row["fits"], *(row[key] if row["fits"] else row["used"] for key in keys)))
-
-
-def _plan_in_words(plan: Mapping[str, Any]) -> str:
-    ways = f"{plan['data-parallel']} data x {plan['tensor-parallel']} tensor x {plan['pipeline-parallel']} pipeline"
-    experts = f", experts among {plan['expert-parallel']}" if plan["expert-parallel"] > 1 else ""
-    return f"{ways}{experts}, ZeRO {plan['zero']}" if plan["fits"] else "none fits"
-
-
-def _show_plans(found: Sequence[Mapping[str, Any]]) -> None:
-    st.write(f"**{sum(row['fits'] for row in found)} of {len(found)} ways fit.** {ORDER}")
-    columns = [("data-parallel", "data"), ("tensor-parallel", "tensor"), ("pipeline-parallel", "pipeline")]
-    if any(row["expert-parallel"] > 1 for row in found):
-        columns.append(("expert-parallel", "experts"))
-    columns += [("zero", "ZeRO"), ("total_bytes", "one GPU"), ("used", "used"), ("fits", "fits")]
-    table(found[:MOST_SHOWN], columns)
 
 
 def main() -> None:

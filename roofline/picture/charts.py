@@ -19,10 +19,10 @@ from results.show.picture import (
     tone,
     write_head,
 )
+from results.show.units import duration, significant, tick
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, duration, folded
+from roofline.estimate.answer import Answer, folded
 from roofline.estimate.sweep import Sweep, memory_marks
-from roofline.picture.style import significant, tick
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

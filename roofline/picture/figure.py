@@ -34,6 +34,7 @@ from results.show.picture import (
     write_caption,
     write_head,
 )
+from results.show.units import rate_unit, significant, tick
 from roofline.picture.scene import (
     WIDEST_DECADES,
     Point,
@@ -46,16 +47,7 @@ from roofline.picture.scene import (
     title_lines,
     version_steps,
 )
-from roofline.picture.style import (
-    FILLINGS,
-    KIND_DASHES,
-    MARKERS,
-    machine_width,
-    rate_unit,
-    significant,
-    text_color,
-    tick,
-)
+from roofline.picture.style import FILLINGS, KIND_DASHES, MARKERS, machine_width, text_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

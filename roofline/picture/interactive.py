@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from results.record import Record
 from results.show.picture import INK, MUTED
-from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import one_line
+from results.show.units import format_percent, format_rate, format_time, significant
 from roofline.picture.scene import Point, Roof, Scene, View, chosen_for_labels
-from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, significant
+from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

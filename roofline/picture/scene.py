@@ -19,9 +19,10 @@ from results.compare.flags import DISTURBED, ONE_SIDED
 from results.record import Environment, Record
 from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
+from results.show.units import si, significant
 from roofline.machine import KINDS, Ceiling, Machine
 from roofline.model import judge, limits_s, peak_of, ridge_intensity
-from roofline.picture.style import FILLINGS, dtype_color, short_case, si, significant
+from roofline.picture.style import FILLINGS, dtype_color, short_case
 from roofline.work import ordered_dtypes
 
 LONGEST_NAME = 24

@@ -7,7 +7,6 @@ or label.
 
 from __future__ import annotations
 
-import math
 import re
 
 from results.show.picture import SERIES_COLORS, contrast_to_white, is_dark, tone
@@ -62,8 +61,6 @@ MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 MOST_MACHINES = len(SERIES_COLORS)
 """How many machines a picture tells apart, by color."""
 
-PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-
 
 def dtype_color(dtype: str) -> str:
     return DTYPE_COLORS.get(dtype, FOREIGN_COLOR)
@@ -82,34 +79,6 @@ def text_color(color: str) -> str:
 
 def machine_width(index: int) -> float:
     return MACHINE_WIDTHS[index % len(MACHINE_WIDTHS)]
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """Return a value above 0 with `digits` significant digits and never an exponent below a million: 295, 20.7."""
-    if not 1e-4 <= value < 1e6:
-        return f"{value:.{digits}g}"
-    places = max(0, digits - 1 - math.floor(math.log10(value)))
-    shown = f"{value:.{places}f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
-
-
-def si(value: float, unit: str) -> str:
-    """Return a value with a decimal prefix, for example `si(989.4e12, "FLOP/s")` = `989 TFLOP/s`."""
-    factor, prefix = next((entry for entry in PREFIXES if value >= entry[0]), PREFIXES[-1])
-    return f"{significant(value / factor)} {prefix}{unit}"
-
-
-def rate_unit(largest: float) -> tuple[float, str]:
-    """Return the unit of an axis of FLOP/s that ends at `largest`: its value in FLOP/s and its name."""
-    factor, prefix = next((entry for entry in PREFIXES if largest >= 5 * entry[0]), PREFIXES[-1])
-    return factor, f"{prefix}FLOP/s"
-
-
-def tick(value: float) -> str:
-    """Return the label of a decade: 0.1, 1, 10, 1,000; with an exponent where that would be long."""
-    if 1e-3 <= value < 1e6:
-        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
-    return f"{value:.0e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
 
 
 def short_case(case: str) -> str:

@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from results.show.table import format_number, format_percent, format_rate, format_time, header_lines, render_table
+from results.show.table import header_lines, render_table
 from results.show.terminal import table_console
+from results.show.units import format_number, format_percent, format_rate, format_time
 
 
 def rendered(environment, records, width=200, report=None, terminal=False):

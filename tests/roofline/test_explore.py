@@ -69,7 +69,7 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     said = [shown(text.value) for text in (*app.header, app.markdown[1])]
     first, others = said[0], said[1].split("; ")[1:]
     assert set(others) <= told
-    assert first in told or page in ("dtype", "matmul", "parallel")  # which have an answer for each row
+    assert first in told or page in ("dtype", "matmul")  # which have an answer for each row
     assert f"**Formula:** {data['formula']}" in [shown(text.value) for text in app.markdown]
     assert len(app.download_button) >= 1
 
@@ -140,12 +140,6 @@ def test_the_first_calculator_opens_without_an_address():
     app = AppTest.from_file(str(explore.APP), default_timeout=60).run()
     assert app.title[0].value == "Training time"
     assert app.markdown[0].value.startswith("How long does a training run take")
-
-
-def test_experts_are_shared_among_data_parallel_devices_where_a_model_has_some(capsys):
-    app = opened("parallel", model="mixtral-8x7b", devices="16")
-    assert set(app.table[0].value["experts"]) == {"1", "4", "8"}  # 16 or 64 devices cannot share 8 experts evenly
-    assert "experts" not in opened("parallel").table[0].value
 
 
 HOSTILE = (

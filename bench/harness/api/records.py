@@ -11,8 +11,8 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.run import run_text
 from results.record import Environment, Record
 from results.show.rows import to_frame
-from results.show.table import format_percent, format_rate, format_time
 from results.show.terminal import printable
+from results.show.units import format_percent, format_rate, format_time
 from results.store.runfile import Run, RunWriter
 from roofline.model import JUDGED_KEYS, judged
 from roofline.picture.figure import plot_run

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.table import ABSENT, format_rate, format_time, header_lines
+from results.show.table import header_lines
 from results.show.terminal import INTERRUPTED, print_out, printable
+from results.show.units import ABSENT, format_rate, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,8 +23,8 @@ from bench.harness.providers.registry import default_providers
 from bench.harness.timing.protocol import LIMITS
 from results.compare.turns import compare_rounds, rounds_of
 from results.show.grid import Table
-from results.show.table import format_percent, format_time
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
+from results.show.units import format_percent, format_time
 from results.stats.comparison import DEFAULT_MARGIN, SAME
 from results.stats.verdict import smallest_detectable_change
 from results.store.runfile import StoreError, write_output

@@ -13,8 +13,9 @@ from bench.harness.profile.counts import Breakdown, Operation
 from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
-from results.show.table import ABSENT, format_number, format_percent, format_rate, format_time, header_lines
+from results.show.table import header_lines
 from results.show.terminal import printable
+from results.show.units import ABSENT, format_number, format_percent, format_rate, format_time
 from roofline.machine import Machine
 from roofline.model import judged, mbu
 

@@ -15,7 +15,7 @@ from bench import __main__ as bench
 from bench.harness.cli import main
 from bench.harness.cli.arguments import build_parser
 from results.__main__ import main as results_main
-from results.show.table import format_time
+from results.show.units import format_time
 from results.store.runfile import load_run
 from roofline.model import JUDGED_KEYS
 from tests.bench import commands
