@@ -102,7 +102,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _directory(chosen: Path | None) -> Path:
-    """Return where the runs are; a folder that was named must be there, the usual one may not be made yet."""
     if chosen is not None and not chosen.is_dir():
         raise StoreError(f"--runs {chosen}: no such folder")
     return chosen or runs_directory()

@@ -89,7 +89,6 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
 
 def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], list[str]]:
-    """Return the runs of a machine, the oldest first, and a note on each that cannot be read."""
     loaded: list[Run] = []
     notes: list[str] = []
     for summary in sorted(runs, key=lambda run: (run.started_s, run.run_id)):
@@ -148,7 +147,6 @@ def history(
 
 
 def _known(row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: list[str]) -> list[Side]:
-    """Return the sides whose metric is known; note the others."""
     (key, provider), unknown = row, [side for side in sides if not _value(side, metric)]
     if len(unknown) == len(sides):
         case = f"{key.op} {key.case} {key.dtype} {provider}"
@@ -158,7 +156,6 @@ def _known(row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: l
 
 
 def _redefined(sides: Iterable[Side]) -> Iterator[tuple[Side, bool]]:
-    """Yield each side, and whether its op is defined otherwise than in the side before."""
     last: str | None = None
     for side in sides:
         hashes = definitions(side.records)
@@ -183,7 +180,6 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
 
 
 def _value(side: Side, metric: str) -> float | None:
-    """Return the metric: seconds, FLOP/s, or a fraction of the peak."""
     return side.time_s if metric == "time" else side.rate("flops_per_s" if metric == "flops" else metric)
 
 
@@ -217,7 +213,6 @@ def _verdict(keys: Sequence[str], compared: Comparison | None) -> dict[str, Any]
 
 
 def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the interval of the median, as saved or from the samples; None for several windows or none."""
     if len(records) > 1:
         return None
     samples_s = records[0].samples_s
@@ -282,7 +277,6 @@ def _print_table(series: Sequence[Series], console: Console) -> None:
 
 
 def _short_date(text: str) -> str:
-    """Return a date as people write it, in UTC: `2026-11-20 21:03`."""
     moment = datetime.fromisoformat(text)
     return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%d %H:%M}"
 

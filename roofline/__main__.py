@@ -52,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _mistakes() -> tuple[type[Exception], ...]:
-    """Return the errors that a user can mend, each with a message of one line."""
     from roofline.accounting.config import ConfigError
     from roofline.gpu_table import UnknownGpuError
     from roofline.machine import CeilingError

@@ -117,7 +117,6 @@ def saved_verdicts(run: Run) -> str:
 
 
 def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:
-    """Return how to compare: a saved comparison that is compared again has its own baseline and margin as defaults."""
     saved = saved_request(alone) if alone and options.by in (None, "provider") else None
     saved = saved or CompareOptions(options.by)
     margin = saved.margin if options.margin is None else options.margin

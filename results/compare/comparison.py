@@ -69,7 +69,6 @@ class ComparedRow:
         return reason + _source_words(before, after, self.compared.verdict) + self._remark()
 
     def _remark(self) -> str:
-        """Return why the ratio of the two medians differs from the ratio of the row; nothing if it does not."""
         medians, ratio = self.candidate.time_s / self.baseline.time_s, self.ratio
         if abs(math.log(medians / ratio)) <= math.log1p(max(self.compared.margin, DEFAULT_MARGIN)):
             return ""
@@ -102,7 +101,6 @@ class ComparedRow:
         return verdict_of(low, high, self.compared.margin, self.compared.pairs)
 
     def _cycles_words(self) -> str:
-        """Return whether a gap survives in clock cycles; nothing if there is no gap or no clock."""
         verdict, in_cycles = self.compared.verdict, self.cycles_verdict
         if verdict not in (FASTER, SLOWER) or in_cycles is None or self.cycles_ratio is None:
             return ""
@@ -221,7 +219,6 @@ def sides_of_run(run: Run) -> dict[tuple[RowKey, str], Side]:
 def _compare_interleaved(
     key: RowKey, baseline: Side, candidate: Side, rounds: tuple[Rounds, Rounds], margin: float
 ) -> ComparedRow:
-    """Compare two records that were interleaved; UNSURE says how many seconds of rounds would make it clear."""
     before, after = rounds
     baseline, candidate = replace(baseline, records=[before.record]), replace(candidate, records=[after.record])
     compared = compare_rounds(before, after, margin)
@@ -235,7 +232,6 @@ def _compare_interleaved(
 
 
 def _source_words(before: Record, after: Record, verdict: str) -> str:
-    """Return what the hashes of a kernel's file add to the reason of a verdict; nothing if that is not worth a word."""
     if before.provider != after.provider or None in (before.source_sha256, after.source_sha256):
         return ""
     revision = revision_text(before.source_git)

@@ -63,7 +63,6 @@ def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired:
 
 
 def _times_the_fastest(side: Side) -> float:
-    """Return the median of a side over the fastest of its samples; 1 if no samples were saved."""
     medians_s = [one.median_s for one in side.records if one.median_s]
     samples_s = [sample_s for one in side.records for sample_s in one.samples_s]
     return median(medians_s) / min(samples_s) if medians_s and samples_s else 1.0
@@ -86,7 +85,6 @@ def _listed(baseline: Sequence[str], candidate: Sequence[str]) -> str:
 
 
 def _are_too_few_rounds(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
-    """Return whether both sides of an interleaved comparison were disturbed, and its rounds too few for that."""
     if compared.pairs >= LEAST_DISTURBED_ROUNDS or is_beyond_disturbance(compared.ci95, compared.margin):
         return False
     return not DISTURBED.isdisjoint(baseline) and not DISTURBED.isdisjoint(candidate)

@@ -216,7 +216,6 @@ def headline(compared: Compared) -> str:
 
 
 def _columns(compared: Compared) -> list[Column]:
-    """Return the table; a column that says the same or nothing in every row is left out."""
     rows = compared.rows
     has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # which the head names
     providers = [

@@ -86,7 +86,6 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
 
 
 def _use_log_axis(axes: Axes) -> None:
-    """Show ratios in decades, so that one that is far off leaves room for the others."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")

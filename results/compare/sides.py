@@ -355,7 +355,6 @@ def _status(one: Record) -> str:
 
 
 def _unlike(baseline: Sequence[Record], candidate: Sequence[Record], force: bool) -> tuple[dict[str, Any], list[str]]:
-    """Return fill and cache as None if they differ between two sides that have one value each, and a note on it."""
     names, found = [], []
     for name in ("fill", "cache"):
         before, after = ({getattr(one, name) for one in side if one.status == "ok"} for side in (baseline, candidate))
@@ -371,7 +370,6 @@ def _unlike(baseline: Sequence[Record], candidate: Sequence[Record], force: bool
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    """Return a note on the pairs that were measured by two definitions of their op, if that is forced."""
     found = [(pair.key, known) for pair in pairs if len(known := definitions((*pair.baseline, *pair.candidate))) > 1]
     if not found:
         return []
@@ -388,7 +386,6 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
 
 
 def _of_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
-    """Return a note on the pairs whose sides count different FLOPs or bytes: their times are of different work."""
     found = [
         pair.key
         for pair in pairs

@@ -116,7 +116,6 @@ def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
 
 
 def _fitting(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str], list[str]]:
-    """Return the columns that stay, the notes with the cells of those that go below, the titles of those that leave."""
     staying = list(columns)
     turns = sorted((each for each in columns if each.leaves), key=lambda each: each.leaves)
     turns += sorted((each for each in columns if each.goes_below), key=lambda each: each.goes_below)
@@ -229,7 +228,6 @@ def markdown_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> 
 
 
 def _cell(value: Any) -> str:
-    """Return a value as the text of a cell: empty for None, true or false, numbers so that they read back exactly."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else printable(value)

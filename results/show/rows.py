@@ -122,12 +122,10 @@ def _row(environment: Environment, record: Record, score: dict[str, Any]) -> dic
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that fits one cell: lists and objects become JSON text."""
     return json.dumps(value) if isinstance(value, dict | list | tuple) else value
 
 
 def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows, each with the columns of all: the fixed ones first, then by group, in the order of sight."""
     others = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
     grouped = sorted(others, key=lambda name: GROUPS.index(name.partition("_")[0]))
     ordered = [*COLUMNS, *grouped]
@@ -135,7 +133,6 @@ def _aligned(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _series(name: str, values: list[Any]) -> pd.Series[Any]:
-    """Return a column of the dtype of its name; of other names of the dtype that fits its values."""
     import pandas as pd
 
     kind = DTYPES.get(name) or (WHOLE if name.startswith("shape_") else None)

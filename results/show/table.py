@@ -244,7 +244,6 @@ def _all_columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]])
 
 
 def _lost_to_host(record: Record) -> str:
-    """Return the fraction of a training step in which a GPU waits for the host."""
     if record.device_s is None or record.median_s is None:
         return ABSENT
     return format_share(max(0.0, 1 - record.device_s / record.median_s))
@@ -255,7 +254,6 @@ def _scaled(value: float | None, scale: float) -> str:
 
 
 def _of_measured(score: Mapping[str, Any]) -> str:
-    """Return `% meas`, nothing if `% roof` is the same because nothing was published."""
     is_measured = score["peak_kind"] == score["bandwidth_kind"] == "measured"
     return ABSENT if is_measured else format_percent(score["measured_pct"])
 
@@ -268,7 +266,6 @@ def _flags(record: Record) -> str:
 
 
 def _bound(score: Mapping[str, Any]) -> str:
-    """Return what binds; for a row far below every ceiling only the side of the ridge point that it lies on."""
     bound = score["bound"] or ABSENT
     return f"{bound} side" if score["held_back_by"] and bound in ("memory", "compute") else bound
 
@@ -284,13 +281,11 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
 
 
 def _is_silent(column: Column) -> bool:
-    """Return whether no cell says more than that there is nothing, or all have the same word."""
     cells = set(column.cells)
     return cells <= NOTHING or (column.side == "left" and len(cells) == 1)
 
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
-    """Print what was not measured, and why: a line each, and one line where many rows have the same reason."""
     reasons = Counter((record.status, record.reason) for record in records)
     alone = [record for record in records if reasons[record.status, record.reason] <= MOST_ALIKE]
     console.print()

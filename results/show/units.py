@@ -15,7 +15,6 @@ TOO_NOISY = 10
 
 
 def _in_unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """Return a value in the largest unit that it reaches, else in the last one."""
     factor, unit = next((entry for entry in units if abs(value) >= entry[0]), units[-1])
     return value / factor, unit
 

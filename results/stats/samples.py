@@ -131,7 +131,6 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
 
 
 def _at_rank(ordered: Sequence[float], rank: float) -> float:
-    """Return the value at a rank: the first is at 0.5; between two, it is on the line through them."""
     below = min(max(math.floor(rank - 0.5), 0), len(ordered) - 1)
     above = min(below + 1, len(ordered) - 1)
     part = min(max(rank - (below + 0.5), 0.0), 1.0)
@@ -139,7 +138,6 @@ def _at_rank(ordered: Sequence[float], rank: float) -> float:
 
 
 def _centered_ranks(values: NDArray[float64]) -> NDArray[float64]:
-    """Return the ranks of values, 0 in the middle; of equal ones the first is the lower."""
     order = values.argsort(kind="stable")
     return order.argsort().astype(float) - (len(values) - 1) / 2
 
@@ -164,7 +162,6 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
 
 @cache
 def _lags(count: int) -> tuple[NDArray[int64], NDArray[float64]]:
-    """Return the distances of samples over which a correlation lasts, and the fraction of samples that have a pair."""
     import numpy as np
 
     lags = np.arange(1, min(count, LONGEST_MEMORY))
@@ -172,7 +169,6 @@ def _lags(count: int) -> tuple[NDArray[int64], NDArray[float64]]:
 
 
 def _variance_of_sum(side: NDArray[float64], block: int) -> float:
-    """Return the variance of the sum of a series, by the sums of its circular blocks."""
     import numpy as np
 
     count = len(side)
@@ -258,7 +254,6 @@ def two_modes(samples_s: Sequence[float], step_s: float = 0.0) -> Modes | None:
 
 
 def _spread_over_step(ordered: NDArray[float64], step_s: float) -> NDArray[float64]:
-    """Return sorted values with equal ones laid out evenly within one step."""
     import numpy as np
 
     on_grid = np.round(ordered / step_s) * step_s
@@ -269,7 +264,6 @@ def _spread_over_step(ordered: NDArray[float64], step_s: float) -> NDArray[float
 
 
 def _best_split(ordered: NDArray[float64], least: int) -> int:
-    """Return how many of the sorted values make the lower of two parts, each with `least` or more."""
     import numpy as np
 
     total = np.concatenate(([0.0], np.cumsum(ordered)))

@@ -152,7 +152,6 @@ def _environment(path: Path, file: BinaryIO) -> Environment:
 
 
 def _object(raw: bytes, kind: str) -> dict[str, Any]:
-    """Return the JSON object of one line."""
     try:
         try:
             data = msgspec.json.decode(raw)
@@ -311,7 +310,6 @@ class RunWriter:
 
 
 def _word(text: str) -> str:
-    """Return `text` as a part of a file name: letters, digits, `.`, `_` and `-`, at most 60 of them."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.") or "unknown"
 
 

@@ -157,7 +157,6 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
 
 
 def _print_text(console: Console, *paragraphs: str, indent: str = "") -> None:
-    """Print paragraphs, wrapped between words on a terminal; `indent` opens the lines after the first of each."""
     for text in paragraphs:
         width = console.width if console.width < WIDE else len(text) or 1
         print_lines(console, *textwrap.wrap(text, width, subsequent_indent=indent, **WHOLE_WORDS) or [""])

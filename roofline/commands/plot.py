@@ -184,7 +184,6 @@ def load_sources(names: Sequence[str], slugs: Sequence[str], folder: Path | None
 
 
 def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
-    """Return the scene of a picture, and note what is missing in it."""
     dtypes = wanted or default_dtypes(sources)
     scene = build_scene(sources.measured, sources.gpus, dtypes)
     if len(scene.machines) > MOST_MACHINES:
@@ -212,7 +211,6 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
 
 
 def _floor(text: str) -> tuple[str, float]:
-    """Return the op and the fraction of its roof that an expression of `--check` requires."""
     found = CHECK.fullmatch(text)
     if found is None or not 0 < float(found[2]) <= 1:
         raise PlotError(f"--check '{one_line(text)}' is not OP>=SHARE with a share above 0 and up to 1: 'gelu>=0.9'")
@@ -220,7 +218,6 @@ def _floor(text: str) -> tuple[str, float]:
 
 
 def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
-    """Return a line for each row of an op below a fraction of its roof, or without a known one."""
     op, share = floor
     known: dict[str, None] = {}
     lines, count = [], 0
@@ -244,7 +241,6 @@ def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str])
 
 
 def _note_ceilings(runs: Sequence[Run]) -> None:
-    """Note the machines whose runs differ in their ceilings: those of the newest run are drawn."""
     dated = [(run.environment.started_at, machine_of(run.environment)) for run in runs]
     for slug in sorted({machine.slug for _, machine in dated}):
         own = [(start, machine) for start, machine in dated if machine.slug == slug]

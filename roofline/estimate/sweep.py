@@ -37,7 +37,6 @@ class Over(NamedTuple):
 
 
 def _range(first: str, last: str, sign: str, step: str) -> list[str]:
-    """Return the numbers from first to last; nothing if they do not grow."""
     value, end, by = whole(first), whole(last), whole(step)
     values: list[str] = []
     while value <= end and len(values) <= MOST_POINTS and (sign == "+" or by > 1):

@@ -98,7 +98,6 @@ def _picture(page: str, answer: Answer, given: Mapping[str, Any]) -> None:
 
 
 def _along(answer: Answer, given: Options, form: Form, about: Mapping[str, Any]) -> None:
-    """Draw values of an answer along a field, with the command of the sweep."""
     option, *others = about["along"]
     if others:
         option = choice("against", list(about["along"]), option, "drawn against")

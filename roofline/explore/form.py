@@ -107,7 +107,6 @@ class Form:
         return "x".join(self.number(name, default, f"{name}: {what}") for (name, what), default in sides)
 
     def _model(self, first: str) -> Options:
-        """Draw the ways to name a model; a number among the first words allows its parameters alone."""
         params = next((word for word in first.split() if word[0].isdigit()), "")
         preset = next((word for word in first.split() if not word[0].isdigit()), "")
         ways = [*([PARAMS] if params else []), PRESET, FILE, SIZES]

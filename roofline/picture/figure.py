@@ -172,7 +172,6 @@ def _marker(color: str, shape: int, filling: int) -> dict[str, Any]:
 
 
 def _roof_style(color: str, kind: str, machine: int = 0, turn: int = 0, turns: int = 1) -> dict[str, Any]:
-    """Return the style of a roof; several in one place take turns, so each color stays visible."""
     pattern: Any = (0, KIND_DASHES[kind]) if KIND_DASHES[kind] else "solid"
     if turns > 1:
         pattern = (TURN * turn, (TURN, TURN * (turns - 1)))
@@ -180,7 +179,6 @@ def _roof_style(color: str, kind: str, machine: int = 0, turn: int = 0, turns: i
 
 
 def _draw(scene: Scene, axes: Axes) -> int:
-    """Draw a scene in axes; return the number of points without a label."""
     _span(axes, scene)
     for roof in scene.roofs:
         if roof.is_mix:
@@ -263,7 +261,6 @@ def _draw_arrows(scene: Scene, axes: Axes) -> None:
 
 
 def _write_labels(scene: Scene, axes: Axes) -> int:
-    """Write the labels of roofs on their lines, others where there is room; return how many points have none."""
     import textalloc
 
     taken = _label_flats(scene, axes) + _label_slopes(scene, axes) + _name_regimes(scene, axes)
@@ -320,7 +317,6 @@ def _circle(point: Point, axes: Axes) -> list[Line]:
 
 
 def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
-    """Write the label of each flat roof near its right end, of close ones in a stack; return what the labels cover."""
     taken = []
     decade = _decade_pt(axes)
     for label in scene.flat_labels(LINE_PT / decade):
@@ -335,7 +331,6 @@ def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
 
 
 def _free_end(scene: Scene, wide: float, low: float, tall: float) -> float:
-    """Return the right end, in decades, of a label that covers no point; that of the axes if there is no such place."""
     right = scene.view.right
     spots = [(math.log10(point.x), math.log10(point.y)) for point in scene.points]
     near = [x for x, y in spots if low - 0.3 * tall < y < low + 1.3 * tall]
@@ -350,7 +345,6 @@ def _decade_pt(axes: Axes) -> float:
 
 
 def _label_slopes(scene: Scene, axes: Axes) -> list[Line]:
-    """Write the labels of bandwidths along their lines, close ones as one text, thin mixes below the lowest."""
     one, ten = axes.transData.transform([(1.0, 1.0), (10.0, 10.0)])
     angle = math.degrees(math.atan2(*reversed(ten - one)))
     taken = []
@@ -377,7 +371,6 @@ def _name_regimes(scene: Scene, axes: Axes) -> list[Line]:
 
 
 def _along(roof: Roof, scene: Scene, text: str, axes: Axes) -> tuple[float, float]:
-    """Return the place of the label of a slope: near its middle, below the lowest peak if there is room."""
     (x0, _), (x1, _) = roof.ends(scene.view)
     corners = [other.corner[0] for other in scene.roofs if other.corner and other.machine == roof.machine]
     half = (len(text) * LETTER_PT / math.sqrt(2) / 2 + LINE_PT) / _decade_pt(axes)  # decades
@@ -397,7 +390,6 @@ def _write(
     size: float = LABEL_PT,
     **style: Any,
 ) -> list[Line]:
-    """Write the label of a roof; return the sides and diagonals of its box, as lines in the plane."""
     from matplotlib.patheffects import withStroke
     from matplotlib.transforms import Affine2D
 

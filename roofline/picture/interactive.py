@@ -110,7 +110,6 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
 
 
 def _series(scene: Scene) -> dict[str, list[int]]:
-    """Return the indices of the points of each series by its name in the legend."""
     found: dict[str, list[int]] = {}
     for index, point in enumerate(scene.points):
         words = scene.series_words(point)

@@ -98,7 +98,6 @@ def summary(records: Sequence[Record]) -> str:
 
 
 def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -> dict[str, Any]:
-    """Return the texts of the terminal's table, each row with its details and the index of its point in the scene."""
     points = {id(point.record): index for index, point in enumerate(scene.points)}
     rows: list[dict[str, Any]] = []
     for number, (environment, records) in enumerate(runs):

@@ -281,7 +281,6 @@ class Scene:
 
 
 def _close(items: Sequence[T], value: Callable[[T], float], least_decades: float) -> list[list[T]]:
-    """Return items, sorted by their value, in groups of those that are nearer than `least_decades` to the next."""
     groups: list[list[T]] = []
     for item in items:
         if groups and abs(math.log10(value(item)) - math.log10(value(groups[-1][-1]))) < least_decades:
@@ -372,7 +371,6 @@ def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Se
 
 
 def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the points with the options that tell each from others of the same case."""
     alike: dict[tuple[object, ...], list[set[tuple[str, str]]]] = {}
     for point in points:
         options = {(name, str(value)) for name, value in point.record.options.items()}
@@ -386,7 +384,6 @@ def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def _option(name: str, value: object) -> str:
-    """Return an option in words: a text without its name, unless it only says yes, no or how many."""
     is_clear = isinstance(value, str) and value not in ("none", "full", "on", "off", "all") and not value.isdigit()
     return one_line(str(value) if is_clear else f"{name} {value}", LONGEST_NAME)
 
