@@ -129,11 +129,6 @@ def snapshot(device: Device) -> Snapshot:
     return Snapshot(gpu, taken_s, len(cores), totals, by_thread, throttled)
 
 
-def new_pages() -> int:
-    """Return the count of memory pages that this process had to wait for, but not for a disk; 0 on Windows."""
-    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 class Poller:
     """Reads clock and power of a GPU at work: called after each sample, it asks every `POLL_EVERY_S`."""
 

@@ -21,7 +21,6 @@ from typing import Any
 import psutil
 
 from bench.harness.device.device import MIB, Device, memory_bytes
-from bench.harness.device.telemetry import new_pages
 from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
 
 Call = Callable[[], object]
@@ -76,10 +75,6 @@ PROBE_CAP_S = 0.2
 MAX_KEPT_BYTES = 1024 * MIB
 """Maximum memory for the results that `HostSampler` keeps; a quarter of the free memory if that is less."""
 
-MAX_NEW_PAGES, MAX_RETAKES, RETAKES_PER_SAMPLE = 4, 20, 0.5
-"""Pages that a sample may get: 2 us of at least 1 ms; and how often samples are taken again if they get more. A call
-whose every result needs new pages, as those above 32 MiB do with glibc, is retaken half as often as it is sampled."""
-
 _failed_graphs: list[Any] = []
 """Graphs whose capture failed, without memory: torch's allocator of pinned memory asks them about every later one."""
 
@@ -87,9 +82,7 @@ _failed_graphs: list[Any] = []
 class HostSampler:
     """Times launches with the host's clock: the only clock of a CPU, and exact there.
 
-    A sample in which the process got new pages is taken again: results of `torch.neg` at 1 MiB needed some in one of
-    160 calls, which made it up to 5 % slower than with `out`. The results of a single call, which is warm, are not
-    kept: malloc then returns the block that is in the cache.
+    The results of a single call, which is warm, are not kept: malloc then returns the block that is in the cache.
     """
 
     method = "host"
@@ -102,21 +95,15 @@ class HostSampler:
         """Endless: the next sample goes on where the last one ended."""
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
         self._max_rss = psutil.Process().memory_info().rss + min(MAX_KEPT_BYTES, memory_bytes()[1] // 4)
-        self._retakes: float = MAX_RETAKES
 
     def sample(self) -> float:
-        self._retakes = min(MAX_RETAKES, self._retakes + RETAKES_PER_SAMPLE)
-        while True:
-            launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
-            if self._before is not None:
-                self._before()
-            pages, start = new_pages(), time.perf_counter()
-            for call in launches:
-                keep(call())
-            sample_s = time.perf_counter() - start
-            if new_pages() - pages <= MAX_NEW_PAGES or self._retakes < 1:
-                break
-            self._retakes -= 1
+        launches, keep = itertools.islice(self.calls, self.launches_per_sample), self._kept.append
+        if self._before is not None:
+            self._before()
+        start = time.perf_counter()
+        for call in launches:
+            keep(call())
+        sample_s = time.perf_counter() - start
         if len(self._kept) < (self._kept.maxlen or 0) and psutil.Process().memory_info().rss > self._max_rss:
             self._kept = deque(self._kept, maxlen=len(self._kept))
         return sample_s

@@ -1,7 +1,6 @@
 """The ladder of clocks. A GPU is played by a fake torch.cuda, in which every launch takes the time it is told to."""
 
 import contextlib
-import itertools
 import weakref
 from types import SimpleNamespace
 
@@ -186,7 +185,6 @@ def test_results_on_the_host_are_kept_within_a_limit_of_memory(monkeypatch):
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(rss)))
     monkeypatch.setattr(samplers.psutil, "Process", lambda: process)
     monkeypatch.setattr(samplers, "MAX_KEPT_BYTES", 100)
-    monkeypatch.setattr(samplers, "new_pages", lambda: 0)
     alive = weakref.WeakSet()
     sampler = HostSampler([lambda: made(alive)] * 50, launches_per_sample=4)
     seen = []
@@ -194,22 +192,6 @@ def test_results_on_the_host_are_kept_within_a_limit_of_memory(monkeypatch):
         sampler.sample()
         seen.append(len(alive))
     assert seen == [4, 8, 12, 12, 12, 12]
-
-
-def test_samples_with_new_pages_are_taken_again_but_not_always(monkeypatch):
-    clock, pages = HostClock(monkeypatch), itertools.count()
-    monkeypatch.setattr(samplers, "new_pages", lambda: 0)
-    sampler = HostSampler([clock.call("a", 0.5)], launches_per_sample=1)
-    sampler.sample()
-    assert len(clock.log) == 1
-    readings = iter([0, 256, 256, 256])  # around the first try, around the second
-    monkeypatch.setattr(samplers, "new_pages", lambda: next(readings))
-    sampler.sample()
-    assert len(clock.log) == 3
-    monkeypatch.setattr(samplers, "new_pages", lambda: 256 * next(pages))  # every result needs new pages
-    for _ in range(100):
-        sampler.sample()
-    assert 3 + 100 < len(clock.log) <= 3 + 100 * 1.5 + samplers.MAX_RETAKES
 
 
 def test_a_graph_is_timed_by_replaying_it(gpu):
