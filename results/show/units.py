@@ -129,13 +129,13 @@ def significant(value: float, digits: int = 3) -> str:
 
 def si(value: float, unit: str) -> str:
     """Return a value with a decimal prefix, for example `si(989.4e12, "FLOP/s")` = `989 TFLOP/s`."""
-    value, prefix = _in_unit(value, PREFIXES)
+    value, prefix = _in_unit(value, PREFIXES[1:])  # peaks are compared in TFLOP/s
     return f"{significant(value)} {prefix}{unit}"
 
 
 def rate_unit(largest: float) -> tuple[float, str]:
     """Return the unit of an axis of FLOP/s that ends at `largest`: its value in FLOP/s and its name."""
-    factor, prefix = next((entry for entry in PREFIXES if largest >= 5 * entry[0]), PREFIXES[-1])
+    factor, prefix = next((entry for entry in PREFIXES[1:] if largest >= 5 * entry[0]), PREFIXES[-1])
     return factor, f"{prefix}FLOP/s"
 
 
