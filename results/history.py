@@ -340,7 +340,7 @@ def _scale(series: Sequence[Series]) -> tuple[float, str]:
 
 
 def _draw_line(axes: Axes, one: Series, places: dict[str, int], number: int, scale: float) -> None:
-    from results.show.picture import SERIES_MARKERS, end_of, series_color, tone
+    from results.show.picture import SERIES_MARKERS, end_of, plain, series_color, tone
 
     at = [places[point["run_id"]] for point in one["points"]]
     values = [point["value"] / scale for point in one["points"]]
@@ -348,7 +348,7 @@ def _draw_line(axes: Axes, one: Series, places: dict[str, int], number: int, sca
     below = [max(0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
     above = [max(0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
     style: dict[str, Any] = {"marker": SERIES_MARKERS[number % len(SERIES_MARKERS)], "color": series_color(number)}
-    style |= {"markersize": 5, "label": end_of(one["provider"], 44)}
+    style |= {"markersize": 5, "label": plain(end_of(one["provider"], 44))}
     axes.errorbar(at, values, yerr=[below, above], capsize=3, linewidth=1.4, **style)
     hollow = [place for place, point in enumerate(one["points"]) if not DISTURBED.isdisjoint(point["flags"])]
     if hollow:

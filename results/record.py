@@ -33,7 +33,6 @@ MIN_TIME_S, MAX_TIME_S = 1e-15, 1e12
 
 
 def one_of(names: Iterable[str]) -> Meta:
-    """Return the constraint of a text that is one of some names."""
     return Meta(pattern=f"^({'|'.join(names)})$")
 
 

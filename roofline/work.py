@@ -82,7 +82,6 @@ class Work:
 
     @property
     def bytes(self) -> int:
-        """Compulsory bytes in both directions."""
         return self.bytes_read + self.bytes_written
 
 

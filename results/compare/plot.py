@@ -58,7 +58,7 @@ def draw(compared: Compared, theme: str = "light") -> Figure:
         figure = new_figure(WIDTH, 1.0)
         top = write_head(figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4))
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        names = [end_of(_name(row), LABEL_LETTERS) for row in rows]
+        names = [plain(end_of(_name(row), LABEL_LETTERS), 100) for row in rows]
         _draw_ratios(left, rows, compared)
         left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=tone(INK))
         _draw_reached(right, rows, compared)
@@ -111,7 +111,11 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
     for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
         at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
         axes.barh(
-            at, [pair[side] for pair in pairs], height=0.34, color=tone(SIDE_COLORS[side]), label=end_of(name, 30)
+            at,
+            [pair[side] for pair in pairs],
+            height=0.34,
+            color=tone(SIDE_COLORS[side]),
+            label=plain(end_of(name, 30)),
         )
     _finish(axes, "% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes", columns=1)
     axes.tick_params(axis="y", labelleft=False)

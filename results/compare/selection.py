@@ -28,18 +28,15 @@ class Selection:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Selection:
-        """Return what the options of `add_selection` select."""
         given = (options.op, options.dtype, options.case, options.provider)
         ops, dtypes, cases, providers = (frozenset[str]().union(*names) for names in given)
         return cls(ops, dtypes, cases, providers, options.gpu, options.since)
 
     @property
     def has_names(self) -> bool:
-        """Whether only some records of a run are selected."""
         return bool(self.ops or self.dtypes or self.cases or self.providers)
 
     def records_of(self, run: Run) -> Run:
-        """Return a run with the selected records only."""
         chosen = [
             record
             for record in run.records
@@ -128,6 +125,5 @@ def add_latest(parser: argparse.ArgumentParser) -> None:
 
 
 def latest_of(options: argparse.Namespace) -> Selection:
-    """Return what the options of `add_latest` select."""
     ops, providers = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "provider"))
     return Selection(ops=ops, providers=providers, gpu=options.device, since_s=options.since)

@@ -61,7 +61,6 @@ class CompareOptions:
 
 
 def text_of(values: Mapping[str, Any]) -> str:
-    """Return names and values as one text that does not depend on their order."""
     return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != PROCESS)
 
 

@@ -89,13 +89,11 @@ def print_grid(
 
 
 def rows_of(columns: Sequence[Column]) -> list[dict[str, str]]:
-    """Return columns as rows, each a text for each title."""
     titles = [column.title for column in columns]
     return [dict(zip(titles, cells, strict=True)) for cells in zip(*(column.cells for column in columns), strict=True)]
 
 
 def width_of(columns: Sequence[Column]) -> int:
-    """Return the cells of the terminal that columns take side by side."""
     return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)
 
 

@@ -105,7 +105,7 @@ def plain(text: str, longest: int = 48) -> str:
 
 def end_of(name: str, longest: int) -> str:
     """Return a name with its end, where that of a function is, if there is no room for the whole."""
-    shown = plain(name, 400)
+    shown = one_line(name, 400)
     return shown if len(shown) <= longest else "…" + shown[1 - longest :]
 
 

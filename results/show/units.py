@@ -53,7 +53,6 @@ def format_percent(value: float | None) -> str:
 
 
 def format_share(value: float | None) -> str:
-    """Return a fraction as a percentage."""
     return format_percent(None if value is None else 100 * value)
 
 

@@ -250,7 +250,6 @@ def _note_ceilings(runs: Sequence[Run]) -> None:
 
 
 def default_dtypes(sources: Sources) -> list[str]:
-    """Return the dtypes of the runs; without a run, a few that the GPUs have."""
     measured = [record.dtype for run in sources.runs for record in run.records]
     if measured:
         return ordered_dtypes(measured)

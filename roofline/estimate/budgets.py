@@ -54,7 +54,6 @@ Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its
 
 
 def fitted_loss(params: float, tokens: float) -> float:
-    """Return the loss per token in nats, `FITTED_LOSS`."""
     floor, of_params, alpha, of_tokens, beta = FIT
     loss: float = floor + of_params / params**alpha + of_tokens / tokens**beta
     return loss

@@ -39,7 +39,6 @@ def command_line(*words: str) -> str:
 
 
 def ask(form: Form, options: Options) -> tuple[Answer, Options]:
-    """Return an answer, and the options of its command."""
     function: Callable[..., Answer] = getattr(estimate, form.question)
     answer, known = function(**form.values(options)), parameters(function)
     return answer, {name: value for name, value in options.items() if value and not _is_default(known, name, value)}

@@ -66,7 +66,6 @@ def _formats(answer: Answer) -> None:
 
 
 def show_roofs(answer: Answer, given: Mapping[str, Any]) -> None:
-    """Draw the products of an answer under the roofs of their machines."""
     rows = [row for row in answer.rows if row["seconds"] is not None]
     scene = build_scene([], machines_of(values_of(estimate.matmul, given)), [row["dtype"] for row in rows])
     stars = [

@@ -25,6 +25,7 @@ from results.show.picture import (
     LEGEND_PT,
     MUTED,
     POINT_PT,
+    end_of,
     frame,
     new_figure,
     own_style,
@@ -36,13 +37,13 @@ from results.show.picture import (
 )
 from results.show.units import rate_unit, significant, tick
 from roofline.picture.scene import (
+    LONGEST_NAME,
     WIDEST_DECADES,
     Point,
     Roof,
     Scene,
     build_scene,
     caption,
-    end_of,
     shared_color,
     title_lines,
     version_steps,
@@ -154,7 +155,7 @@ def _legend_handles(scene: Scene) -> list[Line2D]:
             point = next(point for point in scene.points if getattr(point.record, part) == name)
             shape = point.shape if part == scene.shaped_by else 0
             style = _marker(point.color if is_colored else MUTED, shape, 0)
-            handles.append(Line2D([], [], label=plain(end_of(name)), **style))
+            handles.append(Line2D([], [], label=plain(end_of(name, LONGEST_NAME)), **style))
     fillings = {scene.filling_of(point): point for point in reversed(scene.points)}
     for name, point in sorted(fillings.items(), key=lambda entry: entry[1].filling):
         if name and len(fillings) > 1:

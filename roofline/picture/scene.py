@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from results.compare.flags import DISTURBED, ONE_SIDED
 from results.record import Environment, Record
-from results.show.picture import INK, SERIES_COLORS
+from results.show.picture import INK, SERIES_COLORS, end_of
 from results.show.terminal import one_line
 from results.show.units import si, significant
 from roofline.machine import KINDS, Ceiling, Machine
@@ -136,7 +136,6 @@ class Point:
 
     @property
     def is_from_cache(self) -> bool:
-        """Whether its inputs were in a cache, or seem to have been."""
         return self.record.cache == "warm" or not ONE_SIDED.isdisjoint(self.record.flags)
 
     @property
@@ -231,7 +230,7 @@ class Scene:
     def series_words(self, point: Point) -> list[str]:
         """Return what tells the series of a point from the others: of machine, op, dtype and provider what varies."""
         words = [one_line(self.machines[point.machine].slug, LONGEST_NAME)] if len(self.machines) > 1 else []
-        return words + [end_of(str(getattr(point.record, part))) for part in self._varying]
+        return words + [end_of(str(getattr(point.record, part)), LONGEST_NAME) for part in self._varying]
 
     @cached_property
     def _varying(self) -> list[str]:
@@ -469,7 +468,6 @@ def _labeled(scene: Scene) -> Scene:
 
 
 def shared_color(roofs: Sequence[Roof]) -> str:
-    """Return the color of roofs, that of text if they differ."""
     return roofs[0].color if len({roof.color for roof in roofs}) == 1 else INK
 
 
@@ -514,11 +512,6 @@ def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
     if point.doubts and len(scene.points) <= FEW_POINTS:
         words.append(f"({one_line(point.doubts[0], 16)})")
     return " ".join(filter(None, words))
-
-
-def end_of(name: str) -> str:
-    shown = one_line(name, 400)
-    return shown if len(shown) <= LONGEST_NAME else "…" + shown[1 - LONGEST_NAME :]
 
 
 def version_steps(scene: Scene) -> list[tuple[Point, Point]]:
