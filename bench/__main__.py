@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         known += [op.name for ops in found.families.values() for op in ops]
         if chosen in REMOVED:
             parser.error(f"'{chosen}' was removed: {REMOVED[chosen]}")
-        hint = did_you_mean(chosen, known) or f"there are: {', '.join(COMMANDS)}"
+        hint = did_you_mean(chosen, known) or f"choose from {', '.join(COMMANDS)}"
         parser.error(f"unknown command '{chosen}'; {hint}")
 
     def run(args: argparse.Namespace) -> int:

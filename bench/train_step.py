@@ -87,17 +87,17 @@ def build_parser() -> Parser:
     defaults = ",".join(DEFAULT_MODELS)
     text = f"presets of `python -m roofline estimate params --help`, or paths of a config.json (default: {defaults})"
     add(group, "--model", help=text)
-    group.add_argument("--layers", type=count, help="number of layers instead of the model's own")
+    group.add_argument("--layers", type=count, help="number of layers, instead of the model's")
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
-    add(group, "--shape", help=f"sequences of a step x tokens of a sequence, BxS (default: {shapes})")
+    add(group, "--shape", help=f"sequences per step x tokens per sequence, BxS (default: {shapes})")
     add(group, "--recipe", help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
     add(group, "--checkpoint", help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
-    text = "parts that a step's sequences are computed in (default: 1)"
+    text = "number of parts that the sequences of a step are split into (default: 1)"
     add(group, "--micro-batches", help=text, const=count)
     add(group, "--optimizer", help=f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
     add(group, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
     add(parser.add_argument_group("how to measure"), *MACHINE)
-    add(parser.add_argument_group("what to do with it"), *OUTPUT)
+    add(parser.add_argument_group("output"), *OUTPUT)
     return parser
 
 

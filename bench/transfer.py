@@ -1,14 +1,14 @@
-"""Copies between host and device, how much of them overlaps with work, and how long a step waits for its data.
+"""Copies between host and device, their overlap with compute, and the time that a step waits for its data.
 
     h2d, d2h   a copy of n bytes from host to device, or back
     overlap    such a copy to the device while the device multiplies matrices that take as long
     load       steps on random batches of a memory-mapped file of token ids
 
-memory     `pageable` is what tensors live in; `pinned` cannot be swapped out, so the GPU's copy engine reads it itself.
-transfer   `blocking` keeps the host until the copy is done; `non-blocking` returns at once, where memory is pinned.
+memory     `pageable` is ordinary memory; `pinned` memory cannot be swapped out, so the GPU can read it directly.
+transfer   `blocking` waits for the copy; `non-blocking` returns immediately if the memory is pinned.
 Bytes      those of the device's memory: n written by h2d, n read by d2h. GB/s is n over the median: one way, as links
            are rated. On a CPU host and device are one: memory is read and written, which is 2 n, and GB/s says so too.
-Overlap    (copy + compute - both) / min(copy, compute): 100 % where all of the shorter one hides, 0 % where nothing.
+Overlap    (copy + compute - both) / min(copy, compute): 100 % if all of the shorter one overlaps, 0 % if none does.
 Waiting    seconds until a step has its batch, over the seconds of the step. With `--prefetch 1` a thread makes the
            next batch during the step.
 
@@ -82,17 +82,22 @@ def build_parser() -> Parser:
     group = parser.add_argument_group("what to measure")
     add(group, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
     add(group, "--size", help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
-    add(group, "--memory", help=f"of the host's side: {', '.join(MEMORY)} (default: both, on a CPU pageable)")
-    add(group, "--transfer", help=f"{', '.join(TRANSFER)} (default: both, on a CPU blocking)")
+    add(group, "--memory", help=f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)")
+    add(group, "--transfer", help=f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)")
     add(group, "--shape", help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
-    add(group, "--prefetch", help="batches made ahead by a thread: 0, 1 (default: both)")
+    add(group, "--prefetch", help="number of batches that a thread prepares in advance: 0, 1 (default: both)")
     group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")
-    group.add_argument("--token-dtype", choices=tuple(TOKEN_BYTES), default="uint16", help="of an id in the file")
+    group.add_argument(
+        "--token-dtype",
+        choices=tuple(TOKEN_BYTES),
+        default="uint16",
+        help="data type of the token ids (default: uint16)",
+    )
     seconds = number(1e-4, 10, "a number of seconds from 0.0001 to 10")
-    text = f"of a step's own work (default: {STEP_S:g})"
+    text = f"time of a step's own work (default: {STEP_S:g})"
     group.add_argument("--step-time", metavar="SECONDS", type=seconds, default=STEP_S, help=text)
     add(parser.add_argument_group("how to measure"), *MACHINE)
-    add(parser.add_argument_group("what to do with it"), *OUTPUT)
+    add(parser.add_argument_group("output"), *OUTPUT)
     return parser
 
 

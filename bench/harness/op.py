@@ -72,7 +72,7 @@ def whole_number(word: str, most: int, what: str = "") -> int:
 def known_word(word: str, known: Sequence[str], what: str) -> str:
     """Return a word that is one of some, or raise a `ValueError` that lists them."""
     if word not in known:
-        raise ValueError(f"unknown {what} '{word}'; there are: {', '.join(known)}")
+        raise ValueError(f"unknown {what} '{word}'; choose from {', '.join(known)}")
     return word
 
 

@@ -25,7 +25,7 @@ EXAMPLES = ()
 def parse_layout(word):
     """Return a layout, whose names are not those of a matrix."""
     if word not in ("dense", "sparse"):
-        raise ValueError(f"unknown layout '{word}'; there are: dense, sparse")
+        raise ValueError(f"unknown layout '{word}'; choose from dense, sparse")
     return word
 
 

@@ -68,10 +68,10 @@ def test_what_never_returns_is_ended_after_the_timeout(crashes, function):
 @pytest.mark.exhaustive
 def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(crashes):
     began = time.monotonic()
-    record = measure(f"{crashes}:slow", timeout_s=3)
+    record = measure(f"{crashes}:slow", timeout_s=1)
     assert (record.status, record.reason) == ("ok", None)
     assert record.median_s > 0.15
-    assert time.monotonic() - began > 3
+    assert time.monotonic() - began > 1
 
 
 @pytest.mark.exhaustive

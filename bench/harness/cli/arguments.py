@@ -102,58 +102,60 @@ LIST: dict[str, Any] = {"metavar": "LIST", "action": Words, "nargs": "+"}
 SWITCH: dict[str, Any] = {"action": "store_true"}
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--op": LIST | {"help": "operations"},
-    "--dtype": LIST | {"const": dtype_named, "help": f"dtypes (default: {DEFAULT_DTYPE})"},
+    "--op": LIST | {"help": "operations to measure"},
+    "--dtype": LIST | {"const": dtype_named, "help": f"data types (default: {DEFAULT_DTYPE})"},
     "--shape": LIST | {"const": lambda word: re.sub(r"[X×*]", "x", word), "help": "shapes"},
-    "--size": LIST | {"help": "instead of a shape: bytes of one operand, such as 256MiB or 1GB"},
-    "--provider": LIST | {"help": "who computes"},
-    "--baseline": {"metavar": "NAME", "help": "provider that the others are set against"},
-    "--signature": SWITCH | {"help": "show what a function of your own must take, and exit"},
-    "--device": {"type": device_name, "help": "cpu, cuda or cuda:N (default: the first GPU, else the CPU)"},
+    "--size": LIST | {"help": "bytes of one operand, such as 256MiB or 1GB, instead of a shape"},
+    "--provider": LIST | {"help": "implementations to measure"},
+    "--baseline": {"metavar": "NAME", "help": "provider to compare the others with"},
+    "--signature": SWITCH | {"help": "print the signature that your own function must have, then exit"},
+    "--device": {"type": device_name, "help": "cpu, cuda or cuda:N (default: first GPU, else CPU)"},
     "--threads": {
         "metavar": "N",
         "type": thread_count,
-        "help": "of a CPU measurement, not of a GPU's (default: torch's own, which OMP_NUM_THREADS sets, within the "
-        "limits of affinity and cgroup)",
+        "help": "number of CPU threads (default: torch's number, limited by affinity and cgroup quota)",
     },
-    "--gpu": {"metavar": "SLUG", "help": "entry of `python -m roofline gpus` to judge by, not to run on"},
+    "--gpu": {
+        "metavar": "SLUG",
+        "help": "compare with the limits of this GPU, see `python -m roofline gpus`; does not select the device",
+    },
     "--budget": {
         "metavar": "SECONDS",
         "type": number(1e-3, MAX_BUDGET_S, "a number of seconds from 0.001 to 1e9"),
-        "help": "time for the whole run (default: no limit)",
+        "help": "time limit for the whole run (default: none)",
     },
     "--seed": {
         "type": number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int),
         "default": 0,
-        "help": "of the inputs (default: 0)",
+        "help": "random seed for the inputs (default: 0)",
     },
-    "--fill": {"choices": FILLS, "default": "uniform", "help": "inputs (default: uniform in [-1, 1])"},
-    "--cache": {"choices": ("cold", "warm"), "default": "cold", "help": "state of the caches (default: cold)"},
+    "--fill": {"choices": FILLS, "default": "uniform", "help": "input values (default: uniform in [-1, 1])"},
+    "--cache": {"choices": ("cold", "warm"), "default": "cold", "help": "cache state (default: cold)"},
     "--timeout": {
         "metavar": "SECONDS",
         "type": number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
         # The first call compiles and tunes a kernel, which may take a minute; an endless loop takes longer.
         "default": 120.0,
-        "help": "longest call, or import, of a function of your own (default: 120)",
+        "help": "time limit for importing or calling your own function (default: 120)",
     },
     "--tolerance": {
         "metavar": "FACTOR",
         "type": number(1, 1e6, "a number from 1 to 1e6"),
         "default": 1.0,
-        "help": "times the error that rounding explains which a result may have; what needs it is flagged (default: 1)",
+        "help": "multiply the allowed rounding error; rows that need it are flagged (default: 1)",
     },
-    "--kernels": SWITCH | {"help": "on a GPU, record after the timing which kernels a launch starts; -v prints them"},
-    "--format": {"choices": TABLE_FORMATS, "default": "table", "help": "of what goes to stdout (default: table)"},
+    "--kernels": SWITCH | {"help": "on a GPU, record the kernels of a launch after the timing; -v prints them"},
+    "--format": {"choices": TABLE_FORMATS, "default": "table", "help": "output format on stdout (default: table)"},
     "--output": {
         "metavar": "PATH",
         "type": path,
         "action": Output,
-        "help": "file or folder for the run file; a .png, .svg or .pdf is taken as --plot",
+        "help": "save the run to this file or directory; .png, .svg and .pdf mean --plot",
     },
-    "--no-save": SWITCH | {"help": "keep no run file"},
-    "--plot": {"metavar": "PATH", "type": path, "help": "draw the roofline: .png, .svg or .pdf"},
-    "--quiet": SWITCH | {"help": "no progress, no notes"},
-    "--verbose": SWITCH | {"help": "say how each row was verified and timed"},
+    "--no-save": SWITCH | {"help": "do not save the run"},
+    "--plot": {"metavar": "PATH", "type": path, "help": "save a roofline plot: .png, .svg or .pdf"},
+    "--quiet": SWITCH | {"help": "suppress progress and notes"},
+    "--verbose": SWITCH | {"help": "show how each row was verified and timed"},
 }
 """What argparse is told of each option that more than one command takes."""
 
@@ -179,21 +181,21 @@ def add(group: Any, *names: str, **changes: Any) -> None:
 SHORT_LIST = 8
 """Most known words that a message lists beside the nearest ones."""
 
-EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, what was finished is kept"
+EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, finished rows are saved"
 
-NOTES = f"`python -m bench explain COLUMN` says what a column of the table means\n\n{EXIT_CODES}"
+NOTES = f"`python -m bench explain COLUMN` explains a column of the table\n\n{EXIT_CODES}"
 
 COLUMNS = f"""\
 columns:
-  median      seconds per launch, with the half width of its 95 % confidence interval
+  median      time per launch, and half the width of its 95 % confidence interval
   TFLOP/s     declared FLOPs per second, in 10^12 (GFLOP/s: 10^9); an FMA counts as 2
   GB/s        compulsory bytes per second, in 10^9: each input read once, each output written once
   FLOP/B      arithmetic intensity, FLOPs over compulsory bytes
-  bound       what limits at this intensity: memory, compute, mixed (within 10 %) or launch; `memory side` and
-              `compute side` where less than 30 % of every ceiling is reached, so that something else holds it back
-  MFU, MBU    share of the dense peak of the dtype, and of the memory bandwidth
-  % roof      share of min(peak, intensity x bandwidth), with the peak of vector units for ops without a product
-  first call  the first call's seconds: loading, compiling, tuning
+  bound       the limit at this intensity: memory, compute, mixed (within 10 %) or launch; below 30 % of every limit
+              `memory side` or `compute side`, because something else limits the row
+  MFU, MBU    fraction of the dense peak of the dtype, and of the memory bandwidth
+  % roof      fraction of min(peak, intensity x bandwidth); ops without a matrix product use the vector peak
+  first call  time of the first call: loading, compiling, tuning
 
 {EXIT_CODES}"""
 
@@ -211,7 +213,7 @@ def one_of(what: str, word: str, known: Collection[str]) -> str:
     """Return the known name that a word stands for."""
     found = word if word in known else known_as(word, known)
     if found not in known:
-        hint, listed = did_you_mean(word, known), f"there are: {', '.join(known)}"
+        hint, listed = did_you_mean(word, known), f"choose from {', '.join(known)}"
         said = f"{hint} {listed}" if hint and len(known) <= SHORT_LIST else hint or listed
         raise UsageError(f"unknown {what} '{word}'; {said}")
     return found
@@ -225,11 +227,11 @@ def build_parser(
     parser = command_parser(command_of(family), usage, doc, examples, COLUMNS)
     what = parser.add_argument_group("what to measure")
     all_ops = " (default: all)" if len(ops) > 1 else ""
-    add(what, "--op", help=f"operations: {', '.join(op.name for op in ops)}{all_ops}")
+    add(what, "--op", help=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
-    add(what, "--dtype", help=f"dtypes: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
+    add(what, "--dtype", help=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
-    text = f"shapes {axes}, a single number, or a range start:stop:step in place of any number"
+    text = f"shapes {axes}, or one number for all; any number may be a range start:stop:step"
     add(what, "--shape", help=text)
     if all(op.is_sized for op in ops):
         add(what, "--size")
@@ -240,7 +242,7 @@ def build_parser(
     parser.late_help["--provider"] = partial(provider_help, family)
     add(what, "--baseline", "--signature")
     add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
-    add(parser.add_argument_group("what to do with it"), *OUTPUT)
+    add(parser.add_argument_group("output"), *OUTPUT)
     return parser
 
 
@@ -260,7 +262,7 @@ def provider_help(family: str) -> str:
 
     usual = "torch, newest triton" if kernel_versions(family) else "torch"
     names = ", ".join((*provider_names(family), USER_KERNEL, "package.module:function"))
-    return f"who computes: {names} (default: {usual})"
+    return f"implementations to measure: {names} (default: {usual})"
 
 
 def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str, str]], notes: str = NOTES) -> Parser:
@@ -292,7 +294,7 @@ def make_cases(
         values: of the family's options, by their names.
     """
     if shapes is not None and sizes is not None:
-        raise UsageError("--shape and --size exclude each other; give one of them")
+        raise UsageError("--shape and --size are mutually exclusive")
     cases: list[Case] = []
     try:
         for dtype in chosen_dtypes(dtypes, op):

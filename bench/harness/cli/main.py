@@ -177,7 +177,7 @@ def check_places(args: argparse.Namespace) -> None:
     if sys.stdout is None:
         raise UsageError("stdout is closed; redirect it, to /dev/null for instance")
     if args.no_save and args.output is not None:
-        raise UsageError("--no-save and --output exclude each other; give one of them")
+        raise UsageError("--no-save and --output are mutually exclusive")
     if args.gpu is not None:
         try:
             find_gpu(args.gpu)

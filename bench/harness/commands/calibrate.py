@@ -61,7 +61,7 @@ def add_parser(commands: Any) -> None:
     words = "dtypes of matmul, on a GPU also of FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
     add(parser, "--dtype", help=words)
     add(parser, "--device", "--threads")
-    group = parser.add_argument_group("what to do with it")
+    group = parser.add_argument_group("output")
     add(group, *OUTPUT[:-1])
     add(group, "--verbose", help="say what each part found when it is done")
     parser.set_defaults(run=run)

@@ -24,45 +24,51 @@ BY = ("op", "module", "shape", "kernel")
 """What `--by` takes: the keys of `bench.harness.profile.report.BY`, which takes longer to import."""
 
 DESCRIPTION = """\
-Say where the time of a model or a function goes, operation by operation: how far each is from its roof, what bounds it,
-and what fusing could save. FILE:FUNCTION names your function that returns what is profiled: a function without
-arguments, or a tuple of a module or a function and its positional arguments (a dict at the end: keyword arguments).
-It runs in a separate process. --signature prints a file to start from.
+Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could save.
+FILE:FUNCTION is your function that returns the model to profile: a function without arguments, or a tuple of a module
+or function and its arguments (a dict at the end holds keyword arguments). It runs in a separate process. --signature
+prints a file to start from.
 
   python -m bench profile mine.py:make --backward
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
   python -m bench profile --model gpt2 --layers 2 --train --by module
 
-FLOPs and compulsory bytes are counted call by call; times are those of a step under torch.profiler, and the step is
-timed without it too. The rows unattributed, host-gap and profiler-overhead have the rest of the time. Rows flagged
-unmodelled have no rule for their work. Caches are warm: small operations may be above the memory roof.
+FLOPs and compulsory bytes are counted call by call. Times are those of a step under torch.profiler; the step is timed
+without it too. The remaining time is in the rows unattributed, host-gap and profiler-overhead. Rows flagged unmodelled
+have no rule for their work. Caches are warm, so small operations may exceed the memory roof.
 
-exit codes: 0 ok; 1 no time could be measured, the work is kept; 2 usage; 3 no such device; 130 interrupted"""
+exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no such device; 130 interrupted"""
 
 
 def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
     what = parser.add_argument_group("what to profile")
-    what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns what is profiled")
+    what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns the model to profile")
     what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
-    what.add_argument("--layers", type=number(1, 10_000, "a whole number from 1 to 10000", int), help="of the model")
+    what.add_argument(
+        "--layers",
+        type=number(1, 10_000, "a whole number from 1 to 10000", int),
+        help="number of layers, instead of the model's",
+    )
     shape = "sequences x tokens (default: 4x128)"
     what.add_argument("--shape", metavar="BxS", default="4x128", help=shape)
-    dtypes = f"{', '.join(TORCH_DTYPES)} (default: its own, of a model fp32)"
+    dtypes = f"{', '.join(TORCH_DTYPES)} (default: the target's; fp32 for --model)"
     add(what, "--dtype", metavar="NAME", nargs=None, help=dtypes)
-    what.add_argument("--backward", action="store_true", help="go backward too")
-    what.add_argument("--train", action="store_true", help="go backward and step AdamW, with a rate of 0")
-    what.add_argument("--compile", action="store_true", help="by torch.compile: each fused region is a row")
+    what.add_argument("--backward", action="store_true", help="add the backward pass")
+    what.add_argument(
+        "--train", action="store_true", help="add the backward pass and an AdamW step with a learning rate of 0"
+    )
+    what.add_argument("--compile", action="store_true", help="use torch.compile; each fused region is a row")
     add(what, "--signature", help="print a file to start from, and exit")
     add(parser.add_argument_group("how to measure"), *MACHINE, "--timeout")
-    output = parser.add_argument_group("what to do with it")
+    output = parser.add_argument_group("output")
     add(output, *OUTPUT)
-    by = "put rows together by it (default: each signature is a row)"
+    by = "group the rows (default: one row per signature)"
     output.add_argument("--by", choices=BY, help=by)
-    trace = "keep the Chrome trace too; Perfetto and speedscope open it"
+    trace = "save the Chrome trace, for Perfetto or speedscope"
     output.add_argument("--trace", metavar="PATH", type=path, help=trace)
     rows = number(1, 100_000, "a whole number from 1 to 100000", int)
-    output.add_argument("--top", metavar="N", type=rows, default=20, help="rows of the table (default: 20)")
+    output.add_argument("--top", metavar="N", type=rows, default=20, help="number of rows shown (default: 20)")
     parser.set_defaults(run=run)
 
 
@@ -119,7 +125,7 @@ def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageE
 
 def check(args: argparse.Namespace) -> None:
     if (args.target is None) == (args.model is None):
-        raise UsageError("name one thing to profile: FILE:FUNCTION or --model NAME")
+        raise UsageError("expected one of FILE:FUNCTION and --model NAME")
     if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in TORCH_DTYPES):
         raise UsageError(f"--dtype takes one of {', '.join(TORCH_DTYPES)}, not {','.join(args.dtype)}")
     if args.target is not None and args.layers is not None:

@@ -11,14 +11,13 @@ from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 
 DESCRIPTION = """\
-Measure every operation at its default sizes, into one run file with a picture beside it; decode-step, which holds a
-whole model, is left to `python -m bench.decode`.
+Measure every operation at its default sizes; save one run file and a plot. decode-step, which needs a whole model, is
+measured by `python -m bench.decode` only.
 
-The order is the most informative first: the largest case of each op, then the next largest, and so on, led by one op
-of each kind (matmul, copy, softmax, gelu, rmsnorm, attention). So a run that --budget or Ctrl-C ends early has already
-said the most about the machine.
+The most informative cases come first, in case --budget or Ctrl-C ends the run early: the largest case of each op
+(matmul, copy, softmax, gelu, rmsnorm and attention before the others), then the next largest.
 
-Formulas, FLOPs and bytes of each op: python -m bench.<family> --help; all ops: python -m bench list."""
+`python -m bench list` shows all ops; `python -m bench.<family> --help` has their formulas, FLOPs and bytes."""
 
 EXAMPLES = """\
 examples:
@@ -38,10 +37,12 @@ def add_parser(commands: Any) -> None:
         description=DESCRIPTION,
         epilog=f"{COLUMNS}\n\n{EXAMPLES}",
     )
-    add(parser, "--dtype", help="dtypes; an op that lacks one goes without it (default: bf16)")
-    add(parser, "--provider", help="who computes; a family that lacks one goes without it (default: torch, triton)")
+    add(parser, "--dtype", help="data types; ops skip those that they do not have (default: bf16)")
+    add(
+        parser, "--provider", help="implementations; families skip those that they do not have (default: torch, triton)"
+    )
     add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
-    add(parser.add_argument_group("what to do with it"), *OUTPUT)
+    add(parser.add_argument_group("output"), *OUTPUT)
     parser.set_defaults(run=run)
 
 

@@ -169,7 +169,7 @@ def check_names(names: list[str], family: str) -> None:
                 raise UnknownProviderError(str(error)) from None
         elif name not in known:
             listed = ", ".join((*known, USER_KERNEL))
-            raise UnknownProviderError(f"unknown provider '{name}' for {family}; there are: {listed}")
+            raise UnknownProviderError(f"unknown provider '{name}' for {family}; choose from {listed}")
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:

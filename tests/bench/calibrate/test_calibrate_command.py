@@ -204,7 +204,7 @@ def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch, t
     [
         (["--dtype", "bf15"], "unknown dtype 'bf15'; did you mean bf16"),
         (["--dtype", ""], "--dtype: the list is empty"),
-        (["--no-save", "--output", "x.jsonl"], "exclude each other"),
+        (["--no-save", "--output", "x.jsonl"], "are mutually exclusive"),
         (["--plot", "x.gif"], "cannot tell the format of 'x.gif'"),
         (["--output", "/proc/no/such"], "/proc/no/such"),
     ],

@@ -109,7 +109,7 @@ def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path
         ((), "name a command (list, suite, compare, calibrate, doctor"),
         (("lst",), "unknown command 'lst'; did you mean list?"),
         (("gellu",), "unknown command 'gellu'; did you mean gelu, relu or gelu-tanh?"),
-        (("zzz",), "unknown command 'zzz'; there are: list, suite, compare"),
+        (("zzz",), "unknown command 'zzz'; choose from list, suite, compare"),
     ],
 )
 def test_a_first_word_that_is_no_command_is_answered_in_one_line(words, said, capsys):

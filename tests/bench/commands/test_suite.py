@@ -38,7 +38,7 @@ def test_the_largest_case_of_every_op_comes_before_any_other_and_matmul_leads():
 
 def test_a_word_that_nothing_has_is_refused(capsys):
     assert command.main(["suite", "--dtype", "bf15"]) == 2
-    assert "unknown dtype 'bf15'; did you mean bf16? there are: bf16, " in capsys.readouterr().err
+    assert "unknown dtype 'bf15'; did you mean bf16? choose from bf16, " in capsys.readouterr().err
 
 
 def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):

@@ -102,7 +102,7 @@ def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, t
     for op, value, there in (("scaled-copy", "nt", "dense, sparse"), ("matmul", "dense", "nn, nt, tn")):
         code, out, err = run_in(repository, "bench", "compare", "--op", op, "--layout", value, "-q", *compared)
         assert (code, out) == (2, "")
-        assert err == f"python -m bench compare: error: unknown layout '{value}'; there are: {there}\n"
+        assert err == f"python -m bench compare: error: unknown layout '{value}'; choose from {there}\n"
     out, _ = ready(repository, "bench", "compare", "--help")
     flat = " ".join(out.split())
     assert "matmul: how A and B are stored: nn, nt, tn; scaled_copy: how x is stored: dense, sparse" in flat

@@ -257,14 +257,14 @@ def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(measured):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--op", "h2h"), "unknown op 'h2h'; did you mean h2d or d2h? there are: h2d, d2h, overlap, load"),
+        (("--op", "h2h"), "unknown op 'h2h'; did you mean h2d or d2h? choose from h2d, d2h, overlap, load"),
         (("--op", "load", "--size", "4KiB"), "--size is not an option of --op load; leave it out"),
         (("--op", "h2d,overlap", "--prefetch", "1"), "--prefetch is not an option of --op h2d,overlap; leave it out"),
         (("--size", "7"), "size '7' must be a multiple of 4 bytes"),
         (("--size", "99999999999GiB"), "1 PiB at most"),
         (("--shape", "8"), "shape '8' must be BxS, sequences x tokens"),
-        (("--memory", "paged"), "unknown memory 'paged'; did you mean pageable? there are: pageable, pinned"),
-        (("--prefetch", "2"), "unknown prefetch '2'; there are: 0, 1"),
+        (("--memory", "paged"), "unknown memory 'paged'; did you mean pageable? choose from pageable, pinned"),
+        (("--prefetch", "2"), "unknown prefetch '2'; choose from 0, 1"),
         (("--tokens", "/nowhere/tokens.bin"), "cannot read /nowhere/tokens.bin: No such file or directory"),
         (("--memory", "pinned"), "pinned memory needs a GPU that reads it"),
     ],

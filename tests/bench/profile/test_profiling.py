@@ -267,8 +267,8 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
         (["--model", "tiny-llama", "--dtype", "int8"], "--dtype takes one of fp64, fp32, bf16, fp16, not int8"),
         (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' must be BxS"),
         (["mine.py:make", "--layers", "2"], "--layers belongs to --model"),
-        (["mine.py:make", "--model", "tiny-llama"], "name one thing to profile"),
-        ([], "name one thing to profile"),
+        (["mine.py:make", "--model", "tiny-llama"], "expected one of FILE:FUNCTION"),
+        ([], "expected one of FILE:FUNCTION"),
         (["mine.py:make", "--trace", "/nowhere/trace.json"], "there is no such folder"),
     ],
 )

@@ -110,7 +110,7 @@ def test_an_unknown_provider_is_named_with_those_that_there_are(versions):
         check_names(["torch", "triton-v4"], "elementwise")
     assert str(caught.value) == (
         "unknown provider 'triton-v4' for elementwise; "
-        "there are: torch, torch-compile, triton-v1, triton-v2, triton-v3, triton-v10, path/to/file.py:function"
+        "choose from torch, torch-compile, triton-v1, triton-v2, triton-v3, triton-v10, path/to/file.py:function"
     )
 
 
