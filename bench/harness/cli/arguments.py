@@ -187,7 +187,7 @@ NOTES = f"`python -m bench explain COLUMN` explains a column of the table\n\n{EX
 
 COLUMNS = f"""\
 columns:
-  median      time per launch, and half the width of its 95 % confidence interval
+  median      seconds per launch, and half the width of its 95 % confidence interval
   TFLOP/s     declared FLOPs per second, in 10^12 (GFLOP/s: 10^9); an FMA counts as 2
   GB/s        compulsory bytes per second, in 10^9: each input read once, each output written once
   FLOP/B      arithmetic intensity, FLOPs over compulsory bytes
@@ -195,7 +195,7 @@ columns:
               `memory side` or `compute side`, because something else limits the row
   MFU, MBU    fraction of the dense peak of the dtype, and of the memory bandwidth
   % roof      fraction of min(peak, intensity x bandwidth); ops without a matrix product use the vector peak
-  first call  time of the first call: loading, compiling, tuning
+  first call  seconds of the first call: loading, compiling, tuning
 
 {EXIT_CODES}"""
 

@@ -136,7 +136,7 @@ def test_output_is_the_run_file_and_a_picture_is_told_by_its_ending():
 
 def test_help_offers_triton_where_a_family_has_versions_alone():
     assert "(default: torch, newest triton)" in " ".join(parser("matmul").format_help().split())
-    assert "--dtype LIST dtypes" in " ".join(parser("matmul").format_help().split())
+    assert "--dtype LIST data types" in " ".join(parser("matmul").format_help().split())
     assert "(default: nn; nt for fp8e4m3, int8)" in " ".join(parser("matmul").format_help().split())
     decode = " ".join(build_parser("decode", "", (), MATMUL, ()).format_help().split())
     assert "function (default: torch)" in decode
