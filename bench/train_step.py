@@ -31,7 +31,6 @@ from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid, print_lines
-from results.show.table import render_table
 from results.show.terminal import Parser
 from results.show.units import ABSENT, format_number
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
@@ -215,6 +214,8 @@ def _mb(size_bytes: float | None) -> str:
 
 
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
+    from results.show.table import render_table
+
     render_table(environment, records, console)
     measured = [record for record in records if record.status == "ok"]
     if not measured:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from results.show.terminal import INTERRUPTED, OutputError, Parser, fail, say
-from results.store.runfile import StoreError
 
 COMMANDS = {
     "gpus": "dense peaks, bandwidth, L2 and ridge points of the GPUs in the table",
@@ -52,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _mistakes() -> tuple[type[Exception], ...]:
+    from results.store.runfile import StoreError
     from roofline.accounting.config import ConfigError
     from roofline.gpu_table import UnknownGpuError
     from roofline.machine import CeilingError

@@ -14,7 +14,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from results.show.terminal import one_line
-from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -184,6 +183,8 @@ def own_style(theme: str = "light") -> Iterator[None]:
 
 def check_picture(path: Path) -> None:
     """Raise StoreError for a path that no picture can be written to, before any work is done for it."""
+    from results.store.runfile import StoreError
+
     shown = one_line(str(path), 200)
     if path.suffix.lower() not in SUFFIXES:
         raise StoreError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
@@ -198,6 +199,8 @@ def check_picture(path: Path) -> None:
 
 def save_picture(figure: Figure, path: Path) -> None:
     """Write a figure by the suffix of its path, the whole of it or nothing; the same figure gives the same bytes."""
+    from results.store.runfile import write_output
+
     check_picture(path)
     form = path.suffix.lower()
     undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(form, {})

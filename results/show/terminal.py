@@ -93,7 +93,6 @@ def print_out(text: str, kept: str = "") -> None:
 
 
 def say(text: str) -> None:
-    """Print one line on stderr; nobody reading it is no reason to stop."""
     if sys.stderr is None:  # `print` would take stdout in its place
         return
     try:

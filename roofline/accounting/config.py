@@ -176,7 +176,6 @@ class ConfigKeys:
         return 0 if key in self._values and not self.has(key) else self.whole(key, default=default)
 
     def whole(self, *keys: str, default: int | None = None, least: int = 1, largest: str = "extent") -> int:
-        """Return a whole number under the first of `keys` that is there."""
         key = next((name for name in keys if self.has(name)), None)
         if key is None:
             if default is None:

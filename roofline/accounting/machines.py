@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from results.record import Record
-from results.store.runfile import Run
 from roofline.accounting.config import ConfigError
 from roofline.gpu_table import find_gpu, lacks
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import bound, intensity, mfu, ridge_intensity
 from roofline.work import dtype_named
+
+if TYPE_CHECKING:
+    from results.record import Record
+    from results.store.runfile import Run
 
 ASSUMED_MFU = 0.5
 """CS336 lecture 2 calls it good; published runs reach 0.38 to 0.57."""

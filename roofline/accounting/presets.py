@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from results.show.spelling import did_you_mean
-from results.store.runfile import reason_of
 from roofline.accounting.config import ConfigError, ConfigKeys, ModelConfig, shown_value
 from roofline.accounting.families import FAMILIES, build_config
 
@@ -44,7 +43,7 @@ def load_config(path: Path) -> ModelConfig:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {reason_of(error)}") from None
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     return config_of_bytes(raw, str(path))
 
 

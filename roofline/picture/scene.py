@@ -451,7 +451,6 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
 
 
 def _fastest(known: Machine, quantity: str, name: str | None = None) -> list[Ceiling]:
-    """Return the highest ceiling of each kind: of several mixes the roof is the envelope."""
     found = (known.fastest(quantity, [name] if name else None, [kind]) for kind in KINDS)
     return [ceiling for ceiling in found if ceiling]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import OUTPUT, add, chosen
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.table import header_lines
 from results.show.terminal import INTERRUPTED, print_out, printable
 from results.show.units import ABSENT, format_rate, format_time
 
@@ -156,6 +155,8 @@ def table_of(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[st
         return document(environment, run.records) | {"ceilings": ceilings, **notes}
 
     def draw(console: Console) -> None:
+        from results.show.table import header_lines
+
         print_lines(console, *header_lines(environment), "" if found else "\nno ceiling was measured")
         if found:
             print_grid(console, columns_of(found), [entry.config or "" for entry in found], "by")

@@ -21,13 +21,11 @@ from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers
 from bench.harness.timing.protocol import LIMITS
-from results.compare.turns import compare_rounds, rounds_of
 from results.show.grid import Table
 from results.show.terminal import INTERRUPTED, Parser, drawn, print_out, printable
 from results.show.units import format_percent, format_time
 from results.stats.comparison import DEFAULT_MARGIN, SAME
 from results.stats.verdict import smallest_detectable_change
-from results.store.runfile import StoreError, write_output
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -131,6 +129,8 @@ class Checkup:
             print_out(drawn(lambda console: console.print(line, highlight=False, soft_wrap=True)))
 
     def save(self) -> None:
+        from results.store.runfile import write_output
+
         if self.args.output is not None:
             write_output(self.args.output, self.text("json").encode())
 
@@ -200,6 +200,7 @@ def check_all(checkup: Checkup) -> None:
     """Run every check; an error in one adds a bad finding, and the next one runs."""
     from bench.harness.measure.measure_row import release
     from bench.harness.measure.rows import DEVICE_LOST, one_line
+    from results.store.runfile import StoreError
 
     checks: dict[str, Callable[[Checkup], Iterator[Finding]]] = {
         "the device": device_check,
@@ -317,6 +318,7 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
 
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
     from bench.harness.measure.flags import disturbance
+    from results.compare.turns import compare_rounds, rounds_of
 
     baseline, candidate = compare_with_itself(checkup)
     before, after = filter(None, map(rounds_of, (baseline, candidate)))
