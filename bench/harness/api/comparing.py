@@ -136,14 +136,25 @@ def compare(
     def new_call(fn: Callable[..., Any], copy: int) -> Callable[[], Any]:
         return functools.partial(fn, *sets[copy], **kwargs)
 
+    def move(copy: int) -> None:
+        sets[copy] = fresh(sets[copy])
+
     with current(under_test):
         sets, reached, _ = subject.copies(first, under_test)
         contenders = []
         for index, (provider, candidate) in enumerate(named.items()):
-            calls = [new_call(candidate, copy) for copy in range(len(sets))]
-            how = functools.partial(new_call, candidate), calls, reached
-            provided = replace(blank, provider=provider), index, under_test
-            contenders.append(FunctionContender(*provided, *how, fn=candidate, wrong=wrong, asked_cache=cache))
+            contenders.append(
+                FunctionContender(
+                    *(replace(blank, provider=provider), index, under_test),
+                    new_call=functools.partial(new_call, candidate),
+                    move=move,
+                    calls=[new_call(candidate, copy) for copy in range(len(sets))],
+                    cache=reached,
+                    fn=candidate,
+                    wrong=wrong,
+                    asked_cache=cache,
+                )
+            )
         records = compare_contenders(contenders, under_test, policy, current(under_test))
     environment = environment_of(under_test, "compare")
     environment = replace(environment, settings=environment.settings | {"baseline": name} | policy.to_dict())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bench.harness import worker
 from bench.harness.compare.turns import ComparePolicy, Contender, compare_contenders, completed
@@ -11,7 +12,7 @@ from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import CALLS_PER_CASE, Budget
-from bench.harness.measure.measure_row import finish, make_copies, prepare, release
+from bench.harness.measure.measure_row import Ready, finish, make_copies, prepare, release
 from bench.harness.measure.rows import Row, failed
 from bench.harness.providers.registry import numerics
 from bench.harness.timing import protocol, samplers
@@ -29,7 +30,7 @@ def interleave(
 ) -> list[Record]:
     """Return a record for each row of one case, the baseline first, whatever becomes of it."""
     device.use()
-    copies = shared_copies(rows[0], device, len(rows))
+    copies = SharedCopies(rows[0], device)
     contenders = [
         ProviderContender(
             row.blank(), index, device, row=row, ceilings=ceilings, budget=budget, copies=copies,
@@ -87,8 +88,7 @@ class ProviderContender(Contender):
     row: Row
     ceilings: Machine | None
     budget: Budget
-    copies: Iterator[tuple[list[InputSet], str]]
-    """Of `shared_copies`."""
+    copies: SharedCopies
     together: int
     """Providers that are still to be prepared, this one too."""
 
@@ -96,7 +96,7 @@ class ProviderContender(Contender):
         row, device, budget = self.row, self.device, self.budget
         reason = None if row.refused else budget.refusal(row, self.together)
         refused = replace(self.blank, reason=reason) if reason else row.refused
-        ready = refused or prepare(row, device, budget.deadline, next(self.copies))
+        ready = refused or prepare(row, device, budget.deadline, self.copies.views())
         if isinstance(ready, Record):
             self.record = ready
             return
@@ -110,7 +110,11 @@ class ProviderContender(Contender):
             reason += f"{max(0.0, left_s):.2g} s that are left; a larger --budget allows it"
             self.record = replace(self.blank, reason=reason)
         if not call_s:
-            self.new_call = lambda copy: ready.provider.call(ready.sets[copy])
+            self.new_call, self.move = partial(self._call_on, ready), self.copies.move
+
+    def _call_on(self, ready: Ready, copy: int) -> samplers.Call:
+        ready.sets[copy] = self.copies.view(copy)
+        return ready.provider.call(ready.sets[copy])
 
     def replay_check(self, first: int) -> ReplayCheck | None:
         sets, row = self.ready.sets, self.ready.row
@@ -129,21 +133,32 @@ class ProviderContender(Contender):
         return record
 
 
-def shared_copies(row: Row, device: Device, providers: int) -> Iterator[tuple[list[InputSet], str]]:
-    """Yield for each provider the same copies of the inputs in separate tensors, and what launches find in the cache.
+class SharedCopies:
+    """Copies of the inputs of a case that all its providers work on, each with tensor objects of its own.
 
     The memory of the copies makes up to 5 % of the time of a short launch, so providers with separate copies would
-    differ though their code does not. So does the address of a tensor object: those of a copy are made one after the
-    other for all providers.
+    differ though their code does not.
     """
-    with numerics(row.case.dtype):
-        sets, cache = make_copies(row, device)
-    views: list[list[InputSet]] = [[] for _ in range(providers)]
-    for data in sets:
-        for view in views:
-            view.append(InputSet(tuple(x.detach() for x in data.inputs), data.out.detach()))
-    for view in views:
-        yield view, cache
+
+    def __init__(self, row: Row, device: Device) -> None:
+        self._row, self._device = row, device
+        self._sets: list[InputSet] = []
+        self._cache = ""
+
+    def views(self) -> tuple[list[InputSet], str]:
+        """Return a provider's copies, made at the first call, and what launches that rotate through them find."""
+        if not self._sets:
+            with numerics(self._row.case.dtype):
+                self._sets, self._cache = make_copies(self._row, self._device)
+        return [self.view(copy) for copy in range(len(self._sets))], self._cache
+
+    def view(self, copy: int) -> InputSet:
+        data = self._sets[copy]
+        return InputSet(tuple(x.detach() for x in data.inputs), data.out.detach())
+
+    def move(self, copy: int) -> None:
+        data = self._sets[copy]
+        self._sets[copy] = InputSet(tuple(x.clone() for x in data.inputs), data.out.clone())
 
 
 def slow_call_s(call: Callable[[], object], device: Device) -> float:

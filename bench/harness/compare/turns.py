@@ -3,7 +3,7 @@
 A disturbance of the machine, such as a drifting clock or another process, affects all of them alike, and a ratio within
 one round does not show it. The memory of the objects of a call, and the copies of the inputs it works on, make up to 5
 % of the time of a short launch. So all contenders share the same copies, and exchange copies and objects again and
-again: see `exchange`.
+again: see `Exchange`.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class Contender(ABC):
     device: Device
     new_call: Callable[[int], samplers.Call] | None = None
     """Makes the call on a copy of the inputs again; None for calls so slow that the memory of objects is irrelevant."""
-    calls: Sequence[samplers.Call] = ()
+    move: Callable[[int], None] | None = None
+    """Moves a copy of the inputs, which all contenders share, to other memory; `new_call` makes calls that use it."""
+    calls: list[samplers.Call] = field(default_factory=list)
     """A call for each copy of the inputs."""
     cache: str = "cold"
     record: Record | None = None
@@ -279,7 +281,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
     if contenders[0].record is not None or len(ready) < 2:
         return
     poller.begin()
-    before, order = snapshot(device), random.Random(policy.seed)
+    before = snapshot(device)
 
     def clock_hz() -> float | None:
         seen = poller.seen  # in the turn that ends; the next one is read again
@@ -294,7 +296,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
         [contender.slot for contender in ready],
         policy,
         clock_hz=clock_hz,
-        exchange=lambda: exchange(ready, order),
+        exchange=Exchange(ready, policy.seed),
         is_disturbed=lambda: disturbance(telemetry(), device.is_gpu) is not None,
     )
     during, names = telemetry(), [contender.blank.provider for contender in ready]
@@ -351,27 +353,57 @@ def share_launches(contenders: Sequence[Contender]) -> None:
         sampler.launches_per_sample = min(most, max(sampler.launches_per_sample, fitting))
 
 
-def exchange(contenders: Sequence[Contender], order: random.Random) -> None:
-    """Let the contenders on the host's timer exchange the copies they work on, with new objects for their calls.
+class Exchange:
+    """Lets the contenders on the host's timer exchange what may favor one of them, with no time of it in the rounds.
 
-    The objects of one copy are made one after the other, in random order: a function whose objects were always made
-    later was up to 2 % slower than itself. The copies are exchanged and not chosen anew, so that the time since the
-    last use of a copy stays the same: a contender closer behind another finds more in the cache. With 257 copies of 0.5
-    MB, a distance of 80 copies instead of 128 made a function 3 % slower than itself.
+    Each time they exchange the copies they work on and get new objects for their calls. The copies are exchanged and
+    not chosen anew, so that the time since the last use of a copy stays the same: a contender closer behind another
+    finds more in the cache. With 257 copies of 0.5 MB, a distance of 80 copies instead of 128 made a function 3 %
+    slower than itself.
+
+    Where the memory of inputs and results lies makes up to 2 % too, and without a move that is one random draw for the
+    whole comparison. So all copies move, and the results that the samplers keep are made anew, whenever the rounds
+    since the last move took as long as that move.
     """
-    hosts = on_host(contenders)
-    calls = [list(contender.calls) for contender, _ in hosts]
-    makers = [(made, contender.new_call) for made, (contender, _) in zip(calls, hosts, strict=True)]
-    for copy in range(min(map(len, calls), default=0)):
-        order.shuffle(makers)
-        for made, new_call in makers:
-            if new_call is not None:
-                made[copy] = new_call(copy)
-    firsts = [contender.first for contender, _ in hosts]
-    order.shuffle(firsts)
-    for (contender, sampler), made, first in zip(hosts, calls, firsts, strict=True):
-        contender.first = first % len(made)
-        sampler.calls = itertools.cycle([*made[contender.first :], *made[: contender.first]])
+
+    def __init__(self, contenders: Sequence[Contender], seed: int) -> None:
+        self._contenders, self._order = contenders, random.Random(seed)
+        self._moved_at, self._move_s = -math.inf, 0.0
+
+    def __call__(self) -> None:
+        hosts, start = on_host(self._contenders), time.perf_counter()
+        can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
+        moves = can_move and start - self._moved_at >= self._move_s
+        self._make_calls(hosts, moves)
+        firsts = [contender.first for contender, _ in hosts]
+        self._order.shuffle(firsts)
+        for (contender, sampler), first in zip(hosts, firsts, strict=True):
+            contender.first = first % len(contender.calls)
+            sampler.calls = itertools.cycle([*contender.calls[contender.first :], *contender.calls[: contender.first]])
+        if moves:
+            for copy in range(len(hosts[0][0].calls)):
+                for contender, sampler in self._order.sample(hosts, len(hosts)):
+                    contender.attempt(partial(sampler.keep_result_of, contender.calls[copy]))
+            self._moved_at = time.perf_counter()
+            self._move_s = self._moved_at - start
+
+    def _make_calls(self, hosts: Sequence[tuple[Contender, samplers.HostSampler]], moves: bool) -> None:
+        """Make new objects for all calls, those of a copy one after the other in random order.
+
+        A function whose objects were always made later was up to 2 % slower than itself.
+        """
+        copies = list(range(min((len(contender.calls) for contender, _ in hosts), default=0)))
+        if moves:
+            self._order.shuffle(copies)  # the memory that one copy leaves is taken by another
+            for _, sampler in hosts:
+                sampler.drop_results()
+        makers = [contender for contender, _ in hosts]
+        for copy in copies:
+            if moves and makers[0].move is not None:
+                makers[0].move(copy)
+            for contender in self._order.sample(makers, len(makers)):
+                if contender.new_call is not None:
+                    contender.calls[copy] = contender.new_call(copy)
 
 
 def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]) -> Samples:

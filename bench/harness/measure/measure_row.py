@@ -100,8 +100,8 @@ class Ready:
     row: Row
     provider: Provider
     checks: Checks
-    sets: Sequence[InputSet]
-    calls: Sequence[Callable[[], object]]
+    sets: list[InputSet]
+    calls: list[Callable[[], object]]
     """A call for each copy of the inputs."""
     cache: str
     """`cold`, `warm` or `partly-cold`, what launches that rotate through the calls find."""
@@ -118,7 +118,7 @@ class Ready:
 
 
 def prepare(
-    row: Row, device: Device, deadline: float | None = None, copies: tuple[Sequence[InputSet], str] | None = None
+    row: Row, device: Device, deadline: float | None = None, copies: tuple[list[InputSet], str] | None = None
 ) -> Ready | Record:
     """Make the inputs, call the provider and verify its result; return the row's record if the row ends here.
 

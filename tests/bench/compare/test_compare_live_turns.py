@@ -1,6 +1,5 @@
 """All contenders of a case share the same copies of the inputs, and never run right behind each other."""
 
-import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,8 +8,8 @@ import pytest
 from bench.elementwise import OPS
 from bench.harness.compare import interleave as interleaving
 from bench.harness.compare import turns
-from bench.harness.compare.interleave import interleave, shared_copies
-from bench.harness.compare.turns import ComparePolicy, Contender, exchange, share_launches, take_turns
+from bench.harness.compare.interleave import SharedCopies, interleave
+from bench.harness.compare.turns import ComparePolicy, Contender, Exchange, share_launches, take_turns
 from bench.harness.device.device import cpu_device
 from bench.harness.measure.budget import Budget
 from bench.harness.measure.rows import Row, Settings
@@ -50,7 +49,8 @@ def begin(contenders):
 
 
 def test_every_provider_is_given_the_same_memory_in_tensors_of_its_own():
-    first, second = (sets for sets, _ in shared_copies(ROW, cpu_device(), 2))
+    copies = SharedCopies(ROW, cpu_device())
+    first, second = (copies.views()[0] for _ in range(2))
     places = [[(data.inputs[0].data_ptr(), data.out.data_ptr()) for data in sets] for sets in (first, second)]
     assert places[0] == places[1]
     assert len(set(places[0])) == len(first) > 1
@@ -127,10 +127,10 @@ def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
     share_launches(both)
     for one in both:
         one.sampler.launches_per_sample = 1
-    order, starts = random.Random(1), []
+    exchange, starts = Exchange(both, seed=1), []
     made.clear()
     for _ in range(20):
-        exchange(both, order)
+        exchange()
         for one in both:
             one.slot()
         starts.append((seen["first"], seen["second"]))
@@ -138,6 +138,40 @@ def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
     assert [min(pair) for pair in starts] == [turn % 6 for turn in range(20)]  # each copy is used as rarely as before
     assert 4 <= sum(first < second for first, second in starts) <= 16
     assert 4 <= sum(made[place] == "first" for place in range(0, 40, 2)) <= 16
+
+
+def test_copies_and_kept_results_move_when_rounds_took_as_long_as_a_move(monkeypatch):
+    """Where memory lies makes up to 2 % of a short launch: one draw for a whole comparison would look like code."""
+    now, moved, kept = [0.0], [], []
+
+    def move(copy):
+        now[0] += 1.0
+        moved.append(copy)
+
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    both = [Plain([lambda: None] * 4, new_call=lambda copy: lambda: kept.append(copy)) for _ in range(2)]
+    begin(both)
+    for contender in both:
+        contender.move = move
+    exchange = Exchange(both, seed=1)
+    exchange()
+    assert sorted(moved) == [0, 1, 2, 3]
+    assert sorted(kept) == [0, 0, 1, 1, 2, 2, 3, 3]  # untimed: the results of the next samples take the place of these
+    now[0] += 3.9
+    exchange()
+    assert len(moved) == 4
+    now[0] += 0.2
+    exchange()
+    assert len(moved) == 8
+
+
+def test_moved_copies_have_the_same_values_in_other_memory():
+    copies = SharedCopies(ROW, cpu_device())
+    views, _ = copies.views()
+    copies.move(1)
+    moved, other = copies.view(1), views[1]
+    assert moved.inputs[0].data_ptr() != other.inputs[0].data_ptr()
+    assert moved.inputs[0].equal(other.inputs[0])
 
 
 def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins(monkeypatch):
