@@ -209,8 +209,6 @@ def test_no_module_has_the_name_of_one_in_the_standard_library():
     assert not offenders(lambda path: {path.stem} & taken)
 
 
-# ---- what really happens -------------------------------------------------------------------------------------------
-
 FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py"))
 
 

@@ -58,9 +58,6 @@ def test_every_op_says_what_it_computes_and_what_is_measured_by_default(name):
         assert word in doc
 
 
-# ---- work, by another counter --------------------------------------------------------------------------------------
-
-
 def counted_flops(name, case):
     """Return the FLOPs that torch counts. `_scaled_mm` into an output has no meta kernel, its expression has."""
     inputs, out = meta_inputs(EVERY_OP[name], case)
@@ -87,8 +84,6 @@ def test_flops_equal_those_that_torch_counts(case):
     assert flops > 0
     assert OPS[case.op].work(case).flops == flops
 
-
-# ---- work, by hand -------------------------------------------------------------------------------------------------
 
 # op, dtype, extents, options: FLOPs, bytes read, bytes written. Worked out on paper from the docstrings' formulas.
 BY_HAND = [
@@ -137,9 +132,6 @@ def test_work_by_hand(name):
         assert {type(count) for count in found} == {int}
 
 
-# ---- shapes --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "dtype"), EVERY_OP_AND_DTYPE)
 @pytest.mark.parametrize("extent", [1, 7, 10**6])
 def test_shapes_and_bytes_are_those_that_the_op_declares(name, dtype, extent):
@@ -164,9 +156,6 @@ def test_rows_of_the_inputs_make_those_rows_of_the_result(name, options, rows):
     inputs, part = op.take_rows(data.inputs, op.reference(*widened(data.inputs)), rows)
     assert part.numel() > 0
     assert torch.allclose(op.reference(*widened(inputs)), part, rtol=1e-12, atol=1e-12)
-
-
-# ---- results -------------------------------------------------------------------------------------------------------
 
 
 def verdict(name, case, data, provider="torch"):
@@ -284,8 +273,6 @@ def test_references_of_rows_by_hand():
     assert losses.tolist() == pytest.approx([math.log(4 / 3), math.log(2)], rel=1e-12)
 
 
-# ---- what eager torch puts on the clock ----------------------------------------------------------------------------
-
 WIDENS_ON_A_CPU = ("rmsnorm", "residual-rmsnorm", "dropout")
 """What torch composes of several kernels on a CPU, a conversion among them; on a GPU it has one kernel."""
 
@@ -302,9 +289,6 @@ def test_eager_torch_copies_nothing(name):
     names = {event.key for event in profile.key_averages()}
     assert any(word.startswith("aten::") for word in names)
     assert not names & {"aten::copy_", "aten::clone", "aten::contiguous"}
-
-
-# ---- compiled ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.exhaustive

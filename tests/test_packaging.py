@@ -32,9 +32,6 @@ def python(*arguments, cwd, path=()):
     )
 
 
-# ---- the guard -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def foreign(tmp_path):
     """A folder with another distribution's `kernels`."""
@@ -64,9 +61,6 @@ def test_a_command_with_a_foreign_kernels_in_front_prints_one_line_and_no_traceb
 def test_from_the_root_of_the_repository_ours_is_in_front(foreign):
     done = python("-m", "bench.matmul", "--help", cwd=ROOT, path=(foreign,))
     assert (done.returncode, done.stderr) == (0, "")
-
-
-# ---- what is built -------------------------------------------------------------------------------------------------
 
 
 def build(kind, folder):
@@ -126,9 +120,6 @@ def test_a_source_distribution_holds_the_sources_and_nobodys_runs(tmp_path):
     wanted |= {f"roofline/picture/templates/{name}" for name in ("page.html", "page.css", "page.js")}
     assert names >= wanted | {f"{package}/__init__.py" for package in PACKAGES}
     assert not [name for name in names if name.startswith(("results/runs", ".git/", ".venv")) or name.endswith(".pyc")]
-
-
-# ---- what it needs -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

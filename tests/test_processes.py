@@ -62,9 +62,6 @@ def errors(tmp_path):
     return (tmp_path / "errors").read_text()
 
 
-# ---- kernels audit -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ENDINGS)
 def test_an_audit_that_is_ended_leaves_no_process(started, tmp_path, how):
@@ -75,8 +72,6 @@ def test_an_audit_that_is_ended_leaves_no_process(started, tmp_path, how):
         assert errors(tmp_path).splitlines()[-1] == "python -m kernels audit: interrupted"
         assert "Traceback" not in errors(tmp_path)
 
-
-# ---- a user's function in a process of its own ---------------------------------------------------------------------
 
 USERS = """
 import os, pathlib, subprocess, sys, time

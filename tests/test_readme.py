@@ -102,8 +102,6 @@ def test_pictures_and_links_of_a_page_are_there(page):
         assert (folder / picture).read_bytes().startswith(b"\x89PNG"), picture
 
 
-# ---- from Python ---------------------------------------------------------------------------------------------------
-
 PYTHON_PAGES = (
     "roofline/README.md",
     "results/README.md",

@@ -40,7 +40,7 @@ def line_of(text):
         ("raises_later", f"RuntimeError: out of luck (line {line_of('raise RuntimeError')})"),
     ],
 )
-def test_what_ends_a_worker_fails_its_row_with_the_cause(crashes, function, reason):
+def test_a_terminated_worker_fails_its_row_with_the_cause(crashes, function, reason):
     record = measure(f"{crashes}:{function}")
     assert (record.status, record.reason) == ("failed", reason)
     assert record.median_s is None
@@ -60,13 +60,13 @@ def test_a_worker_that_loses_its_gpu_names_the_provider():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("function", ["endless", "endless_later"])
-def test_what_never_returns_is_ended_after_the_timeout(crashes, function):
+def test_a_call_that_never_returns_is_stopped_after_the_timeout(crashes, function):
     record = measure(f"{crashes}:{function}", timeout_s=3)
     assert (record.status, record.reason) == ("failed", "a call did not end within 3 s; --timeout allows more")
 
 
 @pytest.mark.exhaustive
-def test_a_slow_function_is_not_ended_though_its_row_takes_longer_than_one_call_may(crashes):
+def test_the_timeout_limits_a_call_rather_than_the_row(crashes):
     began = time.monotonic()
     record = measure(f"{crashes}:slow", timeout_s=1)
     assert (record.status, record.reason) == ("ok", None)
@@ -82,7 +82,7 @@ def test_a_budget_ends_a_row_before_the_timeout(crashes, monkeypatch):
     assert (record.status, record.reason) == ("failed", "no result after 2 s; --budget allows more")
 
 
-def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(crashes, capfd):
+def test_output_of_a_function_is_kept_apart(crashes, capfd):
     record = measure(f"{crashes}:prints")
     assert record.status == "ok"
     for text in ("on stdout torch.Size([8192])", "on stderr", '{"kind": "record"}'):
@@ -91,20 +91,20 @@ def test_what_is_printed_is_kept_beside_the_record_and_mixed_up_with_nothing(cra
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_traceback_is_kept_from_the_users_file_on(crashes):
+def test_a_traceback_starts_at_the_users_file(crashes):
     output = measure(f"{crashes}:raises").output
     assert f"""crashes.py", line {line_of("raise ValueError")}, in raises""" in output
     assert "bench/harness" not in output
 
 
-def test_threads_and_children_that_a_function_leaves_end_with_its_row(crashes):
+def test_threads_and_children_of_a_function_end_with_its_row(crashes):
     record = measure(f"{crashes}:leaves_a_thread_and_a_process")
     assert record.status == "ok"
     child = int(record.output.split()[1])
     assert soon(lambda: not is_running(child))
 
 
-def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
+def test_a_worker_that_cannot_start_is_a_one_line_error(monkeypatch):
     def fails(self):
         raise OSError("no more processes")
 
@@ -113,11 +113,8 @@ def test_a_worker_that_cannot_start_is_said_in_one_line(monkeypatch):
         worker.call(print, timeout_s=60)
 
 
-# ---- the whole command ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.exhaustive
-def test_bad_rows_leave_the_others_as_they_are(runs, crashes, tmp_path):
+def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
     commands.keep_ceilings(runs)
     mine = tmp_path / "mine.py"
     mine.write_text(user_kernels.HONEST + "\n\ndef half(x, out):\n    out[::2] = torch_gelu(x[::2])\n")
@@ -146,7 +143,7 @@ def test_bad_rows_leave_the_others_as_they_are(runs, crashes, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_ctrl_c_ends_the_worker_and_keeps_what_was_finished(crashes, tmp_path, runs):
+def test_ctrl_c_ends_the_worker_and_keeps_finished_rows(crashes, tmp_path, runs):
     commands.keep_ceilings(runs)
     file = tmp_path / "pid"
     words = ["--op", "gelu", "--shape", "4096", "--cache", "warm", "--timeout", "600", "--provider"]
@@ -163,7 +160,7 @@ def test_ctrl_c_ends_the_worker_and_keeps_what_was_finished(crashes, tmp_path, r
     assert soon(lambda: not is_running(int(file.read_text())))
 
 
-def test_a_lock_that_a_worker_leaves_is_not_reported_when_the_command_ends():
+def test_a_lock_left_by_a_worker_is_not_reported():
     call = "from bench.harness import worker; from tests.bench.process_checks import keep_a_lock; "
     call += "worker.call(keep_a_lock, timeout_s=60)"
     done = subprocess.run([sys.executable, "-c", call], cwd=commands.ROOT, capture_output=True, text=True, check=True)

@@ -43,7 +43,7 @@ def found():
     return bench.compare(functions, X, budget_s=0.3, rounds=12, seed=7)
 
 
-def test_what_is_right_gets_a_verdict_and_the_rest_a_reason(found):
+def test_correct_functions_get_a_verdict_and_others_a_reason(found):
     assert found.verdicts == {"slow": found.rows["slow"].compared.verdict}
     assert found.rows["slow"].ratio > 1  # 60 times the work
     assert len(found.unmatched) == 2
@@ -51,17 +51,17 @@ def test_what_is_right_gets_a_verdict_and_the_rest_a_reason(found):
     assert "fails: failed: raised ZeroDivisionError: by nothing" in found.unmatched[1]
 
 
-def test_it_prints_the_table_of_the_command(found):
+def test_comparison_prints_the_table_of_the_command(found):
     assert repr(found) == as_text(found.compared, "table", "slower")
     assert found.verdicts["slow"] in repr(found)
     assert "not compared:" in repr(found)
 
 
-def test_its_frame_has_the_rows_of_the_command(found):
+def test_dataframe_has_the_json_rows_of_the_command(found):
     assert found.to_dataframe().to_dict("records") == list(map(json_row, found.compared.rows))
 
 
-def test_its_records_are_kept_and_compared_again(found):
+def test_saved_records_give_the_same_comparison(found):
     kept = load_run(found.save())
     settings = [kept.environment.settings[name] for name in ("baseline", "margin", "budget_s", "rounds", "seed")]
     assert settings == ["double", 0.01, 0.3, 12, 7]
@@ -71,7 +71,7 @@ def test_its_records_are_kept_and_compared_again(found):
     assert {record.flops for record in kept.records} == {32 * 32}
 
 
-def test_the_baseline_is_the_first_or_the_one_named():
+def test_the_baseline_is_the_first_or_the_named_function():
     assert list(bench.compare({"a": double, "b": twice}, X, **QUICK).rows) == ["b"]
     other = bench.compare({"a": double, "b": twice}, X, baseline="b", cache="warm", flops=7, **QUICK)
     assert list(other.rows) == ["a"]
@@ -79,7 +79,7 @@ def test_the_baseline_is_the_first_or_the_one_named():
     assert {record.cache for record in other.records} == {"warm"}
 
 
-def test_complex_results_are_compared_by_closeness_and_saved_with_a_dtype_alone(tmp_path):
+def test_complex_results_are_compared_and_saved_only_with_a_dtype(tmp_path):
     functions = {"a": double, "close": lambda x: (2 + 1e-7) * x, "far": lambda x: 3 * x}
     found = bench.compare(functions, torch.randn(32, 32, dtype=torch.complex64), **QUICK)
     assert list(found.rows) == ["close"]
@@ -89,14 +89,14 @@ def test_complex_results_are_compared_by_closeness_and_saved_with_a_dtype_alone(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_random_results_are_not_checked_where_that_is_asked_for():
+def test_random_results_can_be_left_unchecked():
     functions = {"a": torch.rand_like, "b": torch.rand_like}
     with pytest.raises(bench.UsageError, match=r"nothing could be compared: .* its result differs"):
         bench.compare(functions, X, **QUICK)
     assert list(bench.compare(functions, X, check=False, **QUICK).rows) == ["b"]
 
 
-def test_a_result_that_turns_wrong_while_it_is_timed_is_left_out():
+def test_a_result_that_is_wrong_after_timing_is_left_out():
     calls = []
 
     def tires(x):
@@ -107,13 +107,13 @@ def test_a_result_that_turns_wrong_while_it_is_timed_is_left_out():
         bench.compare({"double": double, "tires": tires}, X, **QUICK)
 
 
-def test_functions_that_write_into_their_arguments_are_called_with_copies():
+def test_functions_that_write_into_their_arguments_get_copies():
     kept = X.clone()
     found = bench.compare({"a": lambda x: x.mul_(1.0), "b": lambda x: x.clone()}, kept, **QUICK)
     assert list(found.rows) == ["b"]
 
 
-def test_a_candidate_that_raises_while_it_is_timed_has_failed():
+def test_a_function_that_raises_while_timed_has_failed():
     calls = []
 
     def tires(x):
@@ -147,7 +147,7 @@ def test_a_candidate_that_raises_while_it_is_timed_has_failed():
         (lambda: bench.compare({"a": double, "b": twice}, inputs=lambda: None), "inputs= returned nothing"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(call, said):
+def test_compare_rejects_invalid_arguments_in_one_line(call, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         call()
     assert "\n" not in str(raised.value)
@@ -175,6 +175,6 @@ def test_what_cannot_be_compared_is_one_line(call, said):
         (torch.tensor([100.0, 1.0]), torch.tensor([100.0, 2.1]), "more than 0.01 of 100", 0.01),
     ],
 )  # fmt: skip
-def test_results_are_equal_within_the_rounding_of_their_dtype_or_a_tolerance(truth, result, said, tolerance):
+def test_results_may_differ_by_rounding_or_the_given_tolerance(truth, result, said, tolerance):
     found = difference(truth, result, tolerance)
     assert found is None if said is None else re.search(said, found)

@@ -19,7 +19,7 @@ def small_flush(monkeypatch):
     monkeypatch.setattr(ours, "FLUSHED_CACHES", 1e-4)
 
 
-def test_the_signature_is_tritons():
+def test_do_bench_has_the_signature_of_triton():
     testing = pytest.importorskip("triton.testing")
     mine, theirs = (inspect.signature(function).parameters for function in (bench.do_bench, testing.do_bench))
     assert [(one.name, one.default) for one in mine.values()] == [(one.name, one.default) for one in theirs.values()]
@@ -30,7 +30,7 @@ def test_the_signature_is_tritons():
     [{"return_mode": mode} for mode in ("mean", "median", "min", "max", "all")]
     + [{"quantiles": shares} for shares in ([0.5], [0.5, 0.2, 0.8], [0.0, 0.33, 1.0])],
 )
-def test_what_is_returned_is_what_triton_returns(asked):
+def test_do_bench_returns_what_triton_returns(asked):
     testing = pytest.importorskip("triton.testing")
     times = [3.0, 1.0, 2.5, 7.0, 1.5]
     whole = {"quantiles": None, "return_mode": "mean"} | asked
@@ -45,7 +45,7 @@ def test_values_are_milliseconds_of_single_calls():
     assert bench.do_bench(lambda: None, 0, 0, None, [0.5]) > 0
 
 
-def test_the_cache_is_flushed_and_gradients_are_dropped_before_each_call():
+def test_gradients_are_dropped_before_each_call():
     x = torch.ones(3, requires_grad=True)
     seen = []
 
@@ -58,7 +58,7 @@ def test_the_cache_is_flushed_and_gradients_are_dropped_before_each_call():
     assert seen[1:] == [None] * 6
 
 
-def test_a_cpu_is_flushed_outside_of_the_time(monkeypatch):
+def test_the_cache_flush_is_not_timed(monkeypatch):
     order = []
     monkeypatch.setattr(torch.Tensor, "zero_", lambda self: order.append("flush"))
     sampler = ours.flushing_sampler(lambda: order.append("call"), cpu_device())
@@ -82,7 +82,7 @@ def fails():
         (lambda: bench.do_bench(fails, quantiles=[2]), "must be numbers from 0 to 1"),
     ],
 )
-def test_what_cannot_be_timed_is_one_line(call, said):
+def test_do_bench_rejects_invalid_arguments_in_one_line(call, said):
     pytest.importorskip("triton.testing")
     with pytest.raises(bench.UsageError, match=said) as raised:
         call()

@@ -28,7 +28,7 @@ def test_every_family_can_be_called():
         assert f"python -m bench.{family}" in module.run.__doc__
 
 
-def test_a_call_measures_what_the_command_does(capsys, runs):
+def test_a_call_measures_the_same_rows_as_the_command(capsys, runs):
     asked = {"dtype": "fp32", "shape": [16, (16, 8, 32)], "layout": ["nn", "nt"], "device": "cpu"}
     threads = torch.get_num_threads()
     found = bench.matmul.run(**asked)
@@ -48,21 +48,21 @@ def test_a_call_measures_what_the_command_does(capsys, runs):
     assert "16x8x32:nt" in repr(found)
 
 
-def test_a_run_is_kept_where_that_is_asked_for(tmp_path, runs):
+def test_save_writes_the_run_file(tmp_path, runs):
     found = bench.softmax.run(dtype=torch.float32, shape=(8, 16), device="cpu", save=tmp_path / "kept.jsonl")
     assert [record.case for record in load_run(tmp_path / "kept.jsonl").records] == [found[0].case] == ["8x16"]
     bench.softmax.run(dtype="fp32", shape="8x16", device="cpu", save=True)
     assert len(list(runs.rglob("*softmax*.jsonl"))) == 1
 
 
-def test_what_cannot_run_here_is_a_record_or_an_error_as_of_the_command():
+def test_impossible_cases_are_skipped_or_an_error_if_all_are():
     some = bench.matmul.run(dtype=["fp32", "tf32"], shape=8, device="cpu")
     assert [record.status for record in some] == ["ok", "skipped"]
     with pytest.raises(bench.UsageError, match="no tf32 arithmetic"):
         bench.matmul.run(dtype="tf32", shape=8, device="cpu")
 
 
-def test_a_command_that_is_not_an_op_is_called_like_one():
+def test_transfer_can_be_called_like_an_op():
     (found,) = bench.transfer.run(op="h2d", size="4KiB", device="cpu", budget=5)
     assert (found.op, found.status) == ("h2d", "ok")
 
@@ -80,14 +80,14 @@ def test_a_command_that_is_not_an_op_is_called_like_one():
         ({"device": "cuda:99"}, bench.NoDeviceError, "no device 'cuda:99'"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(options, kind, said, capsys):
+def test_run_rejects_invalid_options_in_one_line(options, kind, said, capsys):
     with pytest.raises(kind, match=said) as raised:
         bench.matmul.run(**options)
     assert "\n" not in str(raised.value)
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupted_call_raises_as_any_other(monkeypatch):
+def test_an_interrupted_call_raises_keyboard_interrupt(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 

@@ -43,9 +43,6 @@ def threads(runs):
     torch.set_num_threads(before)
 
 
-# ---- what is rejected ----------------------------------------------------------------------------------------------
-
-
 def fails(x):
     raise ZeroDivisionError("by nothing\nat all")
 
@@ -71,7 +68,7 @@ def fails(x):
         (lambda x: bench.measure(torch.relu, inputs=lambda: x), "inputs= made the same tensors again"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_measured_is_one_line(call, said):
+def test_measure_rejects_invalid_arguments_in_one_line(call, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         call(torch.ones(4))
     assert "\n" not in str(raised.value)
@@ -79,22 +76,19 @@ def test_what_cannot_be_measured_is_one_line(call, said):
 
 @pytest.mark.parametrize("name", ["flops", "bytes_read", "bytes_written"])
 @pytest.mark.parametrize("value", [-1, 1.5, 2e12, "many", True, 10**20, float("nan")])
-def test_what_is_no_count_is_rejected_with_its_value(name, value):
+def test_invalid_work_counts_are_rejected_with_their_value(name, value):
     with pytest.raises(bench.UsageError) as raised:
         bench.measure(int, **{name: value})
     assert str(raised.value).startswith(f"{name}={value!r} must be a whole number from 0 to 2**63 - 1")
 
 
-def test_the_error_of_a_function_is_kept_as_the_cause():
+def test_the_exception_of_the_function_is_the_cause():
     with pytest.raises(bench.UsageError) as raised:
         bench.measure(fails, torch.ones(1))
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-# ---- what it goes round --------------------------------------------------------------------------------------------
-
-
-def test_cold_launches_go_round_sets_that_fill_the_cache_several_times(monkeypatch):
+def test_cold_launches_rotate_through_sets_made_by_inputs(monkeypatch):
     planned, seen, made = [], set(), []
     rotation = function_meter.rotation.Rotation(3, "cold")
     monkeypatch.setattr(function_meter.rotation, "plan_rotation", lambda *given: planned.append(given) or rotation)
@@ -113,7 +107,7 @@ def test_cold_launches_go_round_sets_that_fill_the_cache_several_times(monkeypat
     assert answer.warm_median_s > 0
 
 
-def test_a_cold_measurement_goes_round_copies_and_a_warm_one_does_not():
+def test_cold_measurements_rotate_through_copies_and_warm_do_not():
     large = torch.randn(2**20)
     assert bench.measure(torch.relu, large).copies > 1
     seen = set()
@@ -122,7 +116,7 @@ def test_a_cold_measurement_goes_round_copies_and_a_warm_one_does_not():
     assert "not-cold" not in answer.flags
 
 
-def test_what_has_no_tensor_to_copy_is_warm_and_says_so():
+def test_without_tensor_arguments_the_measurement_is_warm():
     x = torch.randn(N)
     found = bench.measure(lambda: torch.relu(x))
     assert found.cache == "warm"
@@ -143,29 +137,26 @@ def test_copies_keep_strides_shared_memory_and_gradients():
 
 
 @pytest.mark.parametrize(("made", "arguments"), [((1, 2), (1, 2)), ([1], ([1],)), (3, (3,)), ((), ())])
-def test_what_inputs_makes_becomes_positional_arguments(made, arguments):
+def test_the_value_of_inputs_becomes_positional_arguments(made, arguments):
     assert bench.measure(lambda *args: args, inputs=lambda: made, cache="warm", device="cpu").result == arguments
 
 
-# ---- where it runs -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("where", ["arguments", "result"])
-def test_a_machine_with_a_gpu_measures_the_cpu_where_the_tensors_are_there(monkeypatch, where):
+def test_with_a_gpu_cpu_tensors_are_measured_on_the_cpu(monkeypatch, where):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     x = {"nested": [(torch.ones(2), 5)]}
     answer = bench.measure(lambda *_: x if where == "result" else None, *([x] if where == "arguments" else []))
     assert answer.environment.device["type"] == "cpu"
 
 
-def test_a_machine_with_a_gpu_must_be_told_where_nothing_else_tells(monkeypatch):
+def test_with_a_gpu_and_no_tensors_a_device_is_required(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(bench.UsageError, match="device='cpu' or device='cuda' must be given"):
         bench.measure(lambda: 1)
     assert bench.measure(lambda: 1, device="cpu").environment.device["type"] == "cpu"
 
 
-def test_a_device_that_is_not_there_is_one_line(monkeypatch):
+def test_a_missing_device_is_a_one_line_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     function_meter.detected.cache_clear()
     with pytest.raises(bench.UsageError, match=r"^no device 'cuda:3': torch sees no GPU here$"):
@@ -187,10 +178,7 @@ def test_tensors_on_two_gpus_need_a_device():
         bench.measure(lambda *_: None, first, second, torch.ones(1))
 
 
-# ---- what is counted -----------------------------------------------------------------------------------------------
-
-
-def test_what_is_declared_is_not_counted():
+def test_declared_work_is_not_counted():
     found = bench.measure(torch.relu, torch.randn(N), flops=7, bytes_read=8, bytes_written=9, dtype=torch.float64)
     assert (found.flops, found.bytes_read, found.bytes_written, found.dtype) == (7, 8, 9, "fp64")
     assert found.extra["work"] == "as declared"
@@ -199,13 +187,13 @@ def test_what_is_declared_is_not_counted():
     assert some.extra["work"].endswith("; flops as declared")
 
 
-def test_work_that_nobody_knows_is_missing_and_never_zero():
+def test_unknown_work_is_none_rather_than_zero():
     found = bench.measure(lambda count: sum(range(count)), 10)
     assert (found.flops, found.bytes_read, found.bytes_written, found.flops_per_s) == (None, None, None, None)
     assert "no torch operation was seen" in repr(found)
 
 
-def test_complex_numbers_have_no_peak_unless_it_is_named():
+def test_complex_numbers_have_no_dtype_unless_given():
     x = torch.ones(N, dtype=torch.complex64)
     assert bench.measure(torch.add, x, x).dtype == ""
     assert bench.measure(torch.add, x, x, dtype="fp32").dtype == "fp32"
@@ -214,7 +202,7 @@ def test_complex_numbers_have_no_peak_unless_it_is_named():
 @pytest.mark.parametrize(
     "made", [lambda: [torch.randn(N), torch.randn(N)], lambda: ([torch.randn(N), torch.randn(N)],)]
 )
-def test_an_argument_that_is_a_list_of_tensors_is_measured(made):
+def test_a_list_of_tensors_can_be_an_argument(made):
     found = bench.measure(torch.cat, inputs=made)
     assert (found.bytes_read, found.bytes_written, found.result.shape) == (8 * N, 8 * N, (2 * N,))
 
@@ -229,7 +217,7 @@ def test_an_operation_without_a_rule_is_named():
     assert "ridgepoint_tests.nobody_knows has no rule" in counted.extra["work"]
 
 
-def test_a_backward_pass_is_counted_as_it_is_called():
+def test_a_backward_pass_is_counted_only_if_called():
     weight = torch.randn(N, N, requires_grad=True)
 
     def step(x):
@@ -241,10 +229,7 @@ def test_a_backward_pass_is_counted_as_it_is_called():
     assert both.extra["matmul_flops"] == 4 * N**3  # the gradient of the weight; the input has none
 
 
-# ---- what the answer says ------------------------------------------------------------------------------------------
-
-
-def test_a_function_is_measured_counted_and_judged(ceilings):
+def test_a_function_is_measured_counted_and_rated(ceilings):
     a, b = torch.randn(N, N), torch.randn(N, N)
     found = bench.measure(torch.matmul, a, b)
     assert isinstance(found, Record)
@@ -262,7 +247,7 @@ def test_a_function_is_measured_counted_and_judged(ceilings):
     assert torch.equal(found.result, a @ b)
 
 
-def test_the_times_are_those_of_one_launch_and_the_result_that_of_the_first():
+def test_times_are_per_launch_and_the_result_is_of_the_first_call():
     calls = []
 
     def sleep():
@@ -280,7 +265,7 @@ def test_the_times_are_those_of_one_launch_and_the_result_that_of_the_first():
     assert record.op == "sleep"
 
 
-def test_roofs_of_another_number_of_threads_do_not_count(threads):
+def test_ceilings_of_another_thread_count_are_not_used(threads):
     x = torch.ones(1024)
     answer = bench.measure(torch.add, x, 1, flops=1024, bytes_read=4096, bytes_written=4096, dtype="fp32", alpha=2)
     assert answer.result[0] == 3
@@ -303,13 +288,13 @@ def test_roofs_of_another_number_of_threads_do_not_count(threads):
         ({"bytes_read": 8}, {"bytes_per_s", "mbu", "bandwidth_kind", "mix", "mix_pct"}),
     ],
 )
-def test_what_nobody_counted_is_not_judged(threads, counts, known):
+def test_metrics_of_uncounted_work_are_none(threads, counts, known):
     """A function in which no torch operation is seen."""
     answer = bench.measure(lambda: 1, device="cpu", **({"dtype": "fp32"} | counts))
     assert {key for key, value in answer.judged.items() if value is not None} == known
 
 
-def test_a_record_shows_itself_with_its_names_as_text(ceilings):
+def test_a_record_repr_shows_metrics_and_escapes_control_characters(ceilings):
     found = bench.measure(lambda x: x + 1, torch.randn(N))
     assert "of the roofline, bound by memory" in repr(found)
     assert f"{found.flops:,} FLOP" in repr(found)
@@ -317,7 +302,7 @@ def test_a_record_shows_itself_with_its_names_as_text(ceilings):
     assert "failed    it\\x1b broke" in repr(lost)
 
 
-def test_records_are_a_table_a_frame_and_a_run_file(ceilings, runs):
+def test_records_become_a_table_a_dataframe_and_a_run_file(ceilings, runs):
     one = bench.measure(torch.relu, torch.randn(N))
     found = bench.Records(one.environment, [one, one])
     assert len(found) == 2
@@ -329,13 +314,13 @@ def test_records_are_a_table_a_frame_and_a_run_file(ceilings, runs):
     assert not kept.problems
 
 
-def test_what_no_run_file_can_hold_is_said():
+def test_saving_a_record_without_dtype_is_an_error():
     one = bench.measure(lambda: math.sqrt(2))
     with pytest.raises(bench.UsageError, match="without a dtype, as of complex numbers; dtype= names one"):
         bench.Records(one.environment, [one]).save()
 
 
-def test_the_environment_is_taken_once_while_the_ceilings_stay(monkeypatch):
+def test_the_environment_is_cached_while_the_ceilings_stay(monkeypatch):
     one, two = (bench.measure(torch.relu, torch.randn(N)) for _ in range(2))
     first, second = (dataclasses.replace(found.environment, run_id="", started_at="") for found in (one, two))
     assert first == second

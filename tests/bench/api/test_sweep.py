@@ -20,7 +20,7 @@ def test_each_function_is_measured_at_each_shape_in_each_dtype():
     assert (wide["bytes_read"], wide["bytes_written"], wide["shape_d0"], wide["shape_d1"]) == (256, 256, 4, 8)
 
 
-def test_inputs_are_made_for_each_shape_and_a_row_that_fails_says_why():
+def test_inputs_are_made_for_each_shape_and_failed_rows_have_a_reason():
     def matmul(a, b):
         if a.shape[0] > 4:
             raise RuntimeError("too large for me")
@@ -55,7 +55,7 @@ def test_inputs_are_made_for_each_shape_and_a_row_that_fails_says_why():
         ({"fn_by_name": {"x": lambda a, b: a}}, "every row failed: x at 8: "),
     ],
 )
-def test_what_cannot_be_swept_is_one_line(words, said):
+def test_sweep_rejects_invalid_arguments_in_one_line(words, said):
     with pytest.raises(bench.UsageError, match=said) as raised:
         bench.sweep(**({"fn_by_name": {"relu": torch.relu}, "shapes": [8]} | words))
     assert "\n" not in str(raised.value)

@@ -48,13 +48,13 @@ def gpu(cache_bytes=50 * MIB, free=2**50, sm_count=4):
         (gpu(cache_bytes=50 * MIB, free=16 * 2**30), 2048 * MIB),  # a T4
     ],
 )
-def test_arrays_are_far_larger_than_the_cache_and_fit_memory(device, expected):
+def test_arrays_are_much_larger_than_the_cache_and_fit_memory(device, expected):
     assert operand_bytes(device) == expected
     assert expected >= 4 * device.cache_bytes
     assert 3 * expected < device.free / 2
 
 
-def test_too_little_memory_is_one_line():
+def test_too_little_memory_is_a_one_line_error():
     with pytest.raises(NotMeasuredError) as error:
         operand_bytes(cpu(cache_bytes=32 * MIB, free=500 * MIB))
     assert str(error.value) == (
@@ -63,7 +63,7 @@ def test_too_little_memory_is_one_line():
     )
 
 
-def test_every_array_is_written_with_bits_of_its_own():
+def test_every_array_has_its_own_normal_random_values():
     x, y, out = filled(cpu(), SIZE)
     for one in (x, y, out):
         assert one.numel() * one.itemsize == SIZE
@@ -82,7 +82,7 @@ def test_on_a_gpu_every_bit_is_random():
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_torch_reads_and_writes_what_is_counted(mix):
+def test_torch_candidates_read_and_write_the_counted_bytes(mix):
     x, y, out = arrays = filled(cpu(), 64 * 1024)
     found = bandwidth.candidates(mix, cpu(), arrays)
     kept = x.clone(), y.clone()

@@ -72,7 +72,7 @@ def kept(runs):
     return {(e["quantity"], e["name"]): e["value"] for e in json.loads(path.read_text())["entries"]}
 
 
-def test_no_part_is_measured_where_the_gpu_keeps_an_error(capsys, given_parts, monkeypatch):
+def test_no_part_is_measured_after_a_sticky_gpu_error(capsys, given_parts, monkeypatch):
     monkeypatch.setattr(calibration, "release", lambda device: False)
     given_parts(a_part(a_ceiling()), a_part(a_ceiling(name="read"), name="the second"))
     code, out, _ = run(capsys, "--format", "json", "-q")
@@ -80,10 +80,7 @@ def test_no_part_is_measured_where_the_gpu_keeps_an_error(capsys, given_parts, m
     assert json.loads(out)["not_measured"] == [f"the second: {DEVICE_LOST}"]
 
 
-# ---- the command, end to end ---------------------------------------------------------------------------------------
-
-
-def test_a_measured_ceiling_takes_the_place_of_the_one_before_and_leaves_the_others(capsys, runs, given_parts):
+def test_a_measured_ceiling_replaces_only_its_earlier_value(capsys, runs, given_parts):
     given_parts(a_part(a_ceiling(), a_ceiling(name="triad", value=1e10)))
     run(capsys, "--no-save")
     given_parts(a_part(a_ceiling(value=5e10)))
@@ -96,7 +93,7 @@ def test_a_measured_ceiling_takes_the_place_of_the_one_before_and_leaves_the_oth
     assert kept(runs)["bandwidth", "copy"] == 5e10
 
 
-def test_a_calibration_can_be_plotted_at_once_and_from_its_file(capsys, runs, tmp_path, given_parts):
+def test_a_calibration_can_be_plotted_directly_and_from_its_file(capsys, runs, tmp_path, given_parts):
     given_parts(a_part(a_ceiling(), a_ceiling("flops", "fp32", 1e12)))
     code, out, _ = run(capsys, "--output", tmp_path / "run.jsonl", "--plot", tmp_path / "b.png")
     assert (code, f"plot: {tmp_path / 'b.png'}" in out) == (0, True)
@@ -105,7 +102,7 @@ def test_a_calibration_can_be_plotted_at_once_and_from_its_file(capsys, runs, tm
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
-def test_json_holds_ceilings_records_and_what_is_missing(capsys, given_parts):
+def test_json_has_ceilings_records_and_failed_parts(capsys, given_parts):
     given_parts(a_part(a_ceiling(), notes=["a note"]), raising(NotMeasuredError("too little memory")))
     code, out, _ = run(capsys, "--format", "json", "-q")
     document = json.loads(out)
@@ -130,7 +127,7 @@ def test_rows_are_ceilings_in_base_units(capsys, given_parts, form):
     assert (float(row["ci95_low"]), float(row["p95"]), row["sm_clock_hz"]) == (1.9e10, 2.2e10, "")
 
 
-def test_power_and_flops_per_joule_stand_beside_the_clock_where_they_are_known(capsys, given_parts, monkeypatch):
+def test_power_and_flops_per_joule_are_shown_if_known(capsys, given_parts, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     given_parts(a_part(a_ceiling()))
     assert "per J" not in run(capsys, "-q")[1]
@@ -145,10 +142,7 @@ def test_power_and_flops_per_joule_stand_beside_the_clock_where_they_are_known(c
     assert (row["power_w"], row["flops_per_j"], row["at_power_limit"]) == (700.0, 1e12, True)
 
 
-# ---- interrupted, broken, out of time ------------------------------------------------------------------------------
-
-
-def test_ctrl_c_keeps_and_prints_what_was_finished(capsys, runs, given_parts):
+def test_ctrl_c_saves_and_prints_finished_parts(capsys, runs, given_parts):
     given_parts(a_part(a_ceiling()), raising(KeyboardInterrupt()), a_part(a_ceiling(name="read")))
     code, out, err = run(capsys)
     assert code == 130
@@ -159,7 +153,7 @@ def test_ctrl_c_keeps_and_prints_what_was_finished(capsys, runs, given_parts):
     assert [record.op for record in load_run(file).records] == ["calibrate-copy"]
 
 
-def test_nothing_measured_is_no_success(capsys, given_parts):
+def test_a_calibration_that_measures_nothing_exits_with_1(capsys, given_parts):
     given_parts(raising(MemoryError("no room\nat line 3")))
     code, out, err = run(capsys)
     assert code == 1
@@ -168,7 +162,7 @@ def test_nothing_measured_is_no_success(capsys, given_parts):
     assert "Traceback" not in out + err
 
 
-def test_a_disk_that_fills_while_the_ceilings_are_written_leaves_the_old_ones(capsys, runs, monkeypatch, given_parts):
+def test_a_full_disk_leaves_the_earlier_ceilings(capsys, runs, monkeypatch, given_parts):
     given_parts(a_part(a_ceiling()))
     run(capsys, "--no-save")
     before = kept(runs)
@@ -186,17 +180,11 @@ def test_a_disk_that_fills_while_the_ceilings_are_written_leaves_the_old_ones(ca
     assert list(runs.rglob("*.tmp")) == []
 
 
-# ---- a file that must not be believed ------------------------------------------------------------------------------
-
-
-def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch, tmp_path):
+def test_power_limit_and_driver_are_part_of_the_identity(monkeypatch, tmp_path):
     before = calibration.MeasuredCeilings(H100, tmp_path, print, print).identity
     assert {"power_limit_w", "driver", "triton", "uuid", "torch", "threads"} <= set(before)
     monkeypatch.setattr(calibration.gpu_state, "modes", lambda uuid: {"power_limit_w": 350.0})
     assert calibration.MeasuredCeilings(H100, tmp_path, print, print).identity != before
-
-
-# ---- what it is asked ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,7 +197,7 @@ def test_the_power_limit_and_the_driver_are_part_of_what_a_gpu_is(monkeypatch, t
         (["--output", "/proc/no/such"], "/proc/no/such"),
     ],
 )
-def test_mistakes_take_one_line(capsys, given_parts, words, message):
+def test_invalid_calibrate_arguments_are_a_one_line_error(capsys, given_parts, words, message):
     given_parts(raising(AssertionError("measured")))
     code, out, err = run(capsys, "-q", *words)
     assert (code, out) == (2, "")
@@ -238,7 +226,7 @@ def test_quick_has_the_same_parts_and_less_time(capsys, runs, monkeypatch):
         (("fma", "fp32", 60e12), "fp32 FMA", "66.9 TFLOP/s -> x clock 1.00 (1980 MHz) = 66.91 -> x software 0.90"),
     ],
 )
-def test_a_sentence_says_how_the_measured_peak_comes_about(peak, title, steps):
+def test_peak_sentences_decompose_the_measured_peak(peak, title, steps):
     quantity, dtype, value = peak
     measured = Ceiling(*peak, "measured", "a test", sm_clock_hz=1.755e9 if quantity == "flops" else 1.98e9)
     gpu = find_gpu("h100-sxm")
@@ -246,9 +234,6 @@ def test_a_sentence_says_how_the_measured_peak_comes_about(peak, title, steps):
     assert calibration.peak_sentences(gpu.with_entries([measured]), [dtype, "fp16"]) == [sentence]
     assert calibration.peak_sentences(gpu.with_entries([replace(measured, sm_clock_hz=None)]), [dtype]) == []
     assert calibration.peak_sentences(Machine(CPU.slug, CPU.name, (measured,)), [dtype]) == []
-
-
-# ---- measured for real ---------------------------------------------------------------------------------------------
 
 
 def test_a_tiny_real_calibration(capsys, runs, tiny_calibration):

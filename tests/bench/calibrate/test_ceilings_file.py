@@ -17,9 +17,6 @@ from roofline.machine import Ceiling, Machine
 BLANK = Machine(CPU.slug, CPU.name)
 
 
-# ---- without measuring ---------------------------------------------------------------------------------------------
-
-
 def test_a_gpu_of_the_table_has_its_datasheet_ceilings():
     ceilings = ceilings_of(H100, None)
     gpu = find_gpu("h100-sxm")
@@ -30,13 +27,13 @@ def test_a_gpu_of_the_table_has_its_datasheet_ceilings():
     assert all("h100-sxm" in entry.source for entry in ceilings.entries)
 
 
-def test_a_gpu_may_be_judged_by_another_entry():
+def test_gpu_option_selects_another_entry():
     assert ceilings_of(H100, "a100-sxm-80gb").peak("bf16").value == pytest.approx(312e12)
     with pytest.raises(UnknownGpuError, match="h100-sxxm"):
         ceilings_of(H100, "h100-sxxm")
 
 
-def test_an_unknown_gpu_has_derived_bandwidth_no_peak_and_a_note():
+def test_an_unlisted_gpu_has_derived_bandwidth_and_no_peak():
     unknown = replace(H100, name="NVIDIA X999", slug="nvidia-x999", memory_clock_hz=2619e6, memory_bus_bits=5120)
     ceilings = ceilings_of(unknown, None)
     assert ceilings.peak("bf16") is None
@@ -47,7 +44,7 @@ def test_an_unknown_gpu_has_derived_bandwidth_no_peak_and_a_note():
         assert text in ceilings.note
 
 
-def test_a_name_of_several_gpus_is_not_guessed():
+def test_a_name_shared_by_several_gpus_is_not_guessed():
     # Two cards of one driver name: their memory is 16 and 32 GB, and 3 GB is neither.
     shared = replace(H100, name="Tesla V100-SXM2-16GB", memory_bytes=3 * 10**9, sm_count=None)
     ceilings = ceilings_of(shared, None)
@@ -55,13 +52,10 @@ def test_a_name_of_several_gpus_is_not_guessed():
     assert ceilings.note is not None
 
 
-def test_a_cpu_cannot_be_judged_as_a_gpu():
+def test_gpu_option_is_rejected_on_a_cpu():
     assert ceilings_of(CPU, None) == BLANK
     with pytest.raises(ValueError, match="--gpu h100-sxm does not fit: the device measured is a CPU; leave --gpu out"):
         ceilings_of(CPU, "h100-sxm")
-
-
-# ---- measured, with a fake machine ---------------------------------------------------------------------------------
 
 
 class Saved(MeasuredCeilings):
@@ -97,7 +91,7 @@ KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.
 """What a machine keeps whose launch takes 2^-20 s."""
 
 
-def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
+def test_ceilings_of_a_cpu_are_measured_with_progress(tmp_path):
     machine = Saved(tmp_path)
     found = machine.complete(BLANK, ["bf16", "fp32"])
     assert {entry.name: entry.value for entry in found.entries} == KEPT | {"fp32": KEPT["bf16"]}
@@ -110,7 +104,7 @@ def test_a_cpu_is_measured_and_every_ceiling_says_how(tmp_path):
     ]
 
 
-def test_what_was_measured_is_kept_and_another_dtype_adds_to_it(tmp_path):
+def test_ceilings_are_saved_and_another_dtype_adds_to_them(tmp_path):
     first = Saved(tmp_path).complete(BLANK, ["bf16"])
     later = Saved(tmp_path, launch_s=1.0)
     assert later.complete(BLANK, ["bf16"]) == first
@@ -135,7 +129,7 @@ def test_what_was_measured_is_kept_and_another_dtype_adds_to_it(tmp_path):
         '{"identity": OTHER, "entries": []}',
     ],
 )
-def test_a_file_that_is_torn_or_of_another_machine_is_noted_and_measured_anew(tmp_path, text):
+def test_an_invalid_ceilings_file_is_noted_and_measured_again(tmp_path, text):
     entry = '{"quantity": "bandwidth", "name": "copy", "kind": "measured", "source": "x", "value": -1}'
     machine = Saved(tmp_path)
     other = machine.identity | {"host": "another-host"}
@@ -152,7 +146,7 @@ def test_a_file_that_is_torn_or_of_another_machine_is_noted_and_measured_anew(tm
     assert Saved(tmp_path, launch_s=1.0).complete(BLANK, ["bf16"]) == found  # and the file is whole now
 
 
-def test_another_machine_torch_or_instruction_set_has_another_file(tmp_path, monkeypatch):
+def test_machine_torch_and_instruction_set_decide_the_file(tmp_path, monkeypatch):
     assert Saved(tmp_path).path == Saved(tmp_path).path
     changes = {"name": "another CPU"}, {"threads": 4}, {"cache_bytes": 2 * MIB}, {"memory_bytes": 2**35}
     paths = [Saved(tmp_path, replace(CPU, **change)).path for change in ({}, *changes)]
@@ -166,7 +160,7 @@ def test_another_machine_torch_or_instruction_set_has_another_file(tmp_path, mon
     assert len(set(paths)) == len(paths)
 
 
-def test_a_place_that_cannot_be_written_is_only_a_note(tmp_path):
+def test_an_unwritable_ceilings_file_is_only_a_note(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     machine = Saved(blocked)
@@ -177,7 +171,7 @@ def test_a_place_that_cannot_be_written_is_only_a_note(tmp_path):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no such product\nat line 3"), MemoryError()])
-def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp_path, error):
+def test_a_peak_that_cannot_be_measured_is_noted(tmp_path, error):
     machine = Saved(tmp_path, broken={"bf16": error})
     found = machine.complete(BLANK, ["bf16", "fp32"])
     assert found.peak("bf16") is None
@@ -187,7 +181,7 @@ def test_a_peak_that_cannot_be_measured_is_noted_and_the_others_are_measured(tmp
     assert "\n" not in machine.notes[0]
 
 
-def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_mix(tmp_path):
+def test_a_new_gpu_gets_launch_floor_and_bandwidth_of_every_mix(tmp_path):
     machine = Saved(tmp_path, H100)
     found = machine.complete(ceilings_of(H100, None), ["bf16"])
     assert found.fastest("launch").value == 2.0**-20
@@ -197,7 +191,7 @@ def test_a_gpu_that_was_never_seen_gets_its_launch_floor_and_the_roof_of_every_m
 
 
 @pytest.mark.parametrize(("launch_s", "is_higher"), [(2.0**-21, True), (1.0, False)])
-def test_of_a_ceiling_that_rows_are_above_the_higher_rate_is_kept(tmp_path, launch_s, is_higher):
+def test_remeasuring_a_ceiling_keeps_the_higher_rate(tmp_path, launch_s, is_higher):
     first = Saved(tmp_path).complete(BLANK, ["bf16", "fp32"])
     again = Saved(tmp_path, launch_s=launch_s)
     found = again.complete(BLANK, ["bf16", "fp32"], too_low=[first.peak("bf16")])
@@ -207,7 +201,7 @@ def test_of_a_ceiling_that_rows_are_above_the_higher_rate_is_kept(tmp_path, laun
     assert Machine("", "", again.load()).peak("bf16") == found.peak("bf16")
 
 
-def test_a_calibrated_gpu_has_a_clock_limited_peak_that_judges_nothing(tmp_path):
+def test_a_clock_limited_peak_is_shown_but_not_used_as_the_peak(tmp_path):
     machine = Saved(tmp_path, device=H100)
     saved = (
         Ceiling("flops", "bf16", 790e12, "measured", "a test", sm_clock_hz=1.755e9),
@@ -244,7 +238,7 @@ def keep(directory, *entries):
     return machine
 
 
-def test_a_roof_that_was_disturbed_is_said_to_be(tmp_path):
+def test_a_noisy_ceiling_gets_a_note(tmp_path):
     judging = Ceiling("flops", "bf16", 1e15, "measured", "here", disturbed=BUSY)
     others = [replace(judging, quantity=quantity, name="fp32") for quantity in ("flops", "sustained")]
     machine = keep(tmp_path, judging, *others)
@@ -262,7 +256,7 @@ def test_a_roof_that_was_disturbed_is_said_to_be(tmp_path):
         (2e9, False, 3e9, True, 3e9),
     ],
 )
-def test_a_disturbed_measurement_takes_the_place_of_no_better_one(old, is_old_disturbed, new, is_new_disturbed, kept):
+def test_a_noisy_measurement_replaces_no_better_ceiling(old, is_old_disturbed, new, is_new_disturbed, kept):
     one, other = (
         Ceiling("bandwidth", "copy", value, "measured", "here", disturbed=BUSY if is_disturbed else None)
         for value, is_disturbed in ((old, is_old_disturbed), (new, is_new_disturbed))
@@ -271,7 +265,7 @@ def test_a_disturbed_measurement_takes_the_place_of_no_better_one(old, is_old_di
     assert entry.value == kept
 
 
-def test_of_two_commands_one_measures_and_the_other_waits_and_takes_what_it_found(tmp_path, monkeypatch):
+def test_a_second_command_waits_for_the_ceilings_of_the_first(tmp_path, monkeypatch):
     second, first = Saved(tmp_path, launch_s=1.0), contextlib.ExitStack()
     first.enter_context(Saved(tmp_path).alone())
 

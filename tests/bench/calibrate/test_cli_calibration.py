@@ -63,7 +63,7 @@ def low_peak(capsys, fresh_runs):
     return kept, peak["value"]
 
 
-def test_a_ceiling_that_a_row_is_above_is_measured_again_before_the_row_is_judged(capsys, fresh_runs, low_peak):
+def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_peak):
     kept, low = low_peak
     run = fresh_runs / "run.jsonl"
     assert commands.here("matmul", "--dtype", "fp32", "--shape", "64", "--output", run, "--format", "json") == 0
@@ -84,7 +84,7 @@ def test_a_ceiling_that_a_row_is_above_is_measured_again_before_the_row_is_judge
         assert ("measured peak" in record.flag_reasons.get("above-roof", "")) == (reached > ABOVE_ROOF)
 
 
-def test_a_ceiling_that_a_row_of_a_comparison_is_above_is_measured_again(capsys, fresh_runs, low_peak):
+def test_a_ceiling_that_a_comparison_exceeds_is_measured_again(capsys, fresh_runs, low_peak):
     run = fresh_runs / "run.jsonl"
     asked = ["--op", "matmul", "--dtype", "fp32", "--shape", "64", "--provider", "torch,torch", "--rounds", "15"]
     bench.main(["compare", *asked, "--device", "cpu", "--output", str(run), "--format", "json"])

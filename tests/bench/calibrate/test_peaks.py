@@ -17,7 +17,7 @@ def roomy(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**38)
 
 
-def test_fp8_has_the_one_layout_it_takes_and_memory_bounds_the_shapes(roomy, monkeypatch):
+def test_matmul_cases_fit_the_dtype_and_the_memory(roomy, monkeypatch):
     assert {case.options["layout"] for case in cases_of(H100, "fp8e4m3")} == {"nt"}
     assert {case.options["layout"] for case in cases_of(H100, "bf16")} == {"nn"}
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
@@ -44,7 +44,7 @@ def simulated(monkeypatch, roomy):
     return gflops
 
 
-def test_the_peak_of_a_gpu_has_its_clock_its_power_and_whether_the_power_limit_held(simulated):
+def test_gpu_peak_has_clock_power_and_power_limit(simulated):
     simulated["bf16"] = 30.0
     [(ceiling, record)] = peaks.matmul(setup_of(H100), "bf16")
     assert (ceiling.quantity, ceiling.value, record.op) == ("flops", pytest.approx(30e9), "calibrate-matmul")
@@ -52,20 +52,18 @@ def test_the_peak_of_a_gpu_has_its_clock_its_power_and_whether_the_power_limit_h
 
 
 @pytest.mark.parametrize(("fp16", "fp32", "peak", "is_widened"), [(1.0, 200.0, 200e9, True), (400.0, 2.0, 4e11, False)])
-def test_the_peak_of_fp16_on_a_cpu_is_that_of_fp32_where_widening_is_faster(simulated, fp16, fp32, peak, is_widened):
+def test_cpu_peak_of_fp16_is_widened_fp32_if_faster(simulated, fp16, fp32, peak, is_widened):
     simulated |= {"fp16": fp16, "fp32": fp32}
     [(ceiling, _)] = peaks.matmul(setup_of(CPU), "fp16")
     assert (ceiling.name, ceiling.value) == ("fp16", pytest.approx(peak))
     assert ("widened to fp32" in ceiling.source) == is_widened
 
 
-# ---- fused multiply-adds ------------------------------------------------------------------------------------------
-
 GPU = replace(H100, torch_name="cpu", sm_count=2)  # built on the CPU, never launched
 
 
 @pytest.mark.parametrize("dtype", peaks.FMA_DTYPES)
-def test_every_gpu_launch_gives_each_scheduler_the_same_count_of_instructions(dtype):
+def test_every_fma_launch_fills_each_scheduler_equally(dtype):
     candidates = fma_candidates(dtype, GPU)
     assert len({candidate.name for candidate in candidates}) == len(candidates) >= 8
     # sm_count x 4 schedulers x 32 lanes x 2 FLOPs for each slot
@@ -74,6 +72,6 @@ def test_every_gpu_launch_gives_each_scheduler_the_same_count_of_instructions(dt
         candidates[0].prepare()()
 
 
-def test_where_there_is_no_fma_rate_the_reason_is_told():
+def test_an_unavailable_fma_rate_has_a_reason():
     with pytest.raises(NotMeasuredError, match="needs an NVIDIA GPU and Triton"):
         fma_candidates("fp32", replace(GPU, type="rocm"))

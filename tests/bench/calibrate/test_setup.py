@@ -46,7 +46,7 @@ def candidate(name, *samples_s, work=12):
 
 
 @pytest.mark.parametrize(("device", "fastest"), [(CPU, "spiky"), (H100, "steady")])
-def test_the_fastest_by_shortest_time_or_median_is_measured_again(simulated, device, fastest):
+def test_the_fastest_configuration_is_measured_again(simulated, device, fastest):
     among = [candidate("slow", 3.0, 3.0, 3.0), candidate("steady", 1.0, 1.0, 1.0), candidate("spiky", 0.5, 2.0, 2.0)]
     measuring = setup_of(device, screening_s=0.1, confirming_s=1.0)
     assert measuring.fastest_of(among).candidate.name == fastest
@@ -54,7 +54,7 @@ def test_the_fastest_by_shortest_time_or_median_is_measured_again(simulated, dev
     assert measuring.missing == []
 
 
-def test_configurations_that_cannot_run_are_reported_and_the_others_count(simulated):
+def test_configurations_that_cannot_run_are_reported(simulated):
     def broken():
         raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED\nwhen calling")
 
@@ -68,13 +68,13 @@ def test_configurations_that_cannot_run_are_reported_and_the_others_count(simula
         setup_of(CPU).fastest_of(among[:1])
 
 
-def test_a_launch_that_would_take_too_long_is_skipped(simulated):
+def test_a_launch_that_takes_too_long_is_skipped(simulated):
     known = [candidate(str(work), work / 100, work=work) for work in (1, 14, 16)]
     setup_of(CPU).fastest_of(known, slowest_call_s=0.15)
     assert [config for config, _ in simulated] == ["1", "14", "1"]  # of 100 a second, 16 take longer than 0.15 s
 
 
-def test_a_ceiling_has_its_interval_and_quantiles_low_to_high():
+def test_a_ceiling_has_interval_and_quantiles_from_low_to_high():
     def ceiling(rate):
         return setup_of(CPU).measured("bandwidth", "copy", rate, "copy", "fp32", {"n": 1}).ceiling
 

@@ -48,7 +48,7 @@ def names(family, *argv, device="cpu"):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_options_of_each_command_are_frozen(family):
+def test_options_of_each_command_are_frozen(family):
     known = {word for action in parser(family)._actions for word in action.option_strings}
     own = known - EVERYWHERE - SHORT
     assert known >= EVERYWHERE | SHORT
@@ -61,7 +61,7 @@ def test_default_shapes_depend_on_the_device():
         assert [case.shape["m"] for case in cases("matmul", device=device)] == wanted
 
 
-def test_lists_may_be_separated_by_commas_or_repeated():
+def test_lists_are_comma_separated_or_repeated():
     wanted = [("matmul", dtype, f"{n}x{n}x{n}") for dtype in ("bf16", "fp32") for n in (64, 128)]
     assert names("matmul", "--dtype", "bf16,fp32", "--shape", "64,128") == wanted
     repeated = ("--dtype", "bf16", "--dtype", "fp32", "--shape", "64", "--shape", "128")
@@ -69,7 +69,7 @@ def test_lists_may_be_separated_by_commas_or_repeated():
     assert names("matmul", "--dtype", "bf16, fp32,,bf16", "--shape", "64,128,64") == wanted  # each once
 
 
-def test_all_ops_by_default_and_the_chosen_ones_in_order():
+def test_ops_default_to_all_and_keep_the_given_order():
     assert [case.op for case in cases("elementwise", "--shape", "64")] == [op.name for op in FAMILIES["elementwise"][1]]
     assert [case.op for case in cases("elementwise", "--shape", "64", "--op", "relu,copy,relu")] == ["relu", "copy"]
 
@@ -80,7 +80,7 @@ def test_layouts_and_batches_multiply():
 
 
 @pytest.mark.parametrize(("family", "op"), [("norm", "layernorm"), ("softmax", "softmax")])
-def test_a_single_number_is_the_width_of_4096_rows(family, op):
+def test_a_single_extent_is_the_width_of_4096_rows(family, op):
     words = ("--op", op) if family == "norm" else ()
     found = names(family, *words, "--shape", "8192,3x7,1024:3072:1024")
     assert [name for _, _, name in found] == ["4096x8192", "3x7", "4096x1024", "4096x2048", "4096x3072"]
@@ -108,11 +108,11 @@ def test_sizes_are_bytes_of_one_operand(dtype, elements):
         ("elementwise", "--op GELU,gelu_tanh,bias_gelu", "--op gelu,gelu-tanh,bias-gelu"),
     ],
 )
-def test_a_first_guess_that_can_mean_one_thing_is_taken_for_it(family, guess, written):
+def test_common_alternative_spellings_are_accepted(family, guess, written):
     assert names(family, *guess.split()) == names(family, *written.split())
 
 
-def test_an_unknown_option_names_the_nearest_one(capsys):
+def test_an_unknown_option_suggests_the_nearest_option(capsys):
     with pytest.raises(SystemExit):
         parser("matmul").parse_args(["--dtpye", "bf16"])
     assert capsys.readouterr().err.endswith("unrecognized arguments: --dtpye bf16; did you mean --dtype?\n")
@@ -121,20 +121,20 @@ def test_an_unknown_option_names_the_nearest_one(capsys):
 @pytest.mark.parametrize(
     ("words", "instead"), [("--theme dark", "roofline plot"), ("--recalibrate", "bench calibrate")]
 )
-def test_a_removed_option_names_what_to_use_instead(words, instead, capsys):
+def test_a_removed_option_names_its_replacement(words, instead, capsys):
     with pytest.raises(SystemExit):
         parser("matmul").parse_args(words.split())
     assert f"was removed: python -m {instead}" in capsys.readouterr().err
 
 
-def test_output_is_the_run_file_and_a_picture_is_told_by_its_ending():
+def test_output_suffix_decides_between_run_file_and_plot():
     args = parser("matmul").parse_args(["-o", "runs.jsonl"])
     assert (args.output, args.plot) == (Path("runs.jsonl"), None)
     args = parser("matmul").parse_args(["-o", "roofline.PNG"])
     assert (args.output, args.plot) == (None, Path("roofline.PNG"))
 
 
-def test_help_offers_triton_where_a_family_has_versions_alone():
+def test_help_offers_triton_only_if_the_family_has_versions():
     assert "(default: torch, newest triton)" in " ".join(parser("matmul").format_help().split())
     assert "--dtype LIST data types" in " ".join(parser("matmul").format_help().split())
     assert "(default: nn; nt for fp8e4m3, int8)" in " ".join(parser("matmul").format_help().split())

@@ -38,8 +38,6 @@ JUDGED = {"flops_per_s", "bytes_per_s", "intensity", "bound", "mfu", "mbu", "roo
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-# ---- help ----------------------------------------------------------------------------------------------------------
-
 HELP = """
 import runpy, sys
 module, *sys.argv[1:] = sys.argv[1:]
@@ -61,7 +59,7 @@ def help_of(module, *words):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", commands.FAMILIES)
-def test_help_shows_formula_units_examples_and_exit_codes_without_torch(family):
+def test_family_help_is_complete_and_loads_no_torch(family):
     text = help_of(f"bench.{family}")
     module = importlib.import_module(f"bench.{family}")
     assert module.__doc__.strip() in text
@@ -81,14 +79,14 @@ def check_common_help(text):
     assert "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted" in text
 
 
-def test_help_of_the_suite_has_units_examples_and_exit_codes_without_torch():
+def test_suite_help_is_complete_and_loads_no_torch():
     text = help_of("bench", "suite")
     check_common_help(text)
     assert "\n  python -m bench suite --budget 20 --plot suite.png " in text
 
 
 @pytest.mark.parametrize("family", commands.FAMILIES)
-def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path, monkeypatch):
+def test_help_examples_pass_all_checks_before_torch_loads(family, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(f"bench.{family}")
     options = getattr(module, "OPTIONS", ())
@@ -112,7 +110,7 @@ def test_every_example_passes_all_checks_that_come_before_torch(family, tmp_path
         (("zzz",), "unknown command 'zzz'; choose from list, suite, compare"),
     ],
 )
-def test_a_first_word_that_is_no_command_is_answered_in_one_line(words, said, capsys):
+def test_unknown_command_is_a_one_line_error(words, said, capsys):
     with pytest.raises(SystemExit) as caught:
         bench.main(words)
     out, err = capsys.readouterr()
@@ -130,12 +128,12 @@ def test_a_first_word_that_is_no_command_is_answered_in_one_line(words, said, ca
         (("train-step", "--layers", "2", "--shape", "0"), "python -m bench.train_step: error: shape '0'"),
     ],
 )
-def test_the_name_of_a_file_or_of_an_op_is_its_command(words, said, capsys):
+def test_module_and_op_names_work_as_commands(words, said, capsys):
     assert bench.main(words) == 2
     assert capsys.readouterr().err.startswith(said)
 
 
-def test_the_list_names_each_op_with_its_formula_and_its_command():
+def test_list_shows_formula_and_command_of_each_op():
     returned, out, err = commands.finish(commands.start("bench", "list"))
     assert (returned, err) == (0, "")
     modules = {path.stem: importlib.import_module(f"bench.{path.stem}") for path in BENCH.glob("[a-z]*.py")}
@@ -152,10 +150,7 @@ def test_the_list_names_each_op_with_its_formula_and_its_command():
     assert len(lines) == len(ops) + len(others) + 1  # and the titles: in a pipe a line is a row
 
 
-# ---- a run as a user sees it ---------------------------------------------------------------------------------------
-
-
-def test_json_is_one_document_that_the_run_file_and_show_agree_with(capsys, runs):
+def test_json_agrees_with_the_run_file_and_show(capsys, runs):
     words = ("--shape", "64,32x16x48", "--dtype", "bf16,tf32", "--budget", "60", "--format", "json")
     assert commands.here("matmul", *words) == 0
     out, err = capsys.readouterr()
@@ -233,7 +228,7 @@ def check_skipped(record):
 
 
 @pytest.mark.exhaustive
-def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the_path(runs):
+def test_table_has_machine_ceilings_rows_and_saved_path(runs):
     code, out, err = commands.call("elementwise", "--op", "relu,add", "--size", "4KiB", "--dtype", "fp32")
     assert code == 0
     (saved,) = commands.run_files(runs)
@@ -256,11 +251,8 @@ def test_the_table_names_machine_and_ceilings_has_a_row_a_case_and_ends_with_the
     assert commands.show("latest") == (0, out.removesuffix(f"{last}\n"), "")
 
 
-# ---- formats, quiet, verbose ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.exhaustive
-def test_csv_loads_again_with_the_values_of_the_run_file(capsys, runs):
+def test_csv_has_the_values_of_the_run_file(capsys, runs):
     assert commands.here("matmul", "--shape", "16,32", "--dtype", "fp32,fp64", "--format", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     records = load_run(commands.run_files(runs)[0]).records
@@ -289,14 +281,14 @@ def test_markdown_is_one_table_of_equal_rows(capsys, runs):
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_quiet_says_nothing_but_the_result(capsys, form):
+def test_quiet_prints_only_the_result(capsys, form):
     assert commands.here("matmul", "--shape", "16", "-q", "--no-save", "--format", form) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert "16x16x16" in out
 
 
-def test_verbose_says_of_each_row_how_it_was_verified_and_timed(capsys):
+def test_verbose_reports_how_each_row_was_verified_and_timed(capsys):
     assert commands.here("matmul", "--shape", "16", "--dtype", "fp32,tf32", "-v", "--no-save") == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("[")]
     assert re.fullmatch(
@@ -309,16 +301,13 @@ def test_verbose_says_of_each_row_how_it_was_verified_and_timed(capsys):
     assert "not-cold" in record_flags  # 16 x 16 fills no cache
 
 
-# ---- where it is kept ----------------------------------------------------------------------------------------------
-
-
-def test_no_save_keeps_nothing(capsys, runs):
+def test_no_save_writes_no_run_file(capsys, runs):
     assert commands.here("matmul", "--shape", "16", "--no-save") == 0
     assert commands.run_files(runs) == []
     assert "saved:" not in capsys.readouterr().out
 
 
-def test_output_names_the_file_and_its_folders_are_made(capsys, runs, tmp_path):
+def test_output_file_is_written_and_its_directories_created(capsys, runs, tmp_path):
     path = tmp_path / "new" / "folder" / "mine.jsonl"
     assert commands.here("matmul", "--shape", "16", "--output", path) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"saved: {path}"
@@ -326,7 +315,7 @@ def test_output_names_the_file_and_its_folders_are_made(capsys, runs, tmp_path):
     assert commands.run_files(runs) == []
 
 
-def test_output_names_a_folder_or_an_empty_file(capsys, tmp_path):
+def test_output_accepts_a_directory_or_an_empty_file(capsys, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     assert commands.here("matmul", "--shape", "16", "--output", empty) == 0

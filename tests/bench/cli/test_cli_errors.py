@@ -116,23 +116,20 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("line", "message"), NAMES + SIZES + NUMBERS)
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_mistake_is_one_line_that_says_what_is_allowed(capsys, runs, line, message):
+def test_invalid_arguments_are_a_one_line_error(capsys, runs, line, message):
     assert message in refused(capsys, runs, *line.split(" "))
 
 
 @pytest.mark.parametrize("text", ["a\nb", "\x1b[31mred", "\udcff"])
-def test_what_a_terminal_could_obey_is_shown_escaped_and_on_one_line(capsys, runs, text):
+def test_control_characters_in_errors_are_escaped(capsys, runs, text):
     err = refused(capsys, runs, "matmul", "--dtype", text)
     assert err.rstrip("\n").isprintable()
 
 
 @pytest.mark.parametrize("option", ["--output", "--plot"])
 @pytest.mark.usefixtures("measures_nothing")
-def test_an_empty_path_is_a_variable_that_was_not_set(capsys, runs, option):
+def test_an_empty_path_is_rejected(capsys, runs, option):
     assert f"{option}: the path is empty" in refused(capsys, runs, "matmul", option, "")
-
-
-# ---- memory --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,7 +145,7 @@ def test_an_empty_path_is_a_variable_that_was_not_set(capsys, runs, option):
     ],
 )
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_case_beyond_all_memory_is_refused_before_anything_is_allocated(capsys, runs, line, monkeypatch):
+def test_a_case_too_large_for_memory_is_rejected_before_allocation(capsys, runs, line, monkeypatch):
     def without_memory(make):
         def made(*arguments, **options):
             assert options.get("device") == "meta", "memory was asked for"
@@ -162,7 +159,7 @@ def test_a_case_beyond_all_memory_is_refused_before_anything_is_allocated(capsys
     assert re.search(r"needs [0-9.,]+(e\+[0-9]+)? GB, the device has [0-9.]+ GB free$", err)
 
 
-def test_the_memory_needed_is_what_is_named(capsys, runs, monkeypatch):
+def test_error_reports_the_memory_needed(capsys, runs, monkeypatch):
     monkeypatch.setattr(device.Device, "free_bytes", lambda self: 10**9)
     # bf16: two operands and the result of 2 * 32768^2 bytes, twice over, and B in fp64, squared in place.
     matrices = 2 * 3 * 2 * 32768**2
@@ -171,19 +168,16 @@ def test_the_memory_needed_is_what_is_named(capsys, runs, monkeypatch):
     assert f"needs {(matrices + checking) / 1e9:.3g} GB, the device has 1 GB free" in err
 
 
-# ---- devices -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_gpu_that_is_not_there_is_exit_code_3(capsys, runs, name, monkeypatch):
+def test_a_missing_gpu_exits_with_3(capsys, runs, name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     err = refused(capsys, runs, "matmul", "--device", name, code=3)
     assert f"no device '{name}': torch sees no GPU here; --device cpu measures the CPU" in err
 
 
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_gpu_beyond_those_there_are_is_exit_code_3(capsys, runs, monkeypatch):
+def test_a_gpu_index_out_of_range_exits_with_3(capsys, runs, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert "torch sees 2 GPU(s), from cuda:0" in refused(capsys, runs, "matmul", "--device", "cuda:7", code=3)
@@ -191,18 +185,15 @@ def test_a_gpu_beyond_those_there_are_is_exit_code_3(capsys, runs, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["tf32", "fp8e4m3"])
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_dtype_that_the_device_lacks(capsys, runs, dtype):
+def test_a_dtype_the_device_lacks_is_rejected(capsys, runs, dtype):
     err = refused(capsys, runs, "matmul", "--shape", "64", "--dtype", dtype)
     assert re.search(rf"matmul {dtype} 64x64x64(:nt)?: .+ has no {dtype} arithmetic$", err)
 
 
 @pytest.mark.usefixtures("measures_nothing")
-def test_where_every_case_is_impossible_the_first_reason_stands_for_the_others(capsys, runs):
+def test_if_no_case_can_run_the_error_gives_the_first_reason(capsys, runs):
     err = refused(capsys, runs, "matmul", "--shape", "64,128", "--dtype", "tf32,fp8e4m3")
     assert "has no tf32 arithmetic (and 3 more)" in err
-
-
-# ---- places --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -217,7 +208,7 @@ def test_where_every_case_is_impossible_the_first_reason_stands_for_the_others(c
     ],
 )
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_picture_that_cannot_be_written_is_found_before_measuring(capsys, runs, tmp_path, name, message):
+def test_an_unwritable_plot_is_rejected_before_measuring(capsys, runs, tmp_path, name, message):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "file").write_text("kept")
     assert message in refused(capsys, runs, "matmul", "--shape", "64", "--plot", tmp_path / name)
@@ -233,7 +224,7 @@ def test_a_picture_that_cannot_be_written_is_found_before_measuring(capsys, runs
     ],
 )
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_run_file_that_cannot_be_written_is_found_before_measuring(capsys, runs, tmp_path, name, message):
+def test_an_unwritable_run_file_is_rejected_before_measuring(capsys, runs, tmp_path, name, message):
     (tmp_path / "full.jsonl").write_text("kept\n")
     assert message in refused(capsys, runs, "matmul", "--shape", "64", "--output", tmp_path / name)
     assert (tmp_path / "full.jsonl").read_text() == "kept\n"
@@ -255,13 +246,13 @@ def into(request, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that permits all and takes nothing")
 @pytest.mark.usefixtures("measures_nothing")
-def test_a_folder_that_only_seems_writable_is_found_before_measuring(capsys, runs, into):
+def test_a_directory_that_only_seems_writable_is_rejected(capsys, runs, into):
     err = refused(capsys, runs, "matmul", "--shape", "64", *into(Path("/proc")))
     assert re.search(r"cannot write '?/proc/\w+", err)
 
 
 @pytest.mark.exhaustive
-def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp_path, monkeypatch):
+def test_a_plot_that_fails_late_loses_only_the_plot(capsys, runs, tmp_path, monkeypatch):
     from bench.harness import run
 
     folder = tmp_path / "gone"
@@ -281,6 +272,3 @@ def test_a_picture_that_fails_after_all_costs_the_picture_only(capsys, runs, tmp
     assert "saved: " in out
     assert "error: cannot write" in err.splitlines()[-1]
     assert len(commands.run_files(runs)) == 1
-
-
-# ---- as a user sees it ---------------------------------------------------------------------------------------------

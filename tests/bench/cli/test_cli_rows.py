@@ -15,9 +15,6 @@ from tests.bench import commands
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-# ---- good, impossible, wrong ---------------------------------------------------------------------------------------
-
-
 def statuses(runs):
     """Return (case, dtype, provider, status, reason) of each record of the only run."""
     (saved,) = commands.run_files(runs)
@@ -29,7 +26,7 @@ def with_eager(family, eager):
     return (replace(importlib.import_module(f"bench.{family}").OPS[0], eager=eager),)
 
 
-def test_good_cases_are_measured_beside_impossible_ones(capsys, runs):
+def test_possible_cases_are_measured_and_others_skipped(capsys, runs):
     assert commands.here("matmul", "--shape", "1000000,16", "--dtype", "fp8e4m3,fp32") == 0
     found = statuses(runs)
     assert [row[:4] for row in found] == [
@@ -69,7 +66,7 @@ def raises(a, b, out):
         (raises, "failed", "RuntimeError: CUDA error: no kernel image"),
     ],
 )
-def test_a_provider_that_is_wrong_or_fails_is_exit_code_1(capsys, runs, eager, status, reason):
+def test_a_wrong_or_failing_provider_exits_with_1(capsys, runs, eager, status, reason):
     assert commands.here("matmul", "--shape", "64", "--dtype", "fp32", ops=with_eager("matmul", eager)) == 1
     ((*_, found, why),) = statuses(runs)
     assert found == status
@@ -78,9 +75,6 @@ def test_a_provider_that_is_wrong_or_fails_is_exit_code_1(capsys, runs, eager, s
     assert why in capsys.readouterr().out
     record = load_run(commands.run_files(runs)[0]).records[0]
     assert (record.median_s, record.samples_s) == (None, ())
-
-
-# ---- providers -----------------------------------------------------------------------------------------------------
 
 
 def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
@@ -94,7 +88,7 @@ def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
 
 
 @pytest.mark.parametrize("family", ["matmul", "softmax", "elementwise"])
-def test_triton_alone_on_a_cpu_is_refused_in_one_line_before_anything_is_measured(capsys, runs, family):
+def test_triton_alone_on_a_cpu_is_rejected_before_measuring(capsys, runs, family):
     (version, *_) = registry.kernel_versions(family)
     assert commands.here(family, "--provider", version, "--dtype", "fp32") == 2
     output = capsys.readouterr()
@@ -104,7 +98,7 @@ def test_triton_alone_on_a_cpu_is_refused_in_one_line_before_anything_is_measure
     assert (output.out, commands.run_files(runs)) == ("", [])
 
 
-def test_torch_compile_without_a_compiler_is_skipped_with_the_remedy(capsys, runs, monkeypatch):
+def test_torch_compile_without_a_compiler_names_what_to_install(capsys, runs, monkeypatch):
     monkeypatch.setattr(registry.shutil, "which", lambda name: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert commands.here("elementwise", "--op", "relu", "--shape", "1024", "--provider", "torch-compile") == 0
@@ -113,7 +107,7 @@ def test_torch_compile_without_a_compiler_is_skipped_with_the_remedy(capsys, run
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(registry.shutil.which("g++") is None, reason="torch-compile on a CPU needs g++")
-def test_torch_compile_has_its_compile_time_apart_and_stands_against_the_baseline(capsys, runs):
+def test_torch_compile_reports_compile_time_and_ratio_separately(capsys, runs):
     words = ("--op", "gelu", "--shape", "4096", "--dtype", "fp32", "--provider", "torch-compile")
     assert commands.here("elementwise", *words, "--baseline", "torch") == 0
     baseline, compiled = load_run(commands.run_files(runs)[0]).records
@@ -127,10 +121,7 @@ def test_torch_compile_has_its_compile_time_apart_and_stands_against_the_baselin
     assert "first call" in out
 
 
-# ---- time ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
+def test_a_slow_case_is_estimated_from_small_ones_and_skipped(capsys, runs):
     sizes = []
 
     def slow(a, b, out):
@@ -149,7 +140,7 @@ def test_a_slow_dtype_is_estimated_from_small_cases_and_never_run(capsys, runs):
     assert max(sizes) <= 1024
 
 
-def test_what_comes_after_the_budget_is_skipped(capsys, runs, monkeypatch):
+def test_rows_after_the_budget_are_skipped(capsys, runs, monkeypatch):
     measured, clock, ahead_s = measure_row.take_samples, time.perf_counter, [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + ahead_s[0])
 

@@ -24,7 +24,7 @@ def buffering(request, monkeypatch):
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("buffering")
-def test_a_full_disk_behind_stdout_is_one_line_and_the_run_is_kept(runs):
+def test_a_full_disk_on_stdout_is_one_line_and_the_run_is_saved(runs):
     with Path("/dev/full").open("w") as full:
         code, _, err = commands.call("matmul", "--shape", "16", "-q", stdout=full)
     (saved,) = commands.run_files(runs)
@@ -34,7 +34,7 @@ def test_a_full_disk_behind_stdout_is_one_line_and_the_run_is_kept(runs):
 
 
 @pytest.mark.exhaustive
-def test_a_reader_that_leaves_ends_neither_the_run_nor_its_exit_code(runs, tmp_path):
+def test_a_closed_pipe_changes_neither_run_nor_exit_code(runs, tmp_path):
     process = commands.start(
         "bench.matmul", "--shape", "16,32", "--device", "cpu", "--plot", tmp_path / "a.png", stderr=subprocess.STDOUT
     )
@@ -47,7 +47,7 @@ def test_a_reader_that_leaves_ends_neither_the_run_nor_its_exit_code(runs, tmp_p
 
 
 @pytest.mark.exhaustive
-def test_a_terminal_that_knows_ascii_only(runs, monkeypatch):
+def test_output_is_ascii_if_the_terminal_is(runs, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     code, out, err = commands.call("matmul", "--shape", "16", "-q", "--output", runs / "caf\xe9.jsonl")
     assert (code, err) == (0, "")
@@ -58,7 +58,7 @@ def test_a_terminal_that_knows_ascii_only(runs, monkeypatch):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", ["bench.matmul --shape 16 --device cpu", "bench suite", "bench list"])
-def test_a_closed_stdout_is_refused_before_measuring(runs, command):
+def test_a_closed_stdout_is_rejected_before_measuring(runs, command):
     command = f"{sys.executable} -m {command} >&-"
     done = subprocess.run(["sh", "-c", command], cwd=commands.ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -84,7 +84,7 @@ def measured(monkeypatch):
 
 
 @pytest.mark.parametrize("deadline", [None, 1e9])
-def test_an_error_that_the_gpu_keeps_costs_its_row_and_the_rest_goes_on_in_new_processes(measured, deadline):
+def test_after_a_sticky_gpu_error_rows_run_in_new_processes(measured, deadline):
     machine = Machine(breaks_at=128)
     records = measured(machine, deadline)
     assert [record.status for record in records] == ["ok", "failed", "ok"]
@@ -143,7 +143,7 @@ def compared(monkeypatch):
     return run
 
 
-def test_a_provider_that_loses_the_gpu_costs_its_own_row_of_a_comparison(compared):
+def test_a_provider_that_loses_the_gpu_fails_only_its_own_row(compared):
     machine = Machine()
     records = compared(machine)
     assert machine.log == [

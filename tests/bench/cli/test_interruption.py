@@ -42,11 +42,8 @@ def wait_for(condition, process, timeout_s=120):
         time.sleep(0.01)
 
 
-# ---- kill -9 -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.exhaustive
-def test_a_killed_run_keeps_every_finished_record_and_can_be_shown(runs):
+def test_a_killed_run_keeps_every_finished_record(runs):
     process = start_many_rows("-q")
 
     def finished():
@@ -70,11 +67,8 @@ def test_a_killed_run_keeps_every_finished_record_and_can_be_shown(runs):
     assert len(re.findall(r"^relu +\d+ +fp32 +torch ", out, re.MULTILINE)) == len(run.records)
 
 
-# ---- Ctrl-C --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
-def test_ctrl_c_and_sigterm_print_and_keep_what_was_finished(runs, number):
+def test_ctrl_c_and_sigterm_print_and_save_finished_rows(runs, number):
     process = start_many_rows()
     while not process.stderr.readline().startswith("[3/"):
         assert process.poll() is None
@@ -106,7 +100,7 @@ def interrupt_in_row(monkeypatch, number):
 
 
 @pytest.mark.exhaustive
-def test_json_of_an_interrupted_run_is_whole(capsys, runs, monkeypatch):
+def test_json_of_an_interrupted_run_is_complete(capsys, runs, monkeypatch):
     interrupt_in_row(monkeypatch, 2)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48,64", "--format", "json") == 130
     document = json.loads(capsys.readouterr().out)
@@ -116,7 +110,7 @@ def test_json_of_an_interrupted_run_is_whole(capsys, runs, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_an_interrupted_run_is_still_drawn(capsys, runs, tmp_path, monkeypatch):
+def test_an_interrupted_run_is_still_plotted(capsys, runs, tmp_path, monkeypatch):
     interrupt_in_row(monkeypatch, 1)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
     assert (tmp_path / "a.svg").stat().st_size > 0
@@ -131,7 +125,7 @@ def test_an_interruption_in_the_first_row_is_no_error(capsys, runs, tmp_path, mo
     assert load_run(commands.run_files(runs)[0]).records == ()
 
 
-def test_a_wrong_result_before_the_interruption_does_not_hide_it(capsys, monkeypatch):
+def test_an_interruption_after_a_wrong_result_exits_with_130(capsys, monkeypatch):
     def measure(row, *_):
         if row.case.name == "32x32":
             raise KeyboardInterrupt
@@ -191,7 +185,7 @@ def test_ctrl_c_after_the_last_line_changes_nothing():
 
 
 @pytest.mark.exhaustive
-def test_ctrl_c_that_is_ignored_stays_so(runs):
+def test_an_ignored_ctrl_c_stays_ignored(runs):
     """A shell starts background jobs of a script with SIGINT ignored; they go on when the script is interrupted."""
     process = start_many_rows_ignoring_interrupts()
     while not process.stderr.readline().startswith("[2/"):
@@ -220,19 +214,16 @@ def handler():
 @pytest.mark.usefixtures("handler")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("others", [signal.SIG_IGN, lambda number, frame: None])
-def test_a_signal_that_somebody_else_handles_stays_theirs(number, others):
+def test_signal_handlers_of_the_caller_are_kept(number, others):
     signal.signal(number, others)
     bench.leave_when_interrupted()
     assert signal.getsignal(number) is others
 
 
 @pytest.mark.usefixtures("handler")
-def test_a_command_called_by_a_program_leaves_its_handlers_alone(capsys):
+def test_a_command_called_by_a_program_restores_its_handlers(capsys):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
     assert {number: signal.getsignal(number) for number in bench.SIGNALS} == bench.SIGNALS
-
-
-# ---- a disk that fills up ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -263,7 +254,7 @@ def assert_shown_and_told(capsys, runs, command, rows):
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_shows_what_was_measured(capsys, runs):
+def test_a_full_disk_still_shows_the_measured_rows(capsys, runs):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48") == 2
     out = assert_shown_and_told(capsys, runs, "python -m bench.matvec", 3)
     assert re.findall(r"^matvec +(\d+)x", out, re.MULTILINE) == ["16", "32", "48"]
@@ -272,7 +263,7 @@ def test_a_full_disk_shows_what_was_measured(capsys, runs):
 @pytest.mark.sampled(1)
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("output_format", ["table", "json"])
-def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):
+def test_a_full_disk_still_shows_the_comparison(capsys, runs, output_format):
     words = ["--op", "relu", "--dtype", "fp32", "--shape", "1024", "--provider", "torch,torch", "--rounds", "10"]
     assert command.main(["compare", *words, "--device", "cpu", "--format", output_format]) == 2
     out = assert_shown_and_told(capsys, runs, "python -m bench compare", 2)
@@ -284,11 +275,8 @@ def test_a_full_disk_shows_a_comparison(capsys, runs, output_format):
         assert re.search(r"SAME|UNSURE|FASTER|SLOWER", out)
 
 
-# ---- two at once ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.exhaustive
-def test_two_runs_at_once_into_one_file_are_one_run_and_one_refusal(runs, tmp_path):
+def test_of_two_runs_into_one_file_the_second_is_rejected(runs, tmp_path):
     path = tmp_path / "both.jsonl"
     words = ("--op", "matvec", "--shape", "16,32", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
     processes = [commands.start("bench.matvec", *words) for _ in range(2)]
@@ -301,7 +289,7 @@ def test_two_runs_at_once_into_one_file_are_one_run_and_one_refusal(runs, tmp_pa
 
 
 @pytest.mark.exhaustive
-def test_two_first_runs_at_once_both_keep_ceilings_that_can_be_read(capsys, runs, monkeypatch):
+def test_saved_ceilings_are_readable_at_any_time(capsys, runs, monkeypatch):
     """The second one saves while the first one is still calibrating: the file is always a whole one."""
     (kept,) = runs.rglob("ceilings-*.json")
     whole = kept.read_text()

@@ -48,7 +48,7 @@ class SlowMachine:
 
 @pytest.mark.parametrize("budget_s", [15.0, 60.0])
 @pytest.mark.parametrize("slowdown", [0.5, 1.0, 3.0])
-def test_a_suite_keeps_its_budget_and_measures_the_most_telling_ops_first(clock, monkeypatch, budget_s, slowdown):
+def test_a_suite_keeps_its_budget_and_orders_ops_by_information(clock, monkeypatch, budget_s, slowdown):
     SlowMachine(monkeypatch, clock, slowdown)
     settings = Settings(budget_s=budget_s)
     planned_rows = [
@@ -67,7 +67,7 @@ def test_a_suite_keeps_its_budget_and_measures_the_most_telling_ops_first(clock,
     assert sum("no time was left" in line for line in run.lines) == (len(measured) < len(planned_rows))
 
 
-def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
+def test_a_user_function_gets_its_share_of_the_budget(clock, monkeypatch):
     SlowMachine(monkeypatch, clock, 1.0)
     family, op, case = suite.planned(["bf16"], families(), "cpu")[0]
     rows = [Row(op, case, "mine.py:add", family=family, settings=Settings(budget_s=100.0))] * 4
@@ -83,7 +83,7 @@ def test_a_users_function_has_its_share_of_the_budget(clock, monkeypatch):
     assert shares == list(range(12, 0, -1))
 
 
-def test_ceiling_flags_are_decided_by_the_samples_of_all_visits(monkeypatch):
+def test_ceiling_flags_use_the_samples_of_all_visits(monkeypatch):
     peak = Ceiling("flops", "fp32", 1e12, "measured", "here")
     run = StubRun(cpu_device())
     run.ceilings = Machine("x", "X", (peak,))

@@ -59,14 +59,14 @@ def test_a_row_that_raises_fails_alone(capsys, runs):
     assert kept(runs) == [("failed", "RuntimeError: it broke"), ("skipped", "out of memory"), ("ok", None)]
 
 
-def test_no_row_is_measured_where_the_gpu_keeps_an_error(runs, monkeypatch):
+def test_no_row_is_measured_after_a_sticky_gpu_error(runs, monkeypatch):
     usable = [True, False]
     monkeypatch.setattr(loop, "release", lambda device: usable.pop(0))
     assert run((blank(1), ok), (blank(2), ok)).conclude() == 1
     assert kept(runs) == [("ok", None), ("failed", loop.DEVICE_LOST)]
 
 
-def test_rows_that_cannot_run_are_kept_with_their_reason_unless_all_are(runs):
+def test_impossible_rows_are_saved_with_a_reason_unless_all_are(runs):
     assert run((blank(1, "too large"), ok), (blank(2), ok)).conclude() == 0
     assert kept(runs) == [("skipped", "too large"), ("ok", None)]
     with pytest.raises(UsageError, match=r"nap fp32 1: too large \(and 1 more\)"):
@@ -74,7 +74,7 @@ def test_rows_that_cannot_run_are_kept_with_their_reason_unless_all_are(runs):
     assert len(commands.run_files(runs)) == 1
 
 
-def test_ctrl_c_keeps_and_shows_what_was_finished(capsys, runs):
+def test_ctrl_c_saves_and_prints_finished_rows(capsys, runs):
     assert run((blank(1), ok), (blank(2), interrupted), (blank(3), ok)).conclude() == 130
     assert "interrupted: what was finished is kept" in capsys.readouterr().err
     assert kept(runs) == [("ok", None)]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("suffix", [".svg", ".PNG"])
-def test_the_suffix_names_the_format(capsys, tmp_path, suffix):
+def test_plot_suffix_decides_the_format(capsys, tmp_path, suffix):
     path = tmp_path / f"roofline{suffix}"
     assert commands.here("matmul", "--shape", "16,64", "--no-save", "--plot", path) == 0
     data = path.read_bytes()
@@ -40,7 +40,7 @@ def drawn(monkeypatch):
     return scenes
 
 
-def test_the_picture_holds_the_ceilings_and_the_records_of_the_run(capsys, runs, tmp_path, drawn):
+def test_the_plot_has_the_ceilings_and_records_of_the_run(capsys, runs, tmp_path, drawn):
     path = tmp_path / "roofline.svg"
     assert commands.here("matmul", "--shape", "64", "--dtype", "bf16,fp32", "--plot", path) == 0
     run = load_run(commands.run_files(runs)[0])
@@ -54,7 +54,7 @@ def test_the_picture_holds_the_ceilings_and_the_records_of_the_run(capsys, runs,
     assert f"<!-- {run.environment.device['name']} -->" in path.read_text()
 
 
-def test_a_picture_is_replaced_and_json_stays_alone_on_stdout(capsys, tmp_path):
+def test_a_plot_is_replaced_and_stdout_stays_pure_json(capsys, tmp_path):
     path = tmp_path / "roofline.png"
     path.write_text("an older picture")
     words = ("--op", "relu", "--shape", "1024", "--no-save", "--format", "json", "--plot", path)

@@ -81,7 +81,7 @@ def processes(*pids):
     return [{"object": {"pid": pid}} for pid in pids]
 
 
-def test_a_quiet_host_and_a_free_gpu_are_all_right(machine, gpu):
+def test_an_idle_host_and_gpu_have_no_findings(machine, gpu):
     assert set(statuses([*host_findings(CPU), *gpu_findings(gpu.uuid)]).values()) == {OK}
 
 
@@ -104,14 +104,14 @@ def test_unknown_facts_are_left_out(machine, gpu):
         ("CurrentClocksEventReasons", 0x40, "clock events", NOTE),
     ],
 )
-def test_what_speaks_against_a_gpu_is_found_with_advice(gpu, function, answer, name, status):
+def test_gpu_problems_are_reported_with_advice(gpu, function, answer, name, status):
     gpu.gpu[f"nvmlDeviceGet{function}"] = answer
     [found] = [finding for finding in gpu_findings(gpu.uuid) if finding.name == name]
     assert found.status == status
     assert found.advice
 
 
-def test_without_nvml_there_is_one_note(gpu):
+def test_missing_nvml_is_one_note(gpu):
     gpu.record["system"]["nvmlInit"] = {"error": "LibraryNotFound"}
     [found] = gpu_findings(gpu.uuid)
     assert (found.name, found.status, found.value) == ("nvml", NOTE, "not readable: LibraryNotFound")
@@ -126,7 +126,7 @@ def test_without_nvml_there_is_one_note(gpu):
         ({"governor": "powersave"}, "governor", "measure longer"),
     ],
 )
-def test_what_speaks_against_a_host_is_noted_with_advice(machine, change, name, advice):
+def test_host_problems_are_noted_with_advice(machine, change, name, advice):
     device = replace(CPU, threads=change.pop("threads", 1))
     machine(**change)
     [found] = [finding for finding in host_findings(device) if finding.name == name]
@@ -135,7 +135,7 @@ def test_what_speaks_against_a_host_is_noted_with_advice(machine, change, name, 
 
 
 @pytest.mark.parametrize(("tick_s", "status"), [(5e-8, OK), (1e-3, NOTE)])
-def test_a_coarse_tick_is_noted(monkeypatch, tick_s, status):
+def test_a_coarse_timer_is_noted(monkeypatch, tick_s, status):
     monkeypatch.setattr("bench.harness.timing.samplers.tick_s", lambda device: tick_s)
     found = statuses(doctor.device_check(checkup(Machine("cpu-x", "CPU"))))
     assert found["timer resolution"] == status
@@ -153,14 +153,12 @@ def test_a_coarse_tick_is_noted(monkeypatch, tick_s, status):
         ),
     ],
 )
-def test_one_kernel_against_itself_must_come_out_the_same(monkeypatch, change, statuses_of_all):
+def test_a_kernel_compared_with_itself_must_be_the_same(monkeypatch, change, statuses_of_all):
     monkeypatch.setattr(doctor, "compare_with_itself", lambda checkup: compared(**change))
     found = statuses(noise_check(checkup()))
     assert found.items() >= statuses_of_all.items()
     assert ("other work" in found) == ("switches" in change)
 
-
-# ---- rows ------------------------------------------------------------------------------------------------------------
 
 H100 = Machine("h100-sxm", "H100", (Ceiling("flops", "fp16", 989.4e12, "datasheet", "datasheet"),))
 
@@ -192,12 +190,12 @@ def record(**fields):
         (1.01, "datasheet", BAD),
     ],
 )
-def test_a_fraction_of_the_expected_value_has_a_verdict(share, kind, status):
+def test_fractions_of_the_expected_value_get_a_status(share, kind, status):
     dtype, expected = {"published": ("bf16", 794.5e12), "datasheet": ("fp16", 989.4e12)}[kind]
     assert judged("matmul", H100, "flops", dtype, share * expected).status == status
 
 
-def test_a_published_figure_precedes_the_datasheet_and_a_cpu_has_neither():
+def test_a_published_figure_takes_precedence_over_the_datasheet():
     found = judged("matmul", H100, "flops", "bf16", 795e12)
     assert (found.status, found.measured, found.expected, found.unit) == (OK, 795e12, 794.5e12, "FLOP/s")
     assert "(published)" in found.value
@@ -207,7 +205,7 @@ def test_a_published_figure_precedes_the_datasheet_and_a_cpu_has_neither():
     assert judged("matmul", Machine("cpu-x", "CPU"), "flops", "bf16", 1e12).expected is None
 
 
-def test_every_published_figure_has_a_source_and_is_possible():
+def test_published_figures_have_a_source_and_are_possible():
     records = tomllib.loads(doctor.PUBLISHED.read_text(encoding="utf-8"))["record"]
     seen = [(gpu, one["quantity"], one["name"]) for one in records for gpu in one["gpus"]]
     assert len(seen) == len(set(seen))
@@ -238,9 +236,6 @@ def test_wrong_results_are_bad_and_skipped_rows_are_noted():
         assert "launch-limited" not in found.advice
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def no_rows(monkeypatch):
     monkeypatch.setattr(doctor, "large_check", lambda checkup: [])
@@ -249,7 +244,7 @@ def no_rows(monkeypatch):
 
 @pytest.mark.usefixtures("no_rows")
 @pytest.mark.parametrize(("change", "code"), [(0.0, 0), (0.05, 1)])
-def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, tmp_path, change, code):
+def test_the_exit_code_reports_whether_the_machine_is_fit(monkeypatch, capsys, tmp_path, change, code):
     monkeypatch.setattr(doctor, "compare_with_itself", lambda checkup: compared(change))
     saved = tmp_path / "doctor.json"
     words = ["doctor", "--device", "cpu", "-q", "--format", "json", "--output", str(saved)]
@@ -272,7 +267,7 @@ def test_the_exit_code_says_whether_the_machine_is_fit(monkeypatch, capsys, tmp_
     assert "folder" in capsys.readouterr().err
 
 
-def test_an_error_costs_its_own_check_and_each_line_is_printed_and_saved_at_once(monkeypatch, capsys, tmp_path):
+def test_an_error_fails_only_its_check_and_findings_are_saved_at_once(monkeypatch, capsys, tmp_path):
     saved, printed = tmp_path / "doctor.json", []
 
     def two(checkup):
@@ -295,7 +290,7 @@ def test_an_error_costs_its_own_check_and_each_line_is_printed_and_saved_at_once
     assert json.loads(saved.read_text(encoding="utf-8"))["self_comparison"] is None
 
 
-def test_no_check_follows_where_the_gpu_keeps_an_error(monkeypatch):
+def test_no_check_runs_after_a_sticky_gpu_error(monkeypatch):
     released = iter([True, False])
     monkeypatch.setattr(measure_row, "release", lambda device: next(released))
     for name in ("device", "launch", "noise", "large", "family"):
@@ -309,7 +304,7 @@ def test_no_check_follows_where_the_gpu_keeps_an_error(monkeypatch):
     ]
 
 
-def test_ctrl_c_keeps_what_was_found(monkeypatch, capsys):
+def test_ctrl_c_keeps_the_findings_so_far(monkeypatch, capsys):
     def interrupted(checkup):
         raise KeyboardInterrupt
 

@@ -27,7 +27,7 @@ def flags_in_the_code():
     return found
 
 
-def test_every_flag_that_the_code_sets_has_an_entry_and_no_other_has():
+def test_flags_in_the_code_and_entries_are_the_same():
     assert flags_in_the_code() | set(counts.FLAGS) == set(FLAGS)
 
 
@@ -38,7 +38,7 @@ def test_every_column_of_every_table_has_an_entry():
     assert of_steps | of_ops | rates | {"first call", "n"} <= set(COLUMNS)
 
 
-def test_every_column_and_every_row_of_a_profile_has_an_entry():
+def test_every_column_and_row_of_a_profile_has_an_entry():
     """The titles are the first arguments of `Column(...)` in the module that prints."""
     calls = [
         node
@@ -52,7 +52,7 @@ def test_every_column_and_every_row_of_a_profile_has_an_entry():
 
 
 @pytest.mark.parametrize("words", [FLAGS, ROWS, VERDICTS, BOUNDS, TERMS])
-def test_an_entry_says_what_it_means_and_where_to_read_on(words):
+def test_entries_have_a_meaning_and_a_source(words):
     for name, word in words.items():
         assert word.meaning.endswith("."), name
         assert word.source, name
@@ -64,7 +64,7 @@ def test_an_entry_says_what_it_means_and_where_to_read_on(words):
     ("share", "said"),
     [(95, "near the limit; a better kernel can win at most a factor of 1.05"), (40, "a factor of 2.5 is left")],
 )
-def test_a_row_has_three_lines_by_what_binds_it_and_how_near_it_is(bound, share, said):
+def test_advice_depends_on_bound_and_percentage_of_the_ceiling(bound, share, said):
     lines = lines_about(bound, share)
     assert len(lines) == 3
     assert lines[0].startswith(f"{bound}-bound at {share} % of its ceiling: {said}")
@@ -72,11 +72,11 @@ def test_a_row_has_three_lines_by_what_binds_it_and_how_near_it_is(bound, share,
 
 
 @pytest.mark.parametrize("asked", ["memory 40%", "memory 40", "Memory-bound at 40%"])
-def test_a_bound_with_a_share_may_be_written_in_several_ways(asked):
+def test_a_bound_with_a_percentage_has_several_spellings(asked):
     assert answer(asked) == lines_about("memory", 40)
 
 
-def test_a_word_that_is_a_column_and_a_bound_is_told_as_both(capsys):
+def test_a_word_that_is_a_column_and_a_bound_has_both_entries(capsys):
     assert main(["explain", "memory"]) == 0
     out = capsys.readouterr().out
     assert "column: Host memory" in out
@@ -117,7 +117,7 @@ def test_terms_of_the_field_are_explained(typed):
         ),
     ],
 )
-def test_what_is_no_word_is_answered_in_one_line(words, said, capsys):
+def test_an_unknown_term_is_a_one_line_error(words, said, capsys):
     assert main(["explain", *words]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)

@@ -25,7 +25,7 @@ def test_every_op_is_planned_at_all_its_default_shapes():
     assert [op.name for ops in families().values() for op in ops if not op.is_in_suite] == ["decode-step"]
 
 
-def test_the_largest_case_of_every_op_comes_before_any_other_and_matmul_leads():
+def test_the_largest_case_of_every_op_comes_first():
     cases = by_information(planned(["bf16", "fp32"], families(), "cpu"))
     kinds = [(op.name, case.dtype) for _, op, case in cases]
     firsts = len(set(kinds))
@@ -36,12 +36,12 @@ def test_the_largest_case_of_every_op_comes_before_any_other_and_matmul_leads():
         assert sizes == sorted(sizes, reverse=True)
 
 
-def test_a_word_that_nothing_has_is_refused(capsys):
+def test_an_unknown_dtype_suggests_the_nearest(capsys):
     assert command.main(["suite", "--dtype", "bf15"]) == 2
     assert "unknown dtype 'bf15'; did you mean bf16? choose from bf16, " in capsys.readouterr().err
 
 
-def test_a_short_run_keeps_one_file_with_a_picture_beside_it(capsys, runs):
+def test_a_short_run_saves_one_file_and_a_plot(capsys, runs):
     keep_ceilings(runs)
     words = ["--device", "cpu", "--budget", "1", "--format", "json", "-q", "--provider", "torch"]
     assert command.main(["suite", *words]) in (0, 2)  # 2: a busy machine finishes no row in a second
@@ -64,7 +64,7 @@ def no_roof(monkeypatch):
 @pytest.mark.sampled(1)
 @pytest.mark.usefixtures("no_roof")
 @pytest.mark.parametrize("quiet", [[], ["-q"]])
-def test_without_a_roof_there_is_a_note_and_no_picture(capsys, runs, quiet):
+def test_without_a_roof_there_is_a_note_and_no_plot(capsys, runs, quiet):
     assert command.main(["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", *quiet]) == 2
     out, err = capsys.readouterr()
     assert "saved: " in out
@@ -75,7 +75,7 @@ def test_without_a_roof_there_is_a_note_and_no_picture(capsys, runs, quiet):
 
 
 @pytest.mark.usefixtures("no_roof")
-def test_a_picture_that_was_asked_for_needs_a_roof_but_the_table_does_not(capsys, runs, tmp_path):
+def test_a_requested_plot_needs_a_roof_but_the_table_does_not(capsys, runs, tmp_path):
     words = ["suite", "--budget", "0.001", "--provider", "torch", "--device", "cpu", "--plot", str(tmp_path / "a.png")]
     assert command.main(words) == 2
     out, err = capsys.readouterr()

@@ -104,9 +104,6 @@ def decided(capsys, *words):
     return found
 
 
-# ---- rows and verdicts --------------------------------------------------------------------------------------------
-
-
 def test_a_slower_provider_is_found_and_exits_with_1(capsys, provide):
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", "torch,torch-compile")
@@ -154,9 +151,6 @@ def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
     assert "1 UNSURE of 1 row" in capsys.readouterr().out
 
 
-# ---- what goes wrong with one is its own --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("make", "code", "broken", "reason"),
     [
@@ -193,9 +187,6 @@ def test_the_default_margin_is_said_in_the_help(capsys, monkeypatch):
     monkeypatch.setattr("results.stats.comparison.DEFAULT_MARGIN", 0.025)
     assert compare("--help") == 0
     assert "does not matter (default: 2.5%)" in " ".join(capsys.readouterr().out.split())
-
-
-# ---- what is kept -------------------------------------------------------------------------------------------------
 
 
 def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provide):
@@ -258,8 +249,6 @@ def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkey
     assert [row["case"] for row in found["rows"]] == ["4096"]
     assert len(load_run(commands.run_files(runs)[0]).records) == 2
 
-
-# ---- what cannot be asked for -------------------------------------------------------------------------------------
 
 REFUSED = [
     ("--op relu --provider torch,torch --margin nan", "argument --margin: 'nan'"),

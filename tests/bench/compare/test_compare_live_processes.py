@@ -80,8 +80,6 @@ def test_those_that_break_it_are_left_out_one_by_one(monkeypatch, names, broken,
     assert [(made.provider, made.status, made.reason) for made in records] == found
 
 
-# ---- for real -----------------------------------------------------------------------------------------------------
-
 MINE = """
 import os, sys, time
 import torch

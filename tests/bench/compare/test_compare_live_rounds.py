@@ -55,9 +55,6 @@ def test_a_change_just_at_the_margin_is_no_verdict_however_often_it_is_looked_at
     assert verdicts.count(SLOWER) + verdicts.count(FASTER) <= 0.05 * TRIALS
 
 
-# ---- when they end ------------------------------------------------------------------------------------------------
-
-
 def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
     found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, policy=ComparePolicy(0.01))
     assert (found.count, found.is_clear) == (FIRST_LOOK, True)
@@ -143,9 +140,6 @@ def test_among_many_rows_a_verdict_must_be_surer():
     assert rounds(1000) > 1.3 * rounds(1)
 
 
-# ---- turns --------------------------------------------------------------------------------------------------------
-
-
 def spies(**fails_at):
     """Return contenders that take one second a turn, write their names down, and may fail; and what they write."""
     log = []
@@ -195,9 +189,6 @@ def test_the_clock_is_read_after_each_turn():
     readings = iter(range(1000))
     found = run_rounds(contenders, ComparePolicy(0.01, rounds=10), clock_hz=lambda: float(next(readings)))
     assert sorted(clock for clocks in found.clocks_hz for clock in clocks) == list(range(30))
-
-
-# ---- the interval -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,6 @@ def compare_all(capsys, *words, op="relu"):
     return json.loads(capsys.readouterr().out)
 
 
-# ---- verdicts -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_go_on_until_they_hold_among_all_rows_of_the_table(capsys, world, seed):
@@ -83,9 +80,6 @@ def test_rows_go_on_until_they_hold_among_all_rows_of_the_table(capsys, world, s
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--provider", "torch,torch", "--seed", 1000 * seed)
     found = compare_all(capsys, *words)
     assert [row["verdict"] for row in found["rows"]] == ["SLOWER"] * 12
-
-
-# ---- time ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_budget_includes_preparing(capsys, world):
@@ -116,9 +110,6 @@ def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
     world.prepare_s = 30.0
     compare_all(capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%", "--provider", "torch,torch")
     assert world.shares == pytest.approx([30 + 10], abs=0.2)
-
-
-# ---- what cannot be measured --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -133,9 +133,6 @@ def test_records_hold_the_revision_and_the_text_of_the_users_file(repository, re
     assert environment["git"]["sha"] == git_state()["sha"] != records["first"]["source_git"]["sha"]
 
 
-# ---- the state of a file ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def small(tmp_path):
     made = Repository(tmp_path)

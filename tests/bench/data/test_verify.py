@@ -74,9 +74,6 @@ CASES = [
 IDS = [f"{case.op}-{case.dtype}" for case in CASES]
 
 
-# ---- right results -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
@@ -149,9 +146,6 @@ def test_the_norm_of_the_sum_before_and_after_rounding_is_right(dtype):
     total = x + residual
     for of in (total, total.to(data.out.dtype).double()):
         assert checked(case, data, torch.stack((total, OPS["rmsnorm"].reference(of, weight)))).is_right
-
-
-# ---- planted faults ------------------------------------------------------------------------------------------------
 
 
 def put(where, value):
@@ -291,9 +285,6 @@ def test_a_wrong_shape_or_dtype_is_named(fault, found, wanted):
     before, after = refused.reason.split(" instead of ")
     assert found in before
     assert wanted in after
-
-
-# ---- which elements are checked, and what is said of them ----------------------------------------------------------
 
 
 @pytest.mark.sampled(4)

@@ -94,9 +94,6 @@ def test_pilots_that_the_op_refuses_are_left_out(monkeypatch):
     assert Budget(CPU, Settings()).call_s(OPS["matmul"], case) > 0
 
 
-# ---- shares of a budget ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def clock():
     return Clock()
@@ -142,8 +139,6 @@ def test_where_rows_take_longer_than_expected_the_next_one_is_expected_to(clock)
     assert (made.has_time(4.3), made.has_time(4.4), made.left_s()) == (True, False, 13.0)
     assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (False, True)  # three shares of 13 s for four rows
 
-
-# ---- what does not fit ----------------------------------------------------------------------------------------------
 
 ADD = Row(OPS["add"], Case("add", "fp32", {"n": 2**22}), "torch")
 

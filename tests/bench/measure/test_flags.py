@@ -153,9 +153,6 @@ def test_the_most_serious_comes_first():
     assert row_of(median_s=1e-7, converged=False, tick_s=1e-6).flags == wanted
 
 
-# ---- the physics gate ---------------------------------------------------------------------------------------------
-
-
 def gate(median_s, cache="cold", work=NOTHING, peak=PEAK, bandwidth=BANDWIDTH, cache_bytes=10**8, slug="x"):
     """Return the reason of a row to be invalid, or None."""
     record = recorded(blank_of(work), samples_of(median_s, cache), device_of(True, cache_bytes), None)
@@ -334,9 +331,6 @@ def test_the_gate_stands_at_the_highest_clock(slug, dtype, highest):
     assert "clock-limited flops ceiling" in above.reason
 
 
-# ---- cold or not --------------------------------------------------------------------------------------------------
-
-
 def suspect(cold_s, warm_s=5e-5, bytes_moved=80 * 10**6, cache="cold", entries=(PEAK, BANDWIDTH)):
     """Return the reason to suspect that a cold time is that of the cache, or None."""
     blank = blank_of(Work(2 * 10**9, bytes_moved // 2, bytes_moved // 2))
@@ -376,18 +370,12 @@ def test_not_cold_is_what_was_asked_for_and_not_given(cache, reason):
     assert "not-cold" not in row_of(cache=cache, asked_cache="warm").flags
 
 
-# ---- the clock ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("time_s", "launches", "is_flagged"), [(5e-6, 10, False), (4.9e-6, 10, True), (5e-6, 1, True), (5e-5, 1, False)]
 )
 def test_a_sample_lasts_fifty_ticks(time_s, launches, is_flagged):
     record = recorded(blank_of(), samples_of(time_s, launches=launches, tick_s=1e-6), device_of(False), None)
     assert ("tick-limited" in record.flags) is is_flagged
-
-
-# ---- what slowed it down ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -417,9 +405,6 @@ def test_lost_cores_and_stolen_time_are_preemption():
     assert disturbance(often, False).reason.startswith("210 times a second")
     assert disturbance(often | {"window_s": 0.01}, False) is None  # two switches are not a rate
     assert "steal 30 %" in disturbance({"throttle": {"steal": 0.3}}, False).reason
-
-
-# ---- the samples --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

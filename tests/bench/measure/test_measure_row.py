@@ -73,9 +73,6 @@ def measure(name, settings=None, deadline=None, device=CPU, ceilings=None):
     return measure_row(row, device, ceilings, LIMITS, deadline)
 
 
-# ---- a right one ---------------------------------------------------------------------------------------------------
-
-
 def test_a_right_result_is_measured_and_says_all(providers):
     record = measure("right")
     assert (record.status, record.reason) == ("ok", None)
@@ -126,9 +123,6 @@ def test_every_copy_is_gone_round(providers):
     assert record.cache == "cold"
     timed = seen[1:-1]
     assert all(one != other for one, other in itertools.pairwise(timed[:10]))
-
-
-# ---- wrong ones ----------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_result_is_invalid_and_never_timed(providers, never_timed):
@@ -209,9 +203,6 @@ def test_a_result_that_only_the_tolerance_allowed_is_flagged(providers):
     assert "further off than rounding explains; --tolerance allowed it" in tolerant.flag_reasons["beyond-rounding"]
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------
-
-
 def raising(error):
     def function(x, y, out):
         raise error
@@ -273,9 +264,6 @@ def test_ctrl_c_is_no_failed_row(providers, error):
         measure("interrupted")
 
 
-# ---- time ----------------------------------------------------------------------------------------------------------
-
-
 def test_once_the_budget_is_spent_nothing_is_timed_and_one_that_would_do_is_named(providers, never_timed):
     record = measure("right", Settings(budget_s=2.5), deadline=time.perf_counter())
     assert record.status == "skipped"
@@ -286,9 +274,6 @@ def test_once_the_budget_is_spent_nothing_is_timed_and_one_that_would_do_is_name
 def test_a_refused_row_is_not_run(providers, never_timed):
     row = plan([(MATMUL_OP, matmul_case(64, 64, 64, "tf32"))], ["right"], CPU, Settings())[0]
     assert measure_row(row, CPU) is row.refused
-
-
-# ---- flags ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers, monkeypatch):

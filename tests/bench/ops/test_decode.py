@@ -56,9 +56,6 @@ def verdict(case, data, provider="torch"):
         return Checks(op, case, CPU).check(load(provider, op, "", CPU).call(data), data)
 
 
-# ---- results -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
@@ -156,9 +153,6 @@ def test_a_step_is_that_of_transformers_with_its_cache(models, family):
         assert torch.allclose(OP["decode-step"].reference(*inputs[:6], *layers), wanted, rtol=1e-5, atol=1e-5)
 
 
-# ---- mistakes ------------------------------------------------------------------------------------------------------
-
-
 def plain_attention(q, keys, values):
     return layers.plain_attention(q[:, :, None], keys, values)[:, :, 0]
 
@@ -221,9 +215,6 @@ def test_a_layer_left_out_of_a_step_is_found(models):
     assert verdict(case, data).is_right
     wrong = OP["decode-step"].reference(*inputs[:6], *inputs[6 : 6 + len(LAYER)], *inputs[6 : 6 + len(LAYER)])
     assert not check(OP["decode-step"], case, data, wrong.to(data.out.dtype)).is_right
-
-
-# ---- the work ------------------------------------------------------------------------------------------------------
 
 
 def supported(op="decode-block", length=64):
@@ -341,9 +332,6 @@ def test_what_is_built_otherwise_is_refused_by_name_and_still_counted(op, model,
         OP[op].check(case, "cpu")
     assert str(refused.value).startswith(f"{model}: ")
     assert OP[op].work(case).flops > 0
-
-
-# ---- the command ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.exhaustive

@@ -118,9 +118,6 @@ def test_what_an_op_file_imports_of_bench_is_part_of_its_definition(family):
         assert of_bench <= set(op.defined_in), f"{op.name} leaves out of defined_in: {of_bench - set(op.defined_in)}"
 
 
-# ---- every record has it -------------------------------------------------------------------------------------------
-
-
 def kept(folder):
     """Return the records of the one run in a folder."""
     (path,) = Path(folder).glob("*.jsonl")

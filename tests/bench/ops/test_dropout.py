@@ -48,9 +48,6 @@ def reason(change=None, **options):
     return check_dropout(case, (inputs, out), None)
 
 
-# ---- right ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("n", [1, 7, 1000, MANY + 3])
@@ -64,9 +61,6 @@ def test_a_seed_is_one_whole_number_that_is_another_in_every_copy():
     seeds = [inputs[1] for inputs, _ in launched]
     assert {(seed.shape, seed.dtype) for seed in seeds} == {(torch.Size([1]), torch.int64)}
     assert len({int(seed) for seed in seeds}) == 5
-
-
-# ---- wrong ---------------------------------------------------------------------------------------------------------
 
 
 def set_to(place, value):
@@ -131,9 +125,6 @@ def test_masks_that_do_not_depend_on_the_seed_fail():
     assert "the masks of two seeds agree in 100.00%" in check_dropout(case, other, one)
     same_seed = ((other[0][0], one[0][1]), other[1])
     assert check_dropout(case, same_seed, one) is None
-
-
-# ---- in a run ------------------------------------------------------------------------------------------------------
 
 
 def measured(monkeypatch, run, fill="uniform"):

@@ -109,9 +109,6 @@ def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, t
     assert "scaled_copy: the factor, 50% for half" in flat
 
 
-# ---- options and names ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", sorted(compare.merged_options(families())))
 def test_an_option_that_an_op_does_not_have_is_refused(name, capsys):
     known = families()

@@ -34,9 +34,6 @@ def mine(tmp_path, monkeypatch):
     return path
 
 
-# ---- a copy of an op file ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.exhaustive
 def test_a_copy_of_an_op_file_runs(mine, runs):
     commands.keep_ceilings(runs)
@@ -59,9 +56,6 @@ def test_a_copy_of_an_op_file_can_be_measured_from_python(mine):
     assert "soft_cap" in made.__doc__
     with pytest.raises(UsageError, match="fp99"):
         made(dtype="fp99")
-
-
-# ---- every command that takes --op ---------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("quick")
@@ -118,9 +112,6 @@ def test_the_options_of_an_own_file_are_options_of_a_comparison(tmp_path, runs, 
     assert [row["case"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["4096:scale-by=3.0"]
 
 
-# ---- what cannot be used -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -149,9 +140,6 @@ def test_a_file_that_is_not_there_and_an_op_that_it_does_not_have_are_one_line(m
     assert "nowhere.py cannot be used: FileNotFoundError" in capsys.readouterr().err
     assert main(["elementwise", "--op", "soft_cap.py:softcup"]) == 2
     assert "unknown op of soft_cap.py 'softcup'; did you mean soft-cap?" in capsys.readouterr().err
-
-
-# ---- families ------------------------------------------------------------------------------------------------------
 
 
 def test_two_files_may_not_have_one_op(tmp_path):

@@ -52,8 +52,6 @@ def differences(report):
     return {name: size for name, size in found.items() if size}
 
 
-# ---- memory --------------------------------------------------------------------------------------------------------
-
 MODELS = {
     "gpt": gpt(),
     "gpt-untied": gpt(tie_word_embeddings=False, bias=False),
@@ -147,9 +145,6 @@ def test_the_peak_of_a_gpu_is_what_its_allocator_adds_to_the_state(monkeypatch):
     assert (measured["allocator_peak"], measured["total"] - state, measured["phase"]) == (1007, 7, None)
 
 
-# ---- FLOPs ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoint", ["none", "full", "every-3"])
 @pytest.mark.parametrize("model", MODELS)
@@ -157,9 +152,6 @@ def test_flops_that_torch_counts_are_those_predicted(model, checkpoint):
     of_plan = plan(MODELS[model], checkpoint=checkpoint, micro_batches=2)
     assert sum(counted_flops(of_plan).values()) == countable_flops(of_plan)
     assert flops_of(of_plan).model_flops == flops_of(plan(MODELS[model])).model_flops
-
-
-# ---- the model -----------------------------------------------------------------------------------------------------
 
 
 def test_a_llama_computes_what_transformers_computes():
@@ -181,9 +173,6 @@ def test_a_llama_computes_what_transformers_computes():
     logits = theirs(ids).logits.flatten(0, 1)
     expected = torch.nn.functional.cross_entropy(logits, targets.flatten())
     assert ours(ids, targets).item() == pytest.approx(expected.item(), rel=1e-6)
-
-
-# ---- is it right ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled(6)

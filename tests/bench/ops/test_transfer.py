@@ -46,9 +46,6 @@ def measured(quick, command, monkeypatch):
     return measured
 
 
-# ---- formulas ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("generation", "published_gb_per_s"), [(3, 15.75), (4, 31.51), (5, 63.02), (6, 121.0)])
 def test_links_carry_what_is_published(generation, published_gb_per_s):
     """x16, one way, without packet headers."""
@@ -63,9 +60,6 @@ def test_links_carry_what_is_published(generation, published_gb_per_s):
 )
 def test_what_hides(copy_s, compute_s, both_s, share):
     assert hidden_share(copy_s, compute_s, both_s) == share
-
-
-# ---- copies --------------------------------------------------------------------------------------------------------
 
 
 def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
@@ -91,9 +85,6 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
     record = harness.measure_overlap(copy_record("overlap", CPU, 64, "pageable", "blocking"), [copy], CPU, seed=0)
     assert [*map(len, (record.copy_s, record.compute_s, record.samples_s))] == [harness.MIN_ROUNDS] * 3
     assert record.flops == 8
-
-
-# ---- what a GPU would be asked -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,9 +130,6 @@ def test_copies_and_overlap_on_a_gpu(memory, way, capsys):
     assert main(["--no-save", "--format", "json", *arguments]) == 0
     records = json.loads(capsys.readouterr().out)["records"]
     assert [record["status"] for record in records] == ["ok"] * 3
-
-
-# ---- token files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -192,9 +180,6 @@ def test_a_file_that_holds_no_tokens_takes_one_line(tmp_path, content, dtype, me
     code, printed = command("--op", "load", "--tokens", str(tmp_path / "tokens"), "--token-dtype", dtype)
     assert code == 2
     assert message in printed.err
-
-
-# ---- the command ---------------------------------------------------------------------------------------------------
 
 
 def test_all_operations_on_a_cpu(measured):

@@ -253,9 +253,6 @@ def test_fast_accumulation_is_asked_for_and_has_a_bound_of_its_own(monkeypatch):
         provider.function(torch.ones(2, 2), torch.ones(2, 2), out=torch.ones(2, 2))
 
 
-# ---- what a version's file says of itself --------------------------------------------------------------------------
-
-
 def test_a_version_that_can_tune_itself_is_two_providers_and_the_fixed_one_is_the_default(versions):
     (versions / "v11_tuned.py").write_text(TUNED)
     assert provider_names("elementwise")[-2:] == ["triton-v11", "triton-v11-autotune"]
@@ -285,8 +282,6 @@ def test_a_version_for_newer_gpus_is_refused_by_name_before_it_is_imported(versi
     assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
     assert load("triton-v11", OPS["add"], "elementwise", H100).name == "triton-v11"
 
-
-# ---- the versions of this repository -------------------------------------------------------------------------------
 
 VERSIONS = [(family, name) for family in FAMILIES for name in kernel_versions(family)]
 

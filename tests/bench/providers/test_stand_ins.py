@@ -70,9 +70,6 @@ def test_where_nothing_stands_in_the_newest_says_why(on_a_gpu, older):
     assert odd.reason == "add v11: an odd number of elements; version 10 takes any"
 
 
-# ---- which text a record is of -------------------------------------------------------------------------------------
-
-
 def test_the_hash_covers_what_a_version_imports_of_the_package_and_nothing_else(versions):  # noqa: F811
     package = versions.parent
     (versions / "v11_parts.py").write_text(

@@ -178,9 +178,6 @@ def test_what_an_import_shows_is_one_line(mine, text, message):
     assert "\n" not in problem
 
 
-# ---- --signature ---------------------------------------------------------------------------------------------------
-
-
 def signature(family, *words):
     done = subprocess.run(
         [sys.executable, "-m", f"bench.{family}", "--signature", *words],
@@ -213,9 +210,6 @@ def test_what_signature_prints_works_as_it_is(tmp_path, runs, capsys, family, wo
         one = ["--op", function.replace("_", "-"), *words[2:], "--shape", "64x48", "--cache", "warm"]
         assert commands.here(family, *one, "--provider", f"{file}:{function}", "--format", "csv") == 0
         assert ",ok," in capsys.readouterr().out
-
-
-# ---- as a provider like others -------------------------------------------------------------------------------------
 
 
 @pytest.mark.exhaustive
