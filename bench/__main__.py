@@ -134,7 +134,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         known += [op.name for ops in found.families.values() for op in ops]
         if chosen in REMOVED:
             parser.error(f"'{chosen}' was removed: {REMOVED[chosen]}")
-        hint = did_you_mean(chosen, known) or f"choose from {', '.join(COMMANDS)}"
+        from results.show.words import TERMS
+
+        term = known_as(chosen, TERMS)
+        about = f"`python -m bench explain {term}` explains the term" if term in TERMS else ""
+        hint = about or did_you_mean(chosen, known) or f"choose from {', '.join(COMMANDS)}"
         parser.error(f"unknown command '{chosen}'; {hint}")
 
     def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,10 @@ REMOVED: dict[str, str] = tomllib.loads(Path(__file__).with_name("removed.toml")
 """Removed commands, options and values, each with its replacement."""
 
 
+SYNONYMS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8"))
+"""Words that users try, with the names that they may mean."""
+
+
 def known_as(word: str, known: Iterable[str]) -> str:
     """Return the known name that `word` spells but for case, `-`, `_` and blanks; `word` itself where there is none."""
     names = list(known)
@@ -23,10 +27,12 @@ def plain(word: str) -> str:
     return word.lower().replace("-", "").replace("_", "").replace(" ", "")
 
 
-def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.6) -> str:
-    """Return a question that names the nearest known words, `did you mean gelu or relu?`; empty where none is near."""
-    names = {plain(name): name for name in known}
-    close = get_close_matches(plain(word)[:80], list(names), n=count, cutoff=cutoff)
+def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.7) -> str:
+    """Return a question that names the nearest known words, `did you mean gelu or relu?`; empty if none is near."""
+    names, typed = {plain(name): name for name in known}, plain(word)[:80]
+    close = [name for name in map(plain, SYNONYMS.get(typed, ())) if name in names]
+    close = close or [name for name in names if len(typed) > 2 and name.startswith(typed)][:count]
+    close = close or get_close_matches(typed, list(names), n=count, cutoff=cutoff)
     *others, last = [names[name] for name in close] or [""]
     return f"did you mean {', '.join(others)}{' or ' * bool(others)}{last}?" if close else ""
 

@@ -151,10 +151,13 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the replacement of a removed command or value; argparse lists the choices for all others."""
-        if action.choices is not None and value not in action.choices and value in REMOVED:
+        """Name the replacement of a removed command or value, or the nearest; argparse lists all for the others."""
+        if action.choices is not None and value not in action.choices:
             named = None if isinstance(action, argparse._SubParsersAction) else action
-            raise argparse.ArgumentError(named, f"'{value}' was removed: {REMOVED[value]}")
+            if value in REMOVED:
+                raise argparse.ArgumentError(named, f"'{value}' was removed: {REMOVED[value]}")
+            if hint := did_you_mean(value, action.choices):
+                raise argparse.ArgumentError(named, f"unknown {'value' if named else 'command'} '{value}'; {hint}")
         super()._check_value(action, value)
 
     def format_help(self) -> str:

@@ -7,9 +7,12 @@ import pytest
 
 from bench import train_step
 from bench.__main__ import main
+from bench.harness.commands import profiler
 from bench.harness.commands.explain import KINDS, answer
 from bench.harness.profile import counts, report
+from kernels.audit import command
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
+from results.stats import comparison
 
 ROOT = Path(__file__).resolve().parents[3]
 EXPECTED = "expected a bound (memory, compute, mixed, launch) and a percentage above 0"
@@ -31,24 +34,29 @@ def test_flags_in_the_code_and_entries_are_the_same():
     assert flags_in_the_code() | set(counts.FLAGS) == set(FLAGS)
 
 
-def test_every_column_of_every_table_has_an_entry():
-    of_steps = {*train_step.MEMORY, "allocator peak", "device", "lost to host", "work", "predicted"}
-    of_ops = {"op", "case", "dtype", "provider", "fill", "options", "status", "reason", "median", "95% CI", "flags"}
-    rates = {"GFLOP/s", "TFLOP/s", "GB/s", "FLOP/B", "bound", "MFU", "MBU", "% roof", "% meas", "mix"}
-    assert of_steps | of_ops | rates | {"first call", "n"} <= set(COLUMNS)
+def titles_in_the_code():
+    """Return the titles of the tables: the first arguments of `Column(...)` and of the functions that return one."""
+    makers = {"Column", "words", "times", "rates", "megabytes", "numbers", "texts", "ratios"}
+    for path in [*(ROOT / "bench").rglob("*.py"), *(ROOT / "results").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in makers:
+                yield from [first.value for first in node.args[:1] if isinstance(first, ast.Constant)]
 
 
-def test_every_column_and_row_of_a_profile_has_an_entry():
-    """The titles are the first arguments of `Column(...)` in the module that prints."""
-    calls = [
-        node
-        for node in ast.walk(ast.parse(Path(report.__file__).read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-    ]
-    firsts = [call.args[0] for call in calls if getattr(call.func, "id", "") == "Column"]
-    titles = {first.value for first in firsts if isinstance(first, ast.Constant)}
-    assert {"op", "share", "module"} <= titles <= set(COLUMNS)
+def test_explain_knows_every_column():
+    audited = {command.TITLES.get(name, name) for name in command.AUDIT_COLUMNS}
+    others = {*train_step.MEMORY, "allocator peak", *profiler.BY, "GFLOP/s", "TFLOP/s", "SM clock", "power"}
+    titles = {*titles_in_the_code()}
+    assert {"op", "median", "share", "verdict", "time ratio", "n"} <= titles
+    assert titles | audited | others <= set(COLUMNS)
+
+
+def test_explain_knows_every_remainder_of_a_profile():
     assert set(report.REMAINDERS) == set(ROWS)
+
+
+def test_explain_knows_every_verdict():
+    assert {comparison.FASTER, comparison.SLOWER, comparison.SAME, comparison.UNSURE} == set(VERDICTS)
 
 
 @pytest.mark.parametrize("words", [FLAGS, ROWS, VERDICTS, BOUNDS, TERMS])
@@ -99,7 +107,9 @@ def test_explain_lists_every_term_with_its_meaning(capsys):
             )
 
 
-@pytest.mark.parametrize("typed", ["ridge", "Ridge point", "roofline", "arithmetic intensity", "latency"])
+@pytest.mark.parametrize(
+    "typed", ["ridge", "Ridge point", "roofline", "arithmetic intensity", "latency", "fp8", "bandwidth"]
+)
 def test_terms_of_the_field_are_explained(typed):
     assert answer(typed)[0].startswith("term: ")
 
@@ -107,6 +117,8 @@ def test_terms_of_the_field_are_explained(typed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("bandwith",), "unknown term 'bandwith'; did you mean bandwidth?"),
+        (("throughput",), "unknown term 'throughput'; did you mean TFLOP/s, GB/s or tokens/s?"),
         (("preemted",), "unknown term 'preemted'; did you mean preempted"),
         (("zzzz",), "unknown term 'zzzz'; `python -m bench explain` lists all"),
         (("gelu", "40%"), f"{EXPECTED}, got 'gelu 40%'"),
