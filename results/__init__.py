@@ -27,7 +27,7 @@ def load(
     dtype: str | Iterable[str] = (),
     case: str | Iterable[str] = (),
     provider: str | Iterable[str] = (),
-    gpu: str | None = None,
+    machine: str | None = None,
     since: str | None = None,
 ) -> pd.DataFrame:
     """Return saved measurements as a pandas frame: a row for each record, with what it means on its machine.
@@ -45,7 +45,7 @@ def load(
         dtype: only these dtypes.
         case: only these cases, as a table names them.
         provider: only these providers.
-        gpu: of a folder, or for `latest`: only runs of this machine, as `python -m results list` names it.
+        machine: of a folder, or for `latest`: only runs of this machine, as `python -m results list` names it.
         since: the same, only runs since then: `30m`, `12h`, `2d`, `1w` ago, or a date such as `2026-11-20`.
 
     Raises:
@@ -69,7 +69,7 @@ def load(
     ops, dtypes, cases, providers = (
         frozenset([one] if isinstance(one, str) else one) for one in (op, dtype, case, provider)
     )
-    chosen = Selection(ops, dtypes, cases, providers, gpu, since_s)
+    chosen = Selection(ops, dtypes, cases, providers, machine, since_s)
     folder = Path(runs) if runs is not None else None
     names = [os.fspath(run)]
     if Path(run).is_dir():

@@ -114,7 +114,7 @@ def _list(options: argparse.Namespace, directory: Path) -> int:
     elif chosen != EVERYTHING:
         runs = [run for run in runs if run.error is None and chosen.fits(run)]
         if not runs:
-            say(f"no run in {directory} is of {NAMED}, and of --gpu and --since")
+            say(f"no run in {directory} is of {NAMED}, and of --machine and --since")
     rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
     draw = (lambda console: render_runs(runs, console)) if runs else None
     print_out(Table(rows=lambda: rows, columns=LIST_COLUMNS, draw=draw).render(options.format))

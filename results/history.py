@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     if not runs:
         since = "" if options.since is None else " since then"
         raise StoreError(f"there is no run in {directory}{since}: python -m bench.matmul makes one")
-    loaded, notes = _read(runs, options.gpu)
+    loaded, notes = _read(runs, options.machine)
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     series = history(loaded, chosen, Selection.of(options), options.metric, options.margin, notes)
     if options.output is not None:
@@ -117,7 +117,7 @@ def history(
     every = [*given.values(), *(side for sides in found.values() for side in sides)]
     devices = list(dict.fromkeys(side.environment.device["slug"] for side in every))
     if len(devices) > 1:
-        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --gpu")
+        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --machine")
     found = {row: _known(row, sides, metric, notes) for row, sides in found.items()}
     saved = SavedRuns([*runs, chosen] if chosen else runs)
 

@@ -23,14 +23,14 @@ class Selection:
     dtypes: frozenset[str] = frozenset()
     cases: frozenset[str] = frozenset()
     providers: frozenset[str] = frozenset()
-    gpu: str | None = None
+    machine: str | None = None
     since_s: float | None = None
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Selection:
         given = (options.op, options.dtype, options.case, options.provider)
         ops, dtypes, cases, providers = (frozenset[str]().union(*names) for names in given)
-        return cls(ops, dtypes, cases, providers, options.gpu, options.since)
+        return cls(ops, dtypes, cases, providers, options.machine, options.since)
 
     @property
     def has_names(self) -> bool:
@@ -67,7 +67,7 @@ class Selection:
         return text + lines
 
     def fits(self, run: RunSummary) -> bool:
-        if self.gpu not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
+        if self.machine not in (None, run.device_slug) or (self.since_s is not None and run.started_s < self.since_s):
             return False
         try:
             return not self.has_names or bool(self.records_of(load_run(run.path)).records)
@@ -105,7 +105,7 @@ def add_selection(parser: argparse.ArgumentParser, which: str) -> None:
         text = f"only these {what}"
         parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
     text = f"{which} of this machine, as `results list` names it"
-    parser.add_argument("--gpu", "--device", metavar="SLUG", help=text)
+    parser.add_argument("--machine", metavar="SLUG", help=text)
     _add_since(parser, which)
 
 
@@ -115,15 +115,15 @@ def _add_since(parser: argparse._ActionsContainer, which: str) -> None:
 
 
 def add_latest(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose the run that `latest` is, where `--gpu` and `--dtype` mean something else."""
+    """Add the options that choose the run that `latest` is, for commands in which `--dtype` means something else."""
     group = parser.add_argument_group("which run `latest` is")
     for option, what in (("--op", "ops"), ("--provider", "providers")):
         text = f"the newest with records of these {what}, and these records alone"
         group.add_argument(option, type=names, action="append", default=[], metavar="NAMES", help=text)
-    group.add_argument("--device", metavar="SLUG", help="the newest of this machine, as `results list` names it")
+    group.add_argument("--machine", metavar="SLUG", help="the newest of this machine, as `results list` names it")
     _add_since(group, "the newest")
 
 
 def latest_of(options: argparse.Namespace) -> Selection:
     ops, providers = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "provider"))
-    return Selection(ops=ops, providers=providers, gpu=options.device, since_s=options.since)
+    return Selection(ops=ops, providers=providers, machine=options.machine, since_s=options.since)

@@ -74,7 +74,7 @@ class Machines(TypedDict, total=False):
     measured: str
     op: Names
     provider: Names
-    device: str
+    machine: str
     since: Annotated[float, moment]
 
 
@@ -133,7 +133,7 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
     if "measured" in options:
         ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
-        chosen = Selection(ops=ops, providers=providers, gpu=options.get("device"), since_s=options.get("since"))
+        chosen = Selection(ops=ops, providers=providers, machine=options.get("machine"), since_s=options.get("since"))
         run = chosen.load(options["measured"])
         machines.append(run_machine(run, f"run {run.environment.run_id}"))
     if not machines and given:

@@ -158,8 +158,8 @@ def test_more_than_one_case_is_refused(keep, capsys, changes, message):
 def test_runs_of_several_machines_are_refused_unless_one_is_named(keep, capsys):
     keep(1)
     keep(2, environment={"device": {"slug": "a100-pcie", "name": "NVIDIA A100", "type": "cuda"}})
-    assert "the runs are of 2 machines: h100-sxm, a100-pcie; name one with --gpu" in refused(capsys)
-    assert shown(capsys, "--gpu", "a100-pcie")[0]["device"] == "a100-pcie"
+    assert "the runs are of 2 machines: h100-sxm, a100-pcie; name one with --machine" in refused(capsys)
+    assert shown(capsys, "--machine", "a100-pcie")[0]["device"] == "a100-pcie"
 
 
 def test_where_nothing_fits_it_is_said(keep, capsys, runs):

@@ -29,7 +29,7 @@ def test_a_path_an_id_and_the_newest_run_are_loaded(folder):
 def test_a_folder_is_loaded_whole_and_records_are_chosen(folder):
     assert sorted(results.load(folder)["op"]) == ["gelu", "gelu", "matmul", "matmul"]
     assert list(results.load(folder, dtype="bf16", op=["gelu", "add"])["case"]) == ["8"]
-    assert set(results.load(folder, gpu="cpu-y")["op"]) == {"matmul"}
+    assert set(results.load(folder, machine="cpu-y")["op"]) == {"matmul"}
     assert set(results.load("latest", op="gelu")["op"]) == {"gelu"}
     assert set(results.load("latest", runs=folder, provider="torch")["op"]) == {"matmul"}
     assert set(results.load(folder, since="2026-11-21")["op"]) == {"matmul"}

@@ -277,8 +277,8 @@ def three(keep, make_record):
         ([], "321"),
         (["--op", "gelu,relu"], "1"),
         (["--provider", "triton-v1"], "21"),
-        (["--gpu", "cpu"], "32"),
-        (["--device", "cpu", "--op", "matmul"], "2"),
+        (["--machine", "cpu"], "32"),
+        (["--machine", "cpu", "--op", "matmul"], "2"),
         (["--since", "2026-11-02"], "32"),
         (["--since", "2d"], ""),
         (["--dtype", "fp64"], ""),
@@ -288,13 +288,13 @@ def test_the_list_shows_the_runs_that_were_asked_for(capsys, arguments, days):
     assert main(["list", *arguments, "--format", "json"]) == 0
     out, err = capsys.readouterr()
     assert [run["run_id"][7] for run in json.loads(out)] == list(days)
-    assert ("is of what --op, --dtype, --case, --provider name, and of --gpu and --since" in err) is (days == "")
+    assert ("is of what --op, --dtype, --case, --provider name, and of --machine and --since" in err) is (days == "")
 
 
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
     ("arguments", "day", "ops"),
-    [([], 2, {"matmul"}), (["--op", "gelu"], 1, {"gelu"}), (["--gpu", "h100-sxm"], 1, {"gelu"})],
+    [([], 2, {"matmul"}), (["--op", "gelu"], 1, {"gelu"}), (["--machine", "h100-sxm"], 1, {"gelu"})],
 )
 def test_latest_is_the_newest_run_with_a_record_of_what_was_asked_for(capsys, arguments, day, ops):
     assert main(["show", "latest", *arguments]) == 0

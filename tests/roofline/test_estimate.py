@@ -285,7 +285,7 @@ def test_the_measured_run_may_be_the_latest_of_an_op(capsys, tmp_path, monkeypat
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
     measured_run(tmp_path, [("matmul", 8 * 10**11), ("train-step", 4 * 10**11)])
     line = "train --params 1e6 --tokens 1e6 --measured latest"
-    assert data_of(capsys, f"{line} --op matmul --device cpu-test")["mfu"] == 0.8
+    assert data_of(capsys, f"{line} --op matmul --machine cpu-test")["mfu"] == 0.8
     assert data_of(capsys, line)["mfu"] == 0.4
 
 
@@ -359,7 +359,7 @@ BAD = {
     "memory --model llama-3-8b --expert-parallel 2": "a model without experts",
     "memory --model mixtral-8x7b --expert-parallel 3": "8 experts",
     "memory --model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1": "needs a multiple of it",
-    "train --params 1e6 --tokens 1e6 --measured latest --device nowhere --since 1m": "no run 'latest'",
+    "train --params 1e6 --tokens 1e6 --measured latest --machine nowhere --since 1m": "no run 'latest'",
 }
 
 

@@ -113,14 +113,14 @@ def test_a_run_is_found_by_id_prefix_and_by_what_latest_is_asked_for(
         (["20261120T210312Z-0123456789"], 20, 3),
         (["20261121"], 21, 1),
         (["latest", "--provider", "triton-v1"], 20, 1),
-        (["latest", "--op", "gelu,matmul", "--device", later.device["slug"], "--since", "2026-11-21"], 21, 1),
+        (["latest", "--op", "gelu,matmul", "--machine", later.device["slug"], "--since", "2026-11-21"], 21, 1),
     ):
         assert main([*words, *options]) == 0
         assert len(drawn["scene"].points) == count
         assert drawn["scene"].runs[0].started_at.startswith(f"2026-11-{day}")
     assert capsys.readouterr().err == ""
     assert main([*words, "latest", "--op", "gelu"]) == 2
-    assert main([*words, "latest", "--device", "t4"]) == 2
+    assert main([*words, "latest", "--machine", "t4"]) == 2
     assert capsys.readouterr().err.count("\n") == 2
 
 
