@@ -104,7 +104,7 @@ def decided(capsys, *words):
     return found
 
 
-def test_a_slower_provider_is_found_and_exits_with_1(capsys, provide):
+def test_a_slower_provider_exits_with_1(capsys, provide):
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", "torch,torch-compile")
     assert found["summary"]["exit_code"] == 1
@@ -120,21 +120,21 @@ def test_a_slower_provider_is_found_and_exits_with_1(capsys, provide):
 
 
 @pytest.mark.parametrize("providers", ["torch,torch-compile", "torch"])
-def test_the_baseline_is_the_one_named_wherever_it_stands(capsys, provide, providers):
+def test_the_named_baseline_is_used_at_any_position(capsys, provide, providers):
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", providers, "--baseline", "torch-compile")
     assert [(row["baseline"], row["verdict"]) for row in found["rows"]] == [("torch-compile", "FASTER")]
     assert found["summary"]["exit_code"] == 0  # a faster one is no regression
 
 
-def test_one_provider_twice_is_compared_with_itself(capsys, provide):
+def test_a_provider_named_twice_is_compared_with_itself(capsys, provide):
     provide(torch=same)
     found = document(capsys, "--provider", "torch,torch", "--margin", "90%")
     assert [row["candidate"] for row in found["rows"]] == ["torch#2"]
     assert found["rows"][0]["verdict"] in ("SAME", "UNSURE")  # unsure where the machine is busy
 
 
-def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
+def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):
     """The second provider is made ten times slower in one round and ten times faster in the next."""
     run_rounds = turns.run_rounds
 
@@ -161,7 +161,7 @@ def test_unsure_fails_where_that_is_asked_for(capsys, provide, monkeypatch):
     ],
     ids=["wrong", "late wrong", "raises", "unavailable"],
 )
-def test_what_goes_wrong_with_one_provider_is_its_own(capsys, provide, make, code, broken, reason):
+def test_a_bad_provider_is_left_out_with_its_reason(capsys, provide, make, code, broken, reason):
     provide(torch=same, torch_compile=make(), triton_v1=same)
     found = document(capsys, "--provider", "torch,torch-compile,triton-v1", "--margin", "90%", code=code)
     assert [row["candidate"] for row in found["rows"]] == ["triton-v1"]
@@ -172,7 +172,7 @@ def test_what_goes_wrong_with_one_provider_is_its_own(capsys, provide, make, cod
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("baseline", "code"), [(unavailable, 2), (wrong, 1), (raises_later(), 1)])
-def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, provide, baseline, code):
+def test_nothing_is_compared_if_the_baseline_fails(capsys, provide, baseline, code):
     calls = []
     provide(torch=baseline, torch_compile=lambda x, out: calls.append(None) or same(x, out))
     assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile") == code
@@ -183,13 +183,13 @@ def test_without_a_baseline_nothing_is_compared_and_that_is_no_success(capsys, p
     assert "torch" in err
 
 
-def test_the_default_margin_is_said_in_the_help(capsys, monkeypatch):
+def test_help_shows_the_default_margin(capsys, monkeypatch):
     monkeypatch.setattr("results.stats.comparison.DEFAULT_MARGIN", 0.025)
     assert compare("--help") == 0
     assert "does not matter (default: 2.5%)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provide):
+def test_paired_samples_are_saved_in_order(capsys, runs, provide):
     provide(torch=same, torch_compile=same)
     document(capsys, "--provider", "torch,torch-compile", "--margin", "90%", "--seed", "3")
     (saved,) = commands.run_files(runs)
@@ -208,7 +208,7 @@ def test_every_sample_is_kept_in_order_with_what_pairs_them(capsys, runs, provid
     assert "torch-compile" in out
 
 
-def test_a_saved_run_is_compared_again_with_its_baseline_and_margin(capsys, runs, provide):
+def test_a_saved_run_keeps_its_baseline_and_margin(capsys, runs, provide):
     provide(torch=same, torch_compile=slow)
     assert compare(*CASE, *ROUNDS, "-q", "--provider", "torch-compile,torch", "--margin", "20%") == 0
     capsys.readouterr()
@@ -218,14 +218,14 @@ def test_a_saved_run_is_compared_again_with_its_baseline_and_margin(capsys, runs
     assert (found["rows"][0]["baseline"], found["rows"][0]["candidate"]) == ("torch-compile", "torch")
 
 
-def test_a_picture(capsys, provide, tmp_path):
+def test_a_comparison_can_be_plotted(capsys, provide, tmp_path):
     provide(torch=same, torch_compile=slow)
     path = tmp_path / "compare.svg"
     assert compare(*CASE, *ROUNDS, "-q", "--no-save", "--provider", "torch,torch-compile", "-o", path) in (0, 1)
     assert "torch-compile" in path.read_text() or path.stat().st_size > 5000
 
 
-def test_verbose_says_how_each_provider_was_measured_and_which_is_the_baseline(capsys, provide):
+def test_verbose_reports_baseline_and_samples_of_each_provider(capsys, provide):
     provide(torch=same, torch_compile=same)
     assert command.main(["compare", *CASE, *ROUNDS, "--provider", "torch,torch-compile", "-v"]) in (0, 1)
     err = capsys.readouterr().err
@@ -233,7 +233,7 @@ def test_verbose_says_how_each_provider_was_measured_and_which_is_the_baseline(c
     assert "relu 4096 fp32 torch-compile: 25 samples" in err
 
 
-def test_ctrl_c_keeps_the_cases_that_were_finished(capsys, runs, provide, monkeypatch):
+def test_ctrl_c_keeps_the_finished_cases(capsys, runs, provide, monkeypatch):
     provide(torch=same, torch_compile=slow)
     measure_case, seen = interleave.interleave, []
 
@@ -267,7 +267,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED, ids=[words for words, _ in REFUSED])
-def test_a_mistake_takes_one_line_and_exit_code_2(capsys, runs, monkeypatch, words, message):
+def test_invalid_compare_arguments_are_a_one_line_error(capsys, runs, monkeypatch, words, message):
     def measured(*arguments, **options):
         raise AssertionError("something was measured")
 
@@ -281,6 +281,6 @@ def test_a_mistake_takes_one_line_and_exit_code_2(capsys, runs, monkeypatch, wor
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_exit_code_3(capsys):
+def test_compare_on_a_missing_device_exits_with_3(capsys):
     assert compare("--op", "relu", "--provider", "torch,torch", "--device", "cuda") == 3
     assert capsys.readouterr().err.count("\n") == 1

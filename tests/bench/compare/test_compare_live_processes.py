@@ -70,7 +70,7 @@ class DyingWorkers:
     ],
     ids=["two break", "the baseline breaks", "the baseline is left alone", "nobody is to blame"],
 )
-def test_those_that_break_it_are_left_out_one_by_one(monkeypatch, names, broken, asked, found):
+def test_providers_that_end_the_worker_are_left_out_one_by_one(monkeypatch, names, broken, asked, found):
     rows = [Row(OPS[0], CASE, name, label=f"{name}#") for name in names]
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
@@ -164,7 +164,7 @@ def outcomes(mine, *names, timeout="20"):
 
 
 @pytest.mark.exhaustive
-def test_what_a_function_breaks_is_its_own_row(mine):
+def test_a_broken_function_fails_only_its_own_row(mine):
     broken = ("crash_in_its_turn", "kill_its_parent", "loop", "interrupt", "leave_in_its_turn", "return_nothing")
     compared, reasons = outcomes(mine, "loud", *broken, "nosuch", "v1", timeout="4")
     assert compared == ["loud", "v1"]
@@ -182,7 +182,7 @@ def test_what_a_function_breaks_is_its_own_row(mine):
 
 
 @pytest.mark.exhaustive
-def test_a_slow_function_is_compared_though_all_its_calls_take_longer_than_one_may(mine):
+def test_the_timeout_limits_a_call_rather_than_the_comparison(mine):
     providers = f"{mine}:slow,torch"
     code, out, err = compare("--provider", providers, "--timeout", "2")
     assert code == 0, err
@@ -190,7 +190,7 @@ def test_a_slow_function_is_compared_though_all_its_calls_take_longer_than_one_m
     assert row["verdict"] in ("FASTER", "UNSURE")  # unsure where the machine is busy
 
 
-def test_where_no_provider_is_there_at_all_it_takes_one_line(mine, capsys):
+def test_missing_providers_are_a_one_line_error(mine, capsys):
     words = ["compare", "--op", "relu", "--device", "cpu", "--provider", f"{mine}:nosuch,/nosuch.py:f"]
     assert main(words) == 2
     err = capsys.readouterr().err

@@ -38,19 +38,19 @@ def verdicts_of(kind, change, trials, margin=0.01, budget_s=10.0):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
-def test_at_most_one_in_twenty_twins_gets_a_false_verdict(kind):
+def test_false_verdicts_of_equal_functions_stay_below_5_percent(kind):
     verdicts = verdicts_of(kind, 0.0, TRIALS)
     assert verdicts.count(FASTER) + verdicts.count(SLOWER) <= 0.05 * TRIALS
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "change"), [("noise", 0.02), ("drift", -0.02), ("all", 0.02)])
-def test_a_change_of_2_percent_is_found(kind, change):
+def test_a_change_of_2_percent_is_detected(kind, change):
     assert verdicts_of(kind, change, TRIALS).count(SLOWER if change > 0 else FASTER) >= 0.95 * TRIALS
 
 
 @pytest.mark.exhaustive
-def test_a_change_just_at_the_margin_is_no_verdict_however_often_it_is_looked_at():
+def test_repeated_looks_give_no_verdict_at_the_margin():
     verdicts = verdicts_of("correlated", 0.01, TRIALS, budget_s=1.5)
     assert verdicts.count(SLOWER) + verdicts.count(FASTER) <= 0.05 * TRIALS
 
@@ -70,19 +70,19 @@ def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
     ],
     ids=["told so", "drift", "two speeds"],
 )
-def test_disturbed_rounds_take_more_of_them_for_a_clear_verdict(device, options):
+def test_noisy_rounds_need_more_rounds_for_a_verdict(device, options):
     found = rounds_of(SimulatedDevice(noise=0.005, **device), 1.0, 2.0, policy=ComparePolicy(0.01), **options)
     assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
 
 
-def test_contenders_exchange_before_the_first_round_and_every_fifth_after_it():
+def test_contenders_exchange_copies_every_fifth_round():
     device, at = SimulatedDevice(noise=0.01), []
     rounds_of(device, 1.0, 1.5, policy=ComparePolicy(0.01, rounds=12), exchange=lambda: at.append(device.seconds))
     rounds_s = 2.5 * device.launch_s * device.launches_per_sample
     assert [round(seconds / rounds_s) for seconds in at] == [0, 5, 10]
 
 
-def test_all_verdicts_must_be_clear():
+def test_rounds_go_on_until_all_verdicts_are_clear():
     policy = ComparePolicy(0.01)
     alone = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, policy=policy)
     with_another = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, 1.0, policy=policy)
@@ -90,7 +90,7 @@ def test_all_verdicts_must_be_clear():
     assert [with_another.comparison(place, policy).verdict for place in (1, 2)] == [SLOWER, SAME]
 
 
-def test_what_stays_unclear_goes_on_until_the_time_is_over():
+def test_unclear_comparisons_use_the_whole_budget():
     device, policy = SimulatedDevice(noise=0.05), ComparePolicy(0.001, budget_s=1.0)
     found = rounds_of(device, 1.0, 1.0, policy=policy)
     assert not found.is_clear
@@ -98,14 +98,14 @@ def test_what_stays_unclear_goes_on_until_the_time_is_over():
     assert 1.0 <= found.seconds <= 1.01
 
 
-def test_a_budget_that_is_too_short_still_makes_an_interval():
+def test_a_budget_of_zero_still_gives_an_interval():
     policy = ComparePolicy(0.01, budget_s=0.0)
     found = rounds_of(SimulatedDevice(), 1.0, 1.0, policy=policy)
     assert found.count == 6
     assert not math.isinf(found.comparison(1, policy).ci95[1])
 
 
-def test_a_deadline_ends_the_rounds_whatever_the_preparation_took():
+def test_a_deadline_includes_the_preparation():
     for prepared_s, rounds_s in ((0.0, 2.0), (1.5, 0.5)):
         device = SimulatedDevice(noise=0.05, seconds=prepared_s)
         found = rounds_of(device, 1.0, 1.0, policy=ComparePolicy(0.001, budget_s=math.inf, deadline=2.0))
@@ -114,13 +114,13 @@ def test_a_deadline_ends_the_rounds_whatever_the_preparation_took():
     assert found.count == 6  # it is over already, and still makes an interval
 
 
-def test_rounds_never_exceed_what_the_looks_are_planned_for():
+def test_rounds_never_exceed_the_maximum():
     found = rounds_of(SimulatedDevice(noise=0.05, launch_s=1e-9), 1.0, 1.0, policy=ComparePolicy(1e-6, budget_s=1e9))
     assert found.count == MAX_ROUNDS
     assert not found.is_clear
 
 
-def test_a_fixed_count_of_rounds_is_kept_and_its_interval_not_widened():
+def test_fixed_rounds_have_an_uncorrected_interval():
     policy = ComparePolicy(0.01, rounds=37)
     found = rounds_of(SimulatedDevice(noise=0.01), 1.0, 1.5, policy=policy)
     assert found.count == 37
@@ -128,7 +128,7 @@ def test_a_fixed_count_of_rounds_is_kept_and_its_interval_not_widened():
     assert found.comparison(1, policy).ci95 == pytest.approx(compare_pairs(*series).ci95)
 
 
-def test_among_many_rows_a_verdict_must_be_surer():
+def test_more_rows_in_the_table_need_more_rounds():
     """1.3 % under 1 % noise is little beyond the margin: the more rows, the longer it takes to be sure."""
 
     def rounds(rows):
@@ -154,7 +154,7 @@ def spies(**fails_at):
     return [partial(turn, name) for name in "abc"], log
 
 
-def test_each_round_has_all_in_an_order_that_the_seed_tells():
+def test_each_round_runs_all_contenders_in_seeded_order():
     contenders, log = spies()
     run_rounds(contenders, ComparePolicy(0.01, rounds=60, seed=7))
     turns = ["".join(log[start : start + 3]) for start in range(0, 180, 3)]
@@ -168,7 +168,7 @@ def test_each_round_has_all_in_an_order_that_the_seed_tells():
     assert third != log
 
 
-def test_one_that_fails_leaves_and_the_others_go_on():
+def test_a_failed_contender_leaves_and_the_others_go_on():
     contenders, log = spies(b=11)
     found = run_rounds(contenders, ComparePolicy(0.01, rounds=30))
     assert [len(slots) for slots in found.slots] == [30, 10, 30]
@@ -176,7 +176,7 @@ def test_one_that_fails_leaves_and_the_others_go_on():
     assert log.count("c") == 30
 
 
-def test_without_the_baseline_nothing_goes_on():
+def test_rounds_end_if_the_baseline_fails():
     contenders, log = spies(a=5)
     found = run_rounds(contenders, ComparePolicy(0.01, rounds=30))
     assert found.running() == []
@@ -195,7 +195,7 @@ def test_the_clock_is_read_after_each_turn():
     ("ratio", "half", "wanted"),
     [(1.0, 0.02, 4.0), (1.0, 0.04, 16.0), (1.03, 0.04, 4.1), (1.0101, 0.04, None)],
 )
-def test_how_much_longer_it_would_take(ratio, half, wanted):
+def test_times_longer_follows_the_square_of_the_half_width(ratio, half, wanted):
     """The half width goes with one over the root of the rounds: a half of it takes four times as many."""
     ends = (ratio * math.exp(-half), ratio * math.exp(half))
     compared = SimpleNamespace(verdict=UNSURE, pairs=100, ratio=ratio, ci95=ends, margin=0.01)

@@ -75,7 +75,7 @@ def compare_all(capsys, *words, op="relu"):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_rows_go_on_until_they_hold_among_all_rows_of_the_table(capsys, world, seed):
+def test_verdicts_are_corrected_for_all_rows_of_the_table(capsys, world, seed):
     """12 rows of a true +3 % under 2 % noise: at the first p of 0.05 half of them would be chance among 12."""
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--provider", "torch,torch", "--seed", 1000 * seed)
     found = compare_all(capsys, *words)
@@ -92,7 +92,7 @@ def test_the_budget_includes_preparing(capsys, world):
     assert world.shares == pytest.approx([5.0] * 4, abs=0.2)
 
 
-def test_what_a_case_leaves_is_for_the_others(capsys, world, monkeypatch):
+def test_unused_time_goes_to_the_other_cases(capsys, world, monkeypatch):
     """The first of three cases is clear at once: the other two share nearly all of the time."""
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES[:3]), "--budget", "6", "--provider", "torch,torch")
 
@@ -136,13 +136,13 @@ def expected(dtype, case, reason):
     ]
 
 
-def test_a_dtype_that_the_device_lacks_is_a_row_and_the_others_are_compared(capsys, quick):
+def test_a_dtype_the_device_lacks_is_a_skipped_row(capsys, quick):
     compared, left = outcome(capsys, "--shape", "16", "--dtype", "tf32,fp32", op="matmul")
     assert compared == [("fp32", "16x16x16")]
     assert left == expected("tf32", "16x16x16", f"{cpu_device().name} has no tf32 arithmetic")
 
 
-def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
+def test_a_case_that_takes_too_long_is_a_skipped_row(capsys, quick, monkeypatch):
     def call_s(self, op, case):
         return 1e6 if case.shape["n"] == 2**21 else None
 
@@ -153,7 +153,7 @@ def test_a_case_that_takes_too_long_is_a_row(capsys, quick, monkeypatch):
     assert [one[4].split("; --budget")[0] for one in left] == [f"skipped: {text}", f"{NOTHING}{text}"]
 
 
-def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, monkeypatch):
+def test_running_out_of_memory_for_inputs_is_a_skipped_row(capsys, quick, monkeypatch):
     make_sets = measure_row.make_sets
 
     def limited(op, case, *others):
@@ -167,7 +167,7 @@ def test_memory_that_runs_out_as_the_inputs_are_made_is_a_row(capsys, quick, mon
     assert left == expected("fp32", "2048", "out of memory")
 
 
-def test_where_no_case_can_run_it_is_a_mistake_in_one_line(capsys, quick, monkeypatch):
+def test_compare_without_a_possible_case_is_a_one_line_error(capsys, quick, monkeypatch):
     monkeypatch.setattr(Budget, "call_s", lambda self, op, case: 1e6)
     words = ["compare", "--op", "relu", "--device", "cpu", "-q", "--dtype", "fp32", "--shape", f"{2**21},{2**20}"]
     assert command.main([*words, "--provider", "torch,torch"]) == 2

@@ -48,7 +48,7 @@ def begin(contenders):
         contender.begin(place * len(contender.calls) // len(contenders), None)
 
 
-def test_every_provider_is_given_the_same_memory_in_tensors_of_its_own():
+def test_providers_share_memory_through_separate_tensors():
     copies = SharedCopies(ROW, cpu_device())
     first, second = (copies.views()[0] for _ in range(2))
     places = [[(data.inputs[0].data_ptr(), data.out.data_ptr()) for data in sets] for sets in (first, second)]
@@ -58,7 +58,7 @@ def test_every_provider_is_given_the_same_memory_in_tensors_of_its_own():
 
 
 @pytest.mark.parametrize(("copies", "providers", "starts"), [(8, 2, [0, 4]), (9, 3, [0, 3, 6]), (1, 2, [0, 0])])
-def test_turns_begin_as_far_apart_as_the_copies_allow(copies, providers, starts):
+def test_turns_start_at_copies_as_far_apart_as_possible(copies, providers, starts):
     began = []
 
     def contender():
@@ -80,9 +80,7 @@ def test_turns_begin_as_far_apart_as_the_copies_allow(copies, providers, starts)
         (0.0, 1.0, None),  # for short calls there is the first estimate
     ],
 )
-def test_a_provider_that_is_too_slow_for_the_time_left_is_skipped_before_the_rounds(
-    monkeypatch, call_s, left_s, reason
-):
+def test_a_provider_too_slow_for_the_time_left_is_skipped(monkeypatch, call_s, left_s, reason):
     """The fewest calls are 15 for each provider."""
     device = cpu_device()
     timed, budget = [], Budget(device, Settings())
@@ -102,7 +100,7 @@ def test_a_provider_that_is_too_slow_for_the_time_left_is_skipped_before_the_rou
         assert f"{reason}; a larger --budget allows it" in [one.reason for one in records]
 
 
-def test_equal_providers_have_samples_of_as_many_launches_and_a_much_slower_one_keeps_its_own():
+def test_similar_providers_get_equal_launches_per_sample():
     close = []
     for launches, call_s in ((40, 25e-6), (50, 21e-6), (1, 1.2e-3), (1, 10.0)):
         close.append(Plain([lambda: None]))
@@ -111,7 +109,7 @@ def test_equal_providers_have_samples_of_as_many_launches_and_a_much_slower_one_
     assert [contender.sampler.launches_per_sample for contender in close] == [50, 50, 16, 1]
 
 
-def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
+def test_exchanged_copies_stay_as_far_apart_as_possible():
     """Who follows closer behind another finds more in the cache."""
     seen, made = {}, []
 
@@ -140,7 +138,7 @@ def test_providers_exchange_copies_and_calls_and_stay_as_far_apart_as_can_be():
     assert 4 <= sum(made[place] == "first" for place in range(0, 40, 2)) <= 16
 
 
-def test_copies_and_kept_results_move_when_rounds_took_as_long_as_a_move(monkeypatch):
+def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
     """Where memory lies makes up to 2 % of a short launch: one draw for a whole comparison would look like code."""
     now, moved, kept = [0.0], [], []
 
@@ -174,7 +172,7 @@ def test_moved_copies_have_the_same_values_in_other_memory():
     assert moved.inputs[0].equal(other.inputs[0])
 
 
-def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins(monkeypatch):
+def test_each_graph_is_verified_from_its_first_copy(monkeypatch):
     asked, calls = [], [lambda: None] * 4
     sampler = samplers.HostSampler(calls, 1)
     monkeypatch.setattr(
@@ -187,7 +185,7 @@ def test_the_graph_of_each_provider_is_verified_from_the_copy_on_which_it_begins
     assert asked == ["from 0", "from 2"]
 
 
-def test_a_contender_that_raises_before_the_rounds_takes_no_part_in_them():
+def test_a_contender_that_raises_in_preparation_is_left_out():
     def fails():
         raise ValueError("never")
 

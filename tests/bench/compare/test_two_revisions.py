@@ -123,7 +123,7 @@ def test_a_confirmed_regression_between_revisions_exits_with_1(repository, recor
 
 
 @pytest.mark.exhaustive
-def test_records_hold_the_revision_and_the_text_of_the_users_file(repository, records):
+def test_records_have_revision_and_hash_of_the_users_file(repository, records):
     for tag, record in records.items():
         assert record["provider"] == "kernel.py:gelu"
         # Runs that were written into the repository do not make it dirty.
@@ -140,7 +140,7 @@ def small(tmp_path):
     return made
 
 
-def test_a_tracked_file_is_clean_until_something_that_is_tracked_changes(small):
+def test_a_file_is_dirty_if_any_tracked_file_changed(small):
     kernel, other = small.folder / "kernel.py", small.write("x = 1\n", "other.py")
     clean = {"sha": sha(small, "first"), "dirty": False}
     assert file_git_state(kernel) == clean  # what is not tracked does not count
@@ -153,19 +153,19 @@ def test_a_tracked_file_is_clean_until_something_that_is_tracked_changes(small):
 
 
 @pytest.mark.parametrize(("name", "is_code"), [("mine.py", False), ("roofline.png", False), ("bench/new_op.py", True)])
-def test_a_file_beside_the_code_that_measures_does_not_change_it(small, monkeypatch, name, is_code):
+def test_files_outside_the_measuring_code_do_not_make_it_dirty(small, monkeypatch, name, is_code):
     monkeypatch.setattr(host, "__file__", str(small.folder / "bench/harness/device/device.py"))
     small.write("", name)
     assert git_state.__wrapped__() == {"sha": sha(small, "first"), "dirty": is_code}
 
 
-def test_a_file_that_git_does_not_hold_has_no_clean_revision(small, tmp_path):
+def test_an_untracked_file_is_dirty_and_an_ignored_one_has_no_state(small, tmp_path):
     assert file_git_state(small.write("", "scratch.py")) == {"sha": sha(small, "first"), "dirty": True}
     small.write("venv/\n", ".gitignore")
     assert file_git_state(small.write("", "venv/installed.py")) is None
 
 
-def test_without_a_repository_or_a_commit_there_is_no_revision(tmp_path, monkeypatch):
+def test_revision_is_none_without_repository_or_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     (tmp_path / "kernel.py").write_text(FIRST)
     assert file_git_state(tmp_path / "kernel.py") is None
@@ -174,7 +174,7 @@ def test_without_a_repository_or_a_commit_there_is_no_revision(tmp_path, monkeyp
     assert file_git_state(tmp_path / "gone" / "kernel.py") is None
 
 
-def test_variables_of_a_hook_do_not_lead_to_another_repository(small, tmp_path_factory, monkeypatch):
+def test_git_variables_of_a_hook_are_ignored(small, tmp_path_factory, monkeypatch):
     other = Repository(tmp_path_factory.mktemp("other"))
     other.commit(COMMENT, "first")
     monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))

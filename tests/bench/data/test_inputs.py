@@ -43,7 +43,7 @@ def matmul_case(m, n, k, dtype="fp32", layout="nn", batch=1):
         (40 * MIB, 50 * MIB, 100 * MIB, "cuda", Rotation(1, "warm")),  # room for one copy
     ],
 )
-def test_copies_that_fill_the_cache_several_times_are_cold(set_bytes, cache_bytes, free_bytes, device_type, rotation):
+def test_copies_that_exceed_the_cache_several_times_are_cold(set_bytes, cache_bytes, free_bytes, device_type, rotation):
     assert plan_rotation(set_bytes, cache_bytes, free_bytes, device_type, "cold") == rotation
 
 
@@ -57,7 +57,7 @@ def test_uniform_is_uniform_in_minus_one_to_one(dtype):
 
 
 @pytest.mark.parametrize("fill", [fill for fill in FILLS if fill != "zeros"])
-def test_the_seed_decides_and_copies_of_one_pool_differ(fill):
+def test_equal_seeds_repeat_values_and_copies_differ(fill):
     one, same, other = (Filler(fill, "bf16", CPU, seed) for seed in (7, 7, 8))
     copies = [one(64, 64) for _ in range(50)]
     assert torch.equal(copies[0], same(64, 64))
@@ -67,7 +67,7 @@ def test_the_seed_decides_and_copies_of_one_pool_differ(fill):
 
 @pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 @pytest.mark.parametrize(("fill", "deviation"), [("uniform", 127 / math.sqrt(3)), ("normal", 32)])
-def test_weights_of_int8_use_their_range_beside_activations_of_another_dtype(dtype, fill, deviation):
+def test_int8_weights_use_their_range_with_other_activations(dtype, fill, deviation):
     filler = Filler(fill, dtype, CPU, 0)
     weights, x, more = filler(300, 300, dtype="int8"), filler(1000), filler(300, 300, dtype="int8")
     assert (weights.dtype, x.dtype) == (torch.int8, torch_dtype(dtype))
@@ -76,7 +76,7 @@ def test_weights_of_int8_use_their_range_beside_activations_of_another_dtype(dty
     assert (weights == more).double().mean() < 0.1
 
 
-def test_whole_numbers_are_not_negative_follow_the_seed_and_differ_from_copy_to_copy():
+def test_int64_values_are_nonnegative_and_seeded():
     first, second = (Filler("uniform", "bf16", CPU, 7) for _ in range(2))
     drawn = first(1000, dtype="int64")
     assert drawn.dtype == torch.int64
@@ -88,7 +88,7 @@ def test_whole_numbers_are_not_negative_follow_the_seed_and_differ_from_copy_to_
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 1000])
-def test_labels_are_classes_and_every_class_comes_up(vocabulary):
+def test_labels_cover_every_class(vocabulary):
     case = Case("cross-entropy", "bf16", {"m": 20_000, "v": vocabulary})
     first, second = make_sets(OPS["cross-entropy"], case, Filler("uniform", "bf16", CPU, 0), CPU, 2)
     for data in (first, second):
@@ -98,7 +98,7 @@ def test_labels_are_classes_and_every_class_comes_up(vocabulary):
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_sets_have_the_shapes_of_the_op_whatever_the_layout(layout, batch):
+def test_sets_have_the_shapes_of_the_op_in_every_layout(layout, batch):
     case = matmul_case(2, 3, 4, layout=layout, batch=batch)
     lead = () if batch == 1 else (batch,)
     for data in make_sets(OPS["matmul"], case, Filler("uniform", "fp32", CPU, 0), CPU, 3):

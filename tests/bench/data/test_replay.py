@@ -37,7 +37,7 @@ def sets():
 
 @pytest.mark.parametrize("returns", [False, True])
 @pytest.mark.parametrize("captured", [(), (0,), (0, 1, 2), (1, 2, 3)])
-def test_a_replay_that_leaves_out_launches_is_refused(sets, captured, returns):
+def test_a_replay_that_omits_launches_is_rejected(sets, captured, returns):
     check = ReplayCheck(GELU, CASE, sets)
     told = check.refusal(Graph(sets, captured, returns))
     assert told.startswith("its replay does not do what the calls do, so that work is on a stream of its own: wrong")
@@ -46,7 +46,7 @@ def test_a_replay_that_leaves_out_launches_is_refused(sets, captured, returns):
 
 
 @pytest.mark.parametrize("returns", [False, True])
-def test_a_replay_that_writes_everything_is_timed_and_looked_at_again(sets, returns):
+def test_a_complete_replay_is_accepted_and_checked_again(sets, returns):
     check, graph = ReplayCheck(GELU, CASE, sets), Graph(sets, range(4), returns)
     assert check.after() is None
     assert check.refusal(graph) is None
@@ -56,7 +56,7 @@ def test_a_replay_that_writes_everything_is_timed_and_looked_at_again(sets, retu
     assert graph.replays == 3
 
 
-def test_what_a_function_keeps_or_gets_is_as_it_was_once_its_graph_is_refused(sets):
+def test_a_rejected_replay_restores_cached_and_given_tensors(sets):
     cached, given = torch.ones(4096), sets[0].inputs[0]
     for kept in (cached, given):
         graph, before = Graph(sets, ()), kept.clone()

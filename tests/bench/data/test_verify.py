@@ -77,7 +77,7 @@ IDS = [f"{case.op}-{case.dtype}" for case in CASES]
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_the_best_possible_result_passes(case, fill):
+def test_correctly_rounded_results_pass(case, fill):
     found = verdict(case, fill=fill)
     assert found.is_right, found.reason
     assert found.reason is None
@@ -93,7 +93,7 @@ MANY = 2**20
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["sum", "dot"])
 @pytest.mark.parametrize("fill", ["uniform", "normal"])
-def test_a_sum_of_a_million_terms_as_torch_computes_it_passes(name, dtype, fill):
+def test_torch_sums_of_a_million_terms_pass(name, dtype, fill):
     case = case_of(name, dtype, MANY)
     found = eager(case, inputs_of(case, fill))
     assert found.is_right, found.reason
@@ -103,7 +103,7 @@ def test_a_sum_of_a_million_terms_as_torch_computes_it_passes(name, dtype, fill)
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["sum", "softmax", "rmsnorm"])
-def test_one_chain_of_fp32_additions_is_no_fault(name, seed):
+def test_sequential_fp32_additions_pass(name, seed):
     """The worst order of adding that a right kernel may choose: one term after the other."""
     case = case_of(name, "fp32", *((2**16,) if name == "sum" else (1, MANY)))
     data = inputs_of(case, "normal", seed)
@@ -128,7 +128,7 @@ def to_tf32(x, is_truncated):
 
 @pytest.mark.parametrize("is_truncated", [False, True])
 @pytest.mark.parametrize("k", [32, 1024, 8192])
-def test_products_in_tf32_pass_as_tf32_and_not_as_fp32(is_truncated, k):
+def test_tf32_matmuls_pass_as_tf32_and_fail_as_fp32(is_truncated, k):
     case, strict = case_of("matmul", "tf32", 128, 128, k), case_of("matmul", "fp32", 128, 128, k)
     data = inputs_of(case, "normal")
     result = to_tf32(data.inputs[0], is_truncated) @ to_tf32(data.inputs[1], is_truncated)
@@ -138,7 +138,7 @@ def test_products_in_tf32_pass_as_tf32_and_not_as_fp32(is_truncated, k):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_the_norm_of_the_sum_before_and_after_rounding_is_right(dtype):
+def test_norms_of_the_rounded_and_unrounded_sum_pass(dtype):
     """A compiler that fuses the two may keep the sum in fp32; a kernel that stores it first may not."""
     case = case_of("residual-rmsnorm", dtype, 64, 512)
     data = inputs_of(case, "normal")
@@ -198,7 +198,7 @@ def test_a_planted_fault_fails(case, fault, fill):
     ("dtype", "factor"), [("bf16", 1.005), ("bf16", 0.995), ("fp16", 1.0015), ("fp8e4m3", 1.005), ("tf32", 1.002)]
 )
 @pytest.mark.parametrize("extents", [(256, 256, 256), (1024, 64, 64)])
-def test_a_wrong_scale_below_the_bound_of_one_element_fails(dtype, factor, extents):
+def test_a_wrong_scale_within_the_element_bound_fails(dtype, factor, extents):
     case = case_of("matmul", dtype, *extents)
     found = verdict(case, lambda result: (result.double() * factor).to(result.dtype))
     assert found.max_error_of_bound < 1  # element by element nothing can be seen
@@ -211,7 +211,7 @@ def test_a_wrong_scale_below_the_bound_of_one_element_fails(dtype, factor, exten
 @pytest.mark.parametrize("factor", [1.005, 0.995])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", [*ROWWISE, "matvec-int8"])
-def test_half_a_percent_on_the_whole_fails(name, dtype, factor):
+def test_a_wrong_scale_of_half_a_percent_fails(name, dtype, factor):
     case = case_of(name, dtype, 2048, 256)
     data = inputs_of(case)
     truth = truth_of(case, data)
@@ -225,7 +225,7 @@ def test_half_a_percent_on_the_whole_fails(name, dtype, factor):
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ROWWISE)
-def test_one_element_that_is_off_by_two_percent_fails(name, dtype):
+def test_one_element_off_by_two_percent_fails(name, dtype):
     case = case_of(name, dtype, 64, 1000)
     data = inputs_of(case, "normal")
     truth = truth_of(case, data)
@@ -237,7 +237,7 @@ def test_one_element_that_is_off_by_two_percent_fails(name, dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("width", [1024, 131072])
-def test_a_zeroed_tail_of_a_softmax_fails_though_its_values_are_small(dtype, width):
+def test_a_zeroed_softmax_tail_fails(dtype, width):
     case = case_of("softmax", dtype, 4, width)
     data = inputs_of(case)
     for tail in (1, 64):
@@ -248,7 +248,7 @@ def test_a_zeroed_tail_of_a_softmax_fails_though_its_values_are_small(dtype, wid
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize(("vocabulary", "forgotten"), [(32000, 8), (128256, 32), (262144, 64)])
-def test_a_forgotten_tail_of_the_vocabulary_or_the_label_next_to_it_shows(dtype, vocabulary, forgotten):
+def test_a_truncated_vocabulary_and_a_shifted_label_fail(dtype, vocabulary, forgotten):
     case = case_of("cross-entropy", dtype, 4, vocabulary)
     data = inputs_of(case)
     logits, labels = widened(data.inputs)
@@ -259,7 +259,7 @@ def test_a_forgotten_tail_of_the_vocabulary_or_the_label_next_to_it_shows(dtype,
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-def test_the_mean_of_a_row_is_not_taken_off_by_rmsnorm_and_is_by_layernorm(dtype):
+def test_a_norm_with_the_mean_handling_of_the_other_fails(dtype):
     case, other = case_of("rmsnorm", dtype, 16, 1024), case_of("layernorm", dtype, 16, 1024)
     data = inputs_of(case, "normal")
     x, weight = widened(data.inputs)
@@ -279,7 +279,7 @@ def test_the_mean_of_a_row_is_not_taken_off_by_rmsnorm_and_is_by_layernorm(dtype
         (lambda result: result.half(), "torch.float16", "torch.bfloat16"),
     ],
 )
-def test_a_wrong_shape_or_dtype_is_named(fault, found, wanted):
+def test_a_wrong_shape_or_dtype_is_reported(fault, found, wanted):
     refused = verdict(case_of("matmul", "bf16", 96, 80, 64), fault)
     assert (refused.is_right, refused.checked_elements) == (False, 0)
     before, after = refused.reason.split(" instead of ")
@@ -290,7 +290,7 @@ def test_a_wrong_shape_or_dtype_is_named(fault, found, wanted):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("chunk", [1, 100, 5000])
 @pytest.mark.parametrize("case", [c for c in CASES if c.dtype == "bf16"], ids=[i for i in IDS if "bf16" in i])
-def test_every_element_is_checked_however_it_is_cut(monkeypatch, case, chunk):
+def test_every_element_is_checked_at_any_chunk_size(monkeypatch, case, chunk):
     monkeypatch.setattr(verify, "CHUNK_ELEMENTS", chunk)
     found = verdict(case)
     assert found.is_right
@@ -306,7 +306,7 @@ def sampled(monkeypatch):
     return case_of("matmul", "bf16", 512, 48, 64)
 
 
-def test_where_the_check_is_too_dear_rows_are_sampled_and_the_last_is_among_them(sampled):
+def test_expensive_checks_sample_rows_and_include_the_last(sampled):
     found = verdict(sampled)
     assert found.is_right
     assert (found.checked_elements, found.elements) == ((512 // 64 + 1) * 48, 512 * 48)
@@ -317,7 +317,7 @@ def test_where_the_check_is_too_dear_rows_are_sampled_and_the_last_is_among_them
 
 
 @pytest.mark.parametrize("row", [*range(0, 512, 64), 448 - 7, 13])
-def test_a_wrong_tile_of_64_rows_is_met_and_named_wherever_it_lies(sampled, row):
+def test_a_wrong_tile_of_64_rows_is_found_at_any_position(sampled, row):
     def tile(result):
         result[row : row + 64, 16:32] = 99
 
@@ -327,7 +327,7 @@ def test_a_wrong_tile_of_64_rows_is_met_and_named_wherever_it_lies(sampled, row)
     assert wrong["index"][1] in range(16, 32)
 
 
-def test_the_worst_element_is_named_with_what_was_expected():
+def test_the_worst_element_is_reported_with_its_expected_value():
     found = verdict(case_of("matmul", "bf16", 8, 8, 8), put(3 * 8 + 4, 100.0))
     expected = found.wrong["expected"]
     assert found.wrong == {"count": 1, "checked": 64, "index": [3, 4], "expected": expected, "got": 100.0}
@@ -340,7 +340,7 @@ def test_the_worst_element_is_named_with_what_was_expected():
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_what_a_launch_does_not_write_is_poison(case):
+def test_unwritten_output_fails(case):
     data = inputs_of(case)
     right, before = truth_of(case, data).to(data.out.dtype), [x.clone() for x in data.inputs]
     data.out.copy_(right)  # what an earlier launch, a right one, has left in the output
@@ -353,7 +353,7 @@ def test_what_a_launch_does_not_write_is_poison(case):
     assert all(torch.equal(x, y) for x, y in zip(data.inputs, before, strict=True))
 
 
-def test_tensors_that_are_returned_are_the_result_and_anything_else_is_not():
+def test_only_returned_tensors_are_taken_as_the_result():
     case = case_of("residual-rmsnorm", "fp32", 5, 7)
     data, checks = inputs_of(case, "normal"), Checks(OPS[case.op], case, CPU)
     first, second = OPS[case.op].eager(*data.inputs)
@@ -367,7 +367,7 @@ def test_tensors_that_are_returned_are_the_result_and_anything_else_is_not():
 
 
 @pytest.mark.parametrize("error", [2e-5, 1e-3])
-def test_a_tolerance_allows_so_many_times_the_error_that_rounding_explains(error):
+def test_a_tolerance_multiplies_the_allowed_rounding_error(error):
     op, case = OPS["gelu"], case_of("gelu", "fp32", 4096)
     data = inputs_of(case)
     result = op.reference(*data.inputs) * (1 + error)

@@ -75,7 +75,7 @@ def test_a_users_function_is_rejected_if_it_cannot_be_isolated(monkeypatch):
     assert registry.unavailable("torch", CPU) is None
 
 
-def test_on_a_gpu_without_triton_torch_is_measured_and_the_others_say_why_not(monkeypatch):
+def test_without_triton_only_torch_runs_on_a_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     assert list(registry.default_providers("softmax", H100)) == ["torch"]
     for name in ("triton-v1", "torch-compile"):

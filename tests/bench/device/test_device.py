@@ -34,7 +34,7 @@ def test_slugs_are_file_names(name, slug):
     assert slugify(name) == slug
 
 
-def test_the_cpu_of_this_machine_is_complete():
+def test_the_cpu_device_is_complete():
     device = cpu_device()
     assert (device.type, device.torch_name, device.is_gpu) == ("cpu", "cpu", False)
     assert device.slug == f"cpu-{slugify(device.name)}-{device.threads}t"
@@ -80,7 +80,7 @@ def cuda(monkeypatch):
     return properties
 
 
-def test_a_gpu_of_the_table_goes_by_its_slug(cuda, monkeypatch):
+def test_a_gpu_of_the_table_has_its_slug(cuda, monkeypatch):
     device = gpu_device(1)
     assert (device.type, device.torch_name, device.slug) == ("cuda", "cuda:1", "h100-sxm")
     assert (device.name, device.compute_capability, device.sm_count) == ("NVIDIA H100 80GB HBM3", "9.0", 132)
@@ -94,7 +94,7 @@ def test_a_gpu_of_the_table_goes_by_its_slug(cuda, monkeypatch):
     assert (device.memory_clock_hz, device.memory_bus_bits) == (2619e6, 5120)
 
 
-def test_a_gpu_that_is_not_in_the_table_goes_by_its_name(cuda, monkeypatch):
+def test_a_gpu_outside_the_table_has_a_slug_of_its_name(cuda, monkeypatch):
     cuda.name, cuda.uuid, cuda.L2_cache_size = "NVIDIA H100 Imaginary Edition", None, 0
     monkeypatch.setattr(torch.version, "hip", "6.4")
     device = gpu_device(0)
@@ -106,11 +106,11 @@ def test_a_gpu_that_is_not_in_the_table_goes_by_its_name(cuda, monkeypatch):
 @pytest.mark.parametrize(
     ("requested", "name"), [(None, "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu",) * 2]
 )
-def test_the_first_gpu_unless_another_device_is_requested(cuda, requested, name):
+def test_the_default_device_is_the_first_gpu(cuda, requested, name):
     assert detect(requested).torch_name == name
 
 
-def test_a_device_that_is_not_there_is_an_error_that_says_what_to_do(cuda, monkeypatch):
+def test_a_missing_device_is_an_error_with_advice(cuda, monkeypatch):
     with pytest.raises(NoDeviceError, match=r"no device 'cuda:2': torch sees 2 GPU\(s\), from cuda:0"):
         detect("cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -21,7 +21,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [{"error": "NotSupported"}, {"error": "GpuIsLost"}])
-def test_what_the_driver_refuses_is_missing(machine, answer):
+def test_values_the_driver_does_not_support_are_none(machine, answer):
     assert gpu_state.driver_version() == "580.95.05"
     machine.gpu.update(dict.fromkeys(machine.gpu, answer))
     modes, state = gpu_state.modes(machine.uuid), gpu_state.gpu_state(machine.uuid)
@@ -30,7 +30,7 @@ def test_what_the_driver_refuses_is_missing(machine, answer):
 
 
 @pytest.mark.parametrize("what", ["NotFound", "LibraryNotFound", "ModuleNotFoundError"])
-def test_without_binding_driver_or_gpu_there_is_one_error(machine, monkeypatch, what):
+def test_missing_binding_driver_or_gpu_is_one_error(machine, monkeypatch, what):
     uuid = None if what == "NotFound" else machine.uuid
     if what == "LibraryNotFound":
         machine.record["system"]["nvmlInit"] = {"error": what}
@@ -40,7 +40,7 @@ def test_without_binding_driver_or_gpu_there_is_one_error(machine, monkeypatch, 
     assert set(gpu_state.modes(uuid).values()) == {None}
 
 
-def test_a_missing_field_is_replaced_or_missing(machine):
+def test_a_missing_field_is_replaced_or_none(machine):
     fields = machine.gpu["nvmlDeviceGetFieldValues"]["fields"]
     fields["74"] = 2**64 - 1  # what the driver does not have
     assert gpu_state.gpu_state(machine.uuid)["throttle_s"]["sw_power_cap"] is None
@@ -49,7 +49,7 @@ def test_a_missing_field_is_replaced_or_missing(machine):
     assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(640.25))  # the mean of a second
 
 
-def test_numbers_are_those_of_the_installed_binding(machine):
+def test_field_numbers_match_the_installed_binding(machine):
     fields = {"sw_power_cap": "POWER", "thermal": "THERMAL", "sync_boost": "SYNC_BOOST"}
     numbers = {cause: getattr(pynvml, f"NVML_FI_DEV_PERF_POLICY_{name}") for cause, name in fields.items()}
     assert numbers == gpu_state.THROTTLE_FIELDS
@@ -76,7 +76,7 @@ NO_APPLICATIONS = {f"nvmlDeviceGet{name}ApplicationsClock": {"error": "Deprecate
         ({"nvmlDeviceGetCurrentClocksEventReasons": {"error": "NotSupported"}}, None),
     ],
 )
-def test_the_clock_mode_of_a_gpu(machine, changes, clock_mode):
+def test_clock_mode_is_default_locked_or_applications(machine, changes, clock_mode):
     machine.gpu.update(changes)
     modes = {"clock_mode": clock_mode, "power_limit_w": 700.0, "power_limit_default_w": 700.0}
     assert gpu_state.modes(machine.uuid) == modes
@@ -85,7 +85,7 @@ def test_the_clock_mode_of_a_gpu(machine, changes, clock_mode):
 WRITES = re.compile(r"nvml\w*(Set|Reset|Clear|Create|Destroy|Modify|Remove|Activate|Update|Control|Freeze)\w*")
 
 
-def test_no_source_names_a_function_that_writes_or_the_tool_that_does():
+def test_no_source_calls_nvml_functions_that_write():
     sources = [path for folder in ("bench", "kernels", "roofline", "results") for path in (ROOT / folder).rglob("*.py")]
     assert len(sources) > 30
     found = {

@@ -167,7 +167,7 @@ def psutil_times(*cores):
     return [Times((user, 0.0, 0.0, idle, 0.0, 0.0, 0.0, steal, guest, 0.0)) for user, idle, steal, guest in cores]
 
 
-def test_stolen_time_is_a_share_of_the_time_of_our_cores(write, monkeypatch):
+def test_steal_is_a_fraction_of_the_time_of_the_used_cores(write, monkeypatch):
     times = psutil_times((1, 5, 0, 9), (1, 5, 0, 9), (1, 5, 0, 0))
     monkeypatch.setattr(telemetry.psutil, "cpu_times", lambda percpu: times)
     before = snapshot(CPU)
@@ -178,7 +178,7 @@ def test_stolen_time_is_a_share_of_the_time_of_our_cores(write, monkeypatch):
     assert changes(before, snapshot(CPU))["throttle"]["steal"] is None
 
 
-def test_preemption_is_counted_by_thread_however_many_there_are(write):
+def test_preemption_is_counted_per_thread(write):
     def counted(counts):
         for thread, count in enumerate(counts):
             status = f"Name:\tpython\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t{count}\n"

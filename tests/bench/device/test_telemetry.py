@@ -36,7 +36,7 @@ def slowed_by(row):
     return {flag.name: flag.reason for flag in slowed(row, is_gpu=True)}
 
 
-def test_a_gpu_reports_everything(machine):
+def test_gpu_telemetry_is_complete(machine):
     row = measure(machine)
     assert row["errors"] == {}
     assert (row["sm_clock_hz"], row["memory_clock_hz"], row["temperature_c"]) == (1755e6, 2619e6, 61)
@@ -56,7 +56,7 @@ def test_a_gpu_reports_everything(machine):
     assert slowed_by(measure(machine))["throttled"] == thermal
 
 
-def test_a_cpu_has_the_keys_of_a_gpu_and_asks_no_driver(machine):
+def test_cpu_telemetry_has_the_keys_of_a_gpu_without_nvml(machine):
     before = snapshot(CPU)
     row = row_telemetry(before, snapshot(CPU), launches=10, flops=10**9)
     assert machine.asked == []
@@ -72,7 +72,7 @@ def test_a_cpu_has_the_keys_of_a_gpu_and_asks_no_driver(machine):
 
 
 @pytest.mark.parametrize("problem", ["NotSupported", "LibraryNotFound"])
-def test_what_is_refused_is_none_and_never_zero(machine, problem):
+def test_unsupported_telemetry_is_none_rather_than_zero(machine, problem):
     if problem == "NotSupported":
         machine.gpu.update({key: {"error": problem} for key in machine.gpu})
     else:
@@ -85,21 +85,21 @@ def test_what_is_refused_is_none_and_never_zero(machine, problem):
 
 
 @pytest.mark.parametrize("after_mj", [912345678901, 912345678000, 912345678901 + 20_001_000])
-def test_energy_is_believed_only_if_it_can_be_true(machine, after_mj):
+def test_implausible_energy_is_ignored(machine, after_mj):
     machine.gpu["nvmlDeviceGetTotalEnergyConsumption"] = {"steps": [912345678901, after_mj]}
     row = measure(machine)
     assert (row["power_w"], row["power_source"]) == (pytest.approx(701), "power-usage")
     assert (row["energy_j"], row["flops_per_j"]) == (None, None)
 
 
-def test_throttled_time_is_believed_only_if_it_can_be_true(machine):
+def test_implausible_throttled_time_is_ignored(machine):
     assert measure(machine, window_s=0.85)["throttle"]["sw_power_cap"] == pytest.approx(0.9 / 0.85)  # one step ahead
     assert measure(machine, window_s=0.79)["throttle"]["sw_power_cap"] is None
     machine.gpu["nvmlDeviceGetFieldValues"]["fields"]["74"] = {"steps": [5_000_000_000, 4_900_000_000]}
     assert measure(machine)["throttle"]["sw_power_cap"] is None
 
 
-def test_a_short_window_has_no_energy_and_a_very_short_one_no_shares(machine):
+def test_short_windows_have_no_energy_or_throttled_time(machine):
     row = measure(machine, window_s=0.95)
     assert (row["energy_j"], row["power_source"]) == (None, "power-usage")
     assert row["throttle"]["sw_power_cap"] == pytest.approx(0.9 / 0.95)
@@ -123,7 +123,7 @@ def test_slowdowns_of_new_and_old_records(row, flags):
     assert [*slowed_by(row)] == flags
 
 
-def test_clock_and_power_are_those_of_the_samples_and_not_of_the_end(machine):
+def test_clock_and_power_come_from_polls_during_the_samples(machine):
     polled = [ClockAndPower(*pair) for pair in ((1.4e9, 690.0), (1.5e9, 700.0), (1.7e9, 650.0))]
     row = measure(machine, polled=polled)
     assert (row["sm_clock_hz"], row["polls"]) == (1.5e9, 3)
@@ -134,7 +134,7 @@ def test_clock_and_power_are_those_of_the_samples_and_not_of_the_end(machine):
     assert (row["power_w"], row["power_source"]) == (690.0, "polled")
 
 
-def test_the_poller_reads_while_queued_work_runs_and_waits_for_it(monkeypatch):
+def test_the_poller_reads_while_queued_work_runs(monkeypatch):
     clock, log = iter([0.0, 0.0, 0.2, 0.4, 0.6, 0.6, 0.8, 1.2, 1.2]), []
     readings = iter([ClockAndPower(1.9e9, 500.0), ClockAndPower(1.5e9, 700.0), ClockAndPower(1.4e9, 700.0)])
     monkeypatch.setattr(gpu_state, "clock_and_power", lambda uuid: log.append("read") or next(readings))

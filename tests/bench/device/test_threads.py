@@ -42,7 +42,7 @@ def machine(monkeypatch):
     [(4, 8, None, 4), (16, 8, None, 8), (8, 8, 2.5, 2), (1, 8, 4.0, 1), (4, 8, 0.5, 1)],
     ids=["a thread a core", "OMP asks for too many", "quota", "OMP asks for one", "less than a core"],
 )
-def test_torchs_own_threads_within_what_the_process_may_use(machine, torch_threads, cpus, quota, wanted):
+def test_default_threads_are_limited_by_cores_and_quota(machine, torch_threads, cpus, quota, wanted):
     machine(torch_threads, cpus, quota)
     found = device.detect("cpu")
     assert found.threads == wanted
@@ -50,7 +50,7 @@ def test_torchs_own_threads_within_what_the_process_may_use(machine, torch_threa
 
 
 @pytest.mark.exhaustive
-def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
+def test_threads_option_sets_the_threads_everywhere(runs, tmp_path, capsys):
     """In this process, in that of a user's function, and where the ceilings are kept."""
     seen, file = tmp_path / "seen", tmp_path / "mine.py"
     file.write_text(PRINT_THREADS.format(seen=str(seen)))
@@ -80,7 +80,7 @@ def test_the_number_asked_for_is_the_number_used(runs, tmp_path, capsys):
     ids=lambda words: words[0],
 )
 @pytest.mark.parametrize("number", ["0", "1.5", "many", "1000000"])
-def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
+def test_an_invalid_thread_count_is_a_one_line_error(words, number, capsys):
     most = len(device.usable_cores().allowed)
     with pytest.raises(SystemExit) as exit:
         bench_main([*words, "--threads", number])
@@ -91,11 +91,11 @@ def test_a_number_that_cannot_be_takes_one_line(words, number, capsys):
 
 
 @pytest.mark.parametrize("module", [train_step, transfer])
-def test_commands_that_are_not_ops_take_the_threads(module):
+def test_train_step_and_transfer_have_the_threads_option(module):
     assert module.build_parser().parse_args(["--threads", "1"]).threads == 1
 
 
-def test_threads_are_refused_where_a_gpu_is_measured(monkeypatch):
+def test_threads_option_is_rejected_on_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda word: H100)
     assert main.device_of(argparse.Namespace(device=None, threads=None)) is H100
     with pytest.raises(UsageError, match="--threads 1 does not fit: the device measured is a GPU; add --device cpu"):
