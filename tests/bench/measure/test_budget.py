@@ -57,13 +57,13 @@ class Machine:
     ],
     ids=lambda case: f"{case.op}-{case.name}",
 )
-def test_the_estimate_is_the_time_of_a_machine_with_a_constant_rate(monkeypatch, rate, case):
+def test_estimates_are_exact_at_a_constant_rate(monkeypatch, rate, case):
     Machine(monkeypatch, rate)
     seconds = Budget(CPU, Settings()).call_s(OPS[case.op], case)
     assert seconds == pytest.approx(total(OPS[case.op], case) / rate)
 
 
-def test_a_slow_dtype_is_found_out_with_little_work(monkeypatch):
+def test_a_slow_dtype_is_estimated_with_little_work(monkeypatch):
     machine = Machine(monkeypatch, 1e9)  # fp16 on a CPU without fp16 arithmetic
     seconds = Budget(CPU, Settings()).call_s(OPS["matmul"], case_of("matmul", 8192, 8192, 8192, dtype="fp16"))
     assert seconds > 1000
@@ -71,7 +71,7 @@ def test_a_slow_dtype_is_found_out_with_little_work(monkeypatch):
     assert spent < 10 * LONG_ENOUGH_S
 
 
-def test_what_was_measured_replaces_the_pilots(monkeypatch):
+def test_measured_cases_replace_the_pilots(monkeypatch):
     machine = Machine(monkeypatch, 1e9)
     estimator = Budget(CPU, Settings())
     small, large = case_of("matmul", 1024, 1024, 1024), case_of("matmul", 2048, 2048, 2048)
@@ -86,7 +86,7 @@ def test_what_was_measured_replaces_the_pilots(monkeypatch):
     assert estimator.call_s(OPS["matmul"], large) == pytest.approx(3.0)
 
 
-def test_pilots_that_the_op_refuses_are_left_out(monkeypatch):
+def test_pilots_the_op_does_not_support_are_left_out(monkeypatch):
     machine = Machine(monkeypatch, 1e9)
     case = case_of("matmul", 40, 8192, 8192, dtype="int8")
     assert Budget(GPU, Settings()).call_s(OPS["matmul"], case) is None  # 16 rows are too few on a GPU
@@ -108,11 +108,11 @@ def test_without_a_budget_all_rows_have_time(clock):
     assert (made.left_s(), made.sharing(2), made.has_time(), made.is_too_long(1e9, 0)) == (None, 3, True, False)
 
 
-def test_time_is_shared_by_all_rows_while_each_gets_a_second_and_by_fewer_where_not(clock):
+def test_a_budget_is_shared_by_as_many_rows_as_get_a_second(clock):
     assert [budget_of(clock, 100 + left, 10).sharing(4) for left in (60, 6, 3.5, 0.2, -1)] == [6, 6, 3, 1, 1]
 
 
-def test_no_row_begins_where_what_it_takes_beside_its_samples_does_not_fit(clock):
+def test_no_row_starts_if_its_preparation_does_not_fit(clock):
     made = budget_of(clock, 110.0, 5)
     assert made.has_time()
     for seconds in (4.0, 3.0):  # of which one is timed
@@ -124,14 +124,14 @@ def test_no_row_begins_where_what_it_takes_beside_its_samples_does_not_fit(clock
     assert (made.left_s(), made.has_time()) == (1.5, False)
 
 
-def test_rows_that_were_not_measured_say_nothing_of_the_time_that_others_take(clock):
+def test_skipped_rows_do_not_change_the_expected_time(clock):
     made = budget_of(clock, 110.0, 5)
     clock.now += 9
     made.took(replace(HALF_SECONDS, status="skipped", samples_s=()), 100.0)
     assert made.has_time()
 
 
-def test_where_rows_take_longer_than_expected_the_next_one_is_expected_to(clock):
+def test_slow_rows_raise_the_expected_time_of_the_next(clock):
     made = budget_of(clock, 120.0, 5)
     assert made.has_time(1e9)  # the first row is tried
     clock.now += 7.0
@@ -149,14 +149,14 @@ def refusal_of(monkeypatch, call_s=None, budget_s=None, left_s=None, row=ADD, de
     return Budget(device, Settings(budget_s=budget_s), deadline, clock=lambda: 1000.0).refusal(row, together)
 
 
-def test_a_case_that_would_take_too_long_is_refused_with_its_estimate(monkeypatch):
+def test_a_case_that_takes_too_long_is_rejected_with_its_estimate(monkeypatch):
     reason = refusal_of(monkeypatch, call_s=CASE_ALLOWANCE_S / CALLS_PER_CASE * 25)
     assert re.match(r"estimated 1[67] s a launch and 250 s for the case", reason)
     assert "--budget 376 would allow it" in reason
     assert refusal_of(monkeypatch, call_s=0.97 * CASE_ALLOWANCE_S / CALLS_PER_CASE) is None
 
 
-def test_no_default_case_is_too_large_for_a_large_gpu_to_prepare(monkeypatch):
+def test_no_default_case_is_too_slow_to_prepare_on_a_large_gpu(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 80 * 10**9)
     cases = planned(["fp32", "fp64"], {"elementwise": ELEMENTWISE, "matmul": MATMUL, "norm": NORM}, "cuda")
     assert max(op.work(case).bytes for _, op, case in cases) > 4e9
@@ -170,17 +170,17 @@ def test_a_larger_budget_allows_a_longer_case(monkeypatch):
     assert " s a launch and 250 s for the case" in refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=240.0)
 
 
-def test_the_budget_that_would_do_is_larger_than_the_one_that_did_not(monkeypatch):
+def test_the_suggested_budget_is_larger_than_the_given_one(monkeypatch):
     reason = refusal_of(monkeypatch, 0.2 / CALLS_PER_CASE, budget_s=6.0, left_s=0.1)
     assert reason.endswith("--budget 7 would allow it")
 
 
-def test_a_launch_that_was_not_estimated_is_not_said_to_take_no_time(monkeypatch):
+def test_an_unestimated_launch_is_not_reported_as_0_s(monkeypatch):
     reason = refusal_of(monkeypatch, budget_s=6.0, left_s=1e-9)
     assert re.match(r"estimated [0-9.e-]+ s for the case, more than the [0-9.e-]+ s that are left", reason)
 
 
-def test_the_estimate_of_a_case_is_for_all_providers_that_are_measured_together(monkeypatch):
+def test_the_estimate_includes_all_interleaved_providers(monkeypatch):
     """With a budget: 15 calls of 1 s by each of three fit 50 s, but not 40 s; without, a case is judged by itself."""
     assert refusal_of(monkeypatch, 1.0, 50.0, 50.0, together=3) is None
     text = "estimated 1 s a launch and 45 s for the case, more than the 40 s that are left"

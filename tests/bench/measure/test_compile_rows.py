@@ -34,7 +34,7 @@ def rows(monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_each_launch_of_a_triton_version_compiles_and_can_be_sent_to_another_process(rows, tmp_path, monkeypatch):
+def test_each_triton_launch_compiles_and_can_be_pickled(rows, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     launches = beforehand.launches_of(rows)
     assert [name.partition(",")[0] for name in launches] == [
@@ -53,7 +53,7 @@ def test_each_launch_of_a_triton_version_compiles_and_can_be_sent_to_another_pro
     assert len(set(hashes)) == len(hashes)  # tf32 and fp32 are two kernels
 
 
-def test_few_kernels_a_cpu_and_refused_rows_start_no_process(rows, monkeypatch):
+def test_few_kernels_a_cpu_or_rejected_rows_start_no_process(rows, monkeypatch):
     asked = []
     monkeypatch.setattr(precompile, "precompile", lambda launches: asked.append(sorted(launches)) or {"a row": "why"})
     assert beforehand.compile_rows(rows, H100) == {}

@@ -71,7 +71,7 @@ def test_a_clean_row_has_no_flag():
     assert (record.status, record.flags, record.flag_reasons) == ("ok", (), {})
 
 
-def test_a_measured_ceiling_that_a_row_is_above_is_too_low_unless_the_cache_explains_it():
+def test_a_measured_ceiling_below_a_row_is_too_low_unless_cached():
     peak = Ceiling("flops", "bf16", 1e12, "measured", "here")
     copy = Ceiling("bandwidth", "copy", 1e9, "measured", "here")
     both, device = ceilings_of(peak, copy), device_of(is_gpu=False, cache_bytes=10**6)
@@ -82,7 +82,7 @@ def test_a_measured_ceiling_that_a_row_is_above_is_too_low_unless_the_cache_expl
     assert too_low(row_of(), device, ceilings_of(replace(peak, kind="datasheet"))) == []
 
 
-def test_flags_by_ceilings_are_decided_again_and_the_others_stay():
+def test_ceiling_flags_are_recomputed_and_the_others_stay():
     reasons = {"above-roof": "2000 % of the measured peak; a reason", "preempted": "busy"}
     record = replace(row_of(cache="warm", asked_cache="warm"), flags=tuple(reasons), flag_reasons=reasons)
     low, high = (ceilings_of(Ceiling("flops", "bf16", value, "measured", "here")) for value in (1e12, 1e14))
@@ -93,7 +93,7 @@ def test_flags_by_ceilings_are_decided_again_and_the_others_stay():
     assert (clean.flags, clean.flag_reasons) == (("preempted",), {"preempted": "busy"})
 
 
-def test_a_row_of_which_nothing_else_is_known_has_no_flag():
+def test_a_row_without_ceilings_and_telemetry_has_no_flag():
     for is_gpu in (True, False):
         assert recorded(blank_of(Work(0, 0, 0)), samples_of(), device_of(is_gpu), None).flags == ()
 
@@ -118,7 +118,7 @@ BY_DATASHEET = (Ceiling("flops", "bf16", 1e14, "datasheet", ""), BANDWIDTH)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_finding_alone_gives_its_flag_alone(changes, name):
+def test_each_finding_gives_exactly_its_flag(changes, name):
     record = row_of(**changes)
     assert record.flags == (name,)
     assert "; " in record.flag_reasons[name]
@@ -137,18 +137,18 @@ TWO = [1e-4 * (1 + 0.1 * (i % 3 == 0)) for i in range(60)]
         ([4.5 * s if s > 1e-4 else s for s in TWO], "two speeds: 33 % of the samples are 400 % slower than the others"),
     ],
 )
-def test_samples_that_drift_or_have_two_speeds_are_told(samples_s, reason):
+def test_drifting_and_bimodal_samples_are_flagged(samples_s, reason):
     samples = Samples(tuple(samples_s), 10, "graph", "cold", 1e-4, (1e-4, 1e-4), True)
     (told,) = recorded(blank_of(), samples, device_of(), ceilings_of()).flag_reasons.values()
     assert told.startswith(f"{reason}; ")
 
 
-def test_two_readings_next_to_each_other_on_a_coarse_clock_are_one_speed():
+def test_neighboring_timer_ticks_are_not_bimodal():
     samples = Samples(tuple(TWO), 10, "graph", "cold", 1e-4, (1e-4, 1e-4), True, tick_s=1e-4)
     assert "bimodal" not in recorded(blank_of(), samples, device_of(), ceilings_of()).flags
 
 
-def test_the_most_serious_comes_first():
+def test_the_most_serious_flag_comes_first():
     wanted = ("faster-than-physics", "l2-suspect", "tick-limited", "not-converged", "launch-limited")
     assert row_of(median_s=1e-7, converged=False, tick_s=1e-6).flags == wanted
 
@@ -166,20 +166,20 @@ TERAFLOP, GIGABYTE = Work(10**12, 0, 0), Work(0, 10**9, 0)
 
 
 @pytest.mark.parametrize(("kind", "margin"), [("datasheet", 1.25), ("derived", 1.5)])
-def test_the_margin_of_a_peak_is_that_of_its_kind(kind, margin):
+def test_the_margin_of_a_peak_depends_on_its_kind(kind, margin):
     peak, least_s = replace(PEAK, kind=kind), 10**12 / (margin * 1e14)
     assert gate(1.001 * least_s, work=TERAFLOP, peak=peak) is None
     assert f"{kind} flops ceiling" in gate(0.999 * least_s, work=TERAFLOP, peak=peak)
 
 
 @pytest.mark.parametrize(("kind", "margin"), [("datasheet", 1.02), ("derived", 1.5)])
-def test_the_margin_of_a_bandwidth_is_that_of_its_kind(kind, margin):
+def test_the_margin_of_a_bandwidth_depends_on_its_kind(kind, margin):
     bandwidth, least_s = replace(BANDWIDTH, kind=kind), 10**9 / (margin * 1e12)
     assert gate(1.001 * least_s, work=GIGABYTE, bandwidth=bandwidth) is None
     assert "its bytes take" in gate(0.999 * least_s, work=GIGABYTE, bandwidth=bandwidth)
 
 
-def test_the_memory_counts_only_where_the_data_must_come_from_it():
+def test_bandwidth_limits_only_rows_that_read_from_memory():
     too_fast_s = 5e-4
     assert gate(too_fast_s, work=GIGABYTE) is not None
     assert gate(too_fast_s, work=GIGABYTE, cache="warm") is None
@@ -195,7 +195,7 @@ def test_the_memory_counts_only_where_the_data_must_come_from_it():
         (1.1 * CACHED_RESULT, Work(0, 10**10, 0), "the result of an earlier launch"),
     ],
 )
-def test_the_gate_names_the_likely_cause(times, work, cause):
+def test_the_physics_gate_names_the_likely_cause(times, work, cause):
     least_s = 10**12 / 1e14 / 1.25 if work.flops else 10**10 / 1e12 / 1.02
     assert cause in gate(least_s / times, work=work)
 
@@ -203,7 +203,7 @@ def test_the_gate_names_the_likely_cause(times, work, cause):
 @pytest.mark.parametrize(
     ("reached", "is_flagged"), [(ABOVE_ROOF - 0.001, False), (ABOVE_ROOF + 0.01, True), (4.1, True)]
 )
-def test_above_a_measured_peak_but_possible_is_a_finding_about_the_peak(reached, is_flagged):
+def test_a_possible_rate_above_a_measured_peak_is_flagged(reached, is_flagged):
     record = row_of(10**12 / (reached * 1e14), TERAFLOP, (replace(PEAK, kind="measured"),))
     assert record.flags == ("above-roof",) * is_flagged
     if is_flagged:
@@ -212,7 +212,7 @@ def test_above_a_measured_peak_but_possible_is_a_finding_about_the_peak(reached,
 
 
 @pytest.mark.parametrize(("time_s", "is_near"), [(3e-6, True), (23e-6, True), (24e-6, False)])
-def test_a_launch_of_a_few_floors_is_told_with_the_floor(time_s, is_near):
+def test_a_launch_of_a_few_floors_is_flagged_with_the_floor(time_s, is_near):
     floor = Ceiling("launch", "launch", 2.4e-6, "measured", "a test")
     record = row_of(time_s, Work(0, 0, 0), (floor,), launches=100, host_launch_s=1e-6)
     assert record.flags == ("near-floor",) * is_near
@@ -221,13 +221,13 @@ def test_a_launch_of_a_few_floors_is_told_with_the_floor(time_s, is_near):
         assert record.flag_reasons["near-floor"].startswith(told)
 
 
-def test_a_row_that_no_graph_could_time_says_why():
+def test_a_row_without_a_graph_has_the_reason():
     record = row_of(why_no_graph="operation not permitted when stream is capturing")
     assert record.flags == ("not-captured",)
     assert "operation not permitted" in record.flag_reasons["not-captured"]
 
 
-def test_a_row_that_a_disturbed_ceiling_judges_says_so():
+def test_a_row_rated_by_a_noisy_ceiling_is_flagged():
     why = "300 times a second a thread lost its core"
     busy = Ceiling("bandwidth", "copy", 1e12, "measured", "a test", disturbed=why)
     record = row_of(entries=(PEAK, busy))
@@ -263,7 +263,7 @@ SINGLE = [{name: value} for name, value in CALIBRATED.items()]
 @pytest.mark.parametrize("is_published", [True, False], ids=["published", "measured"])
 @pytest.mark.parametrize("mixes", [CALIBRATED, {}, *SINGLE], ids=lambda mixes: "+".join(mixes) or "none")
 @pytest.mark.parametrize("cache_bytes", [10**6, 10**12], ids=["beyond the cache", "in the cache"])
-def test_no_row_is_above_a_roof_by_3_percent_without_a_flag(is_gpu, is_published, mixes, cache_bytes):
+def test_rows_3_percent_above_a_roof_are_flagged(is_gpu, is_published, mixes, cache_bytes):
     ceilings = Machine("h", "H", machine(mixes, is_published, peak=795e12))
     above = within = 0
     for counts, flops, cache, share in itertools.product(
@@ -289,7 +289,7 @@ def test_no_row_is_above_a_roof_by_3_percent_without_a_flag(is_gpu, is_published
 COPY = Work(10, 10**9, 10**9)
 
 
-def test_a_row_above_its_own_mix_but_not_above_the_memory_is_no_proof_of_a_cache():
+def test_a_row_above_its_mix_only_is_not_l2_suspect():
     entries = machine(CALIBRATED, is_published=False)
     record = row_of(COPY.bytes / 4.2e12, COPY, entries)  # 107 % of a copy, 93 % of a read
     text = "107 % of the measured copy bandwidth, the mix nearest to its own; calibrate again"
@@ -297,20 +297,20 @@ def test_a_row_above_its_own_mix_but_not_above_the_memory_is_no_proof_of_a_cache
     assert record.flags == ("above-roof",)
 
 
-def test_a_published_bandwidth_hides_no_row_above_the_measured_mix():
+def test_a_row_above_the_measured_mix_is_flagged_on_a_listed_gpu():
     assert row_of(COPY.bytes / 4.2e12, COPY, machine({}, is_published=True)).flags == ()
     entries = machine(CALIBRATED, is_published=True)
     assert row_of(COPY.bytes / 4.2e12, COPY, entries).flags == ("above-roof",)
 
 
-def test_warm_data_from_the_cache_is_said_to_be_that():
+def test_a_warm_row_above_the_bandwidth_names_the_cache():
     record = row_of(80e6 / 2e12, cache="warm", asked_cache="warm")
     assert record.flags == ("above-roof",)
     text = "200 % of the datasheet memory bandwidth: warm data comes from the cache; "
     assert record.flag_reasons["above-roof"].startswith(text)
 
 
-def test_above_the_measured_peak_below_the_published_one_is_flagged():
+def test_a_row_between_measured_and_published_peak_is_flagged():
     entries, work = machine({}, is_published=True, peak=795e12), Work(10**12, 10, 10)
     assert row_of(10**12 / 850e12, work, entries).flag_reasons["above-roof"].startswith("107 % of the measured peak; ")
     assert row_of(10**12 / 800e12, work, entries).flags == ()
@@ -323,7 +323,7 @@ def test_above_the_measured_peak_below_the_published_one_is_flagged():
         ("a100-sxm-80gb", "bf16", 312e12),  # sold with a rounded peak just above its own clock times its rate
     ],
 )
-def test_the_gate_stands_at_the_highest_clock(slug, dtype, highest):
+def test_the_physics_gate_uses_the_highest_clock(slug, dtype, highest):
     ceilings = find_gpu(slug)
     blank = replace(blank_of(Work(10**12, 1, 1)), dtype=dtype)
     within, above = (recorded(blank, samples_of(10**12 / (t * highest)), device_of(), ceilings) for t in (1.01, 1.03))
@@ -341,21 +341,21 @@ def suspect(cold_s, warm_s=5e-5, bytes_moved=80 * 10**6, cache="cold", entries=(
 @pytest.mark.parametrize(
     ("warm_s", "is_flagged"), [(0.99e-4, True), (0.975e-4, False), (0.5e-4, False), (1.1e-4, True)]
 )
-def test_cold_must_be_slower_than_warm_where_the_data_fits_the_cache(warm_s, is_flagged):
+def test_cold_must_be_slower_than_warm_if_data_fits_the_cache(warm_s, is_flagged):
     assert (suspect(1e-4, warm_s=warm_s) is not None) is is_flagged
 
 
-def test_where_the_data_does_not_fit_warm_may_be_as_slow():
+def test_warm_may_be_as_slow_if_data_exceeds_the_cache():
     assert suspect(2e-4, warm_s=2e-4, bytes_moved=150 * 10**6) is None
 
 
-def test_where_arithmetic_takes_most_of_the_time_warm_may_be_as_slow():
+def test_warm_may_be_as_slow_if_the_row_is_compute_bound():
     assert suspect(2e-3, warm_s=2e-3) is None  # 80 us of its 2 ms are the memory's
     assert suspect(2e-3, warm_s=2e-3, entries=()) is not None  # without a roof, who knows
 
 
 @pytest.mark.parametrize("bytes_moved", [80 * 10**6, 800 * 10**6])
-def test_faster_than_the_memory_is_not_cold_however_much_it_moves(bytes_moved):
+def test_a_cold_row_faster_than_memory_is_l2_suspect(bytes_moved):
     at_roof_s = bytes_moved / 1e12
     assert suspect(at_roof_s / 1.01, bytes_moved=bytes_moved, warm_s=at_roof_s / 3) is None
     reason = suspect(at_roof_s / 1.05, bytes_moved=bytes_moved, warm_s=at_roof_s / 3)
@@ -365,7 +365,7 @@ def test_faster_than_the_memory_is_not_cold_however_much_it_moves(bytes_moved):
 @pytest.mark.parametrize(
     ("cache", "reason"), [("partly-cold", "the time is neither cold nor warm"), ("warm", "the same inputs again")]
 )
-def test_not_cold_is_what_was_asked_for_and_not_given(cache, reason):
+def test_not_cold_is_flagged_only_if_cold_was_requested(cache, reason):
     assert reason in row_of(cache=cache).flag_reasons["not-cold"]
     assert "not-cold" not in row_of(cache=cache, asked_cache="warm").flags
 
@@ -373,7 +373,7 @@ def test_not_cold_is_what_was_asked_for_and_not_given(cache, reason):
 @pytest.mark.parametrize(
     ("time_s", "launches", "is_flagged"), [(5e-6, 10, False), (4.9e-6, 10, True), (5e-6, 1, True), (5e-5, 1, False)]
 )
-def test_a_sample_lasts_fifty_ticks(time_s, launches, is_flagged):
+def test_samples_below_fifty_ticks_are_flagged(time_s, launches, is_flagged):
     record = recorded(blank_of(), samples_of(time_s, launches=launches, tick_s=1e-6), device_of(False), None)
     assert ("tick-limited" in record.flags) is is_flagged
 
@@ -393,7 +393,7 @@ def test_a_sample_lasts_fifty_ticks(time_s, launches, is_flagged):
         ({"sw_thermal": None}, False, False),
     ],
 )
-def test_throttling_is_told_from_a_power_limit(throttle, is_throttled, is_power_limited):
+def test_throttling_and_power_limits_have_separate_flags(throttle, is_throttled, is_power_limited):
     names = ("throttled",) * is_throttled + ("power-limited",) * is_power_limited
     assert tuple(flag.name for flag in slowed({"throttle": throttle}, True)) == names
     assert (disturbance({"throttle": throttle}, True) is not None) is is_throttled
@@ -415,6 +415,6 @@ def test_lost_cores_and_stolen_time_are_preemption():
         (0.05, "±1.5 % after 40 samples: too few to believe it; a larger --budget"),
     ],
 )
-def test_an_interval_that_did_not_converge_says_why(target, reason):
+def test_not_converged_states_the_interval_and_the_target(target, reason):
     samples = samples_of(converged=False, target_half_width=target)
     assert recorded(blank_of(), samples, device_of(False), None).flag_reasons["not-converged"].startswith(reason)

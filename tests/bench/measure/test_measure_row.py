@@ -73,7 +73,7 @@ def measure(name, settings=None, deadline=None, device=CPU, ceilings=None):
     return measure_row(row, device, ceilings, LIMITS, deadline)
 
 
-def test_a_right_result_is_measured_and_says_all(providers):
+def test_a_correct_row_has_all_fields(providers):
     record = measure("right")
     assert (record.status, record.reason) == ("ok", None)
     assert len(record.samples_s) >= 5
@@ -96,7 +96,7 @@ def test_a_returned_result_is_verified_too(providers):
     assert measure("returns-wrong").status == "invalid"
 
 
-def test_the_fill_and_the_cache_are_those_asked_for(providers):
+def test_fill_and_cache_are_as_requested(providers):
     seen = []
 
     def watching(x, y, out):
@@ -109,7 +109,7 @@ def test_the_fill_and_the_cache_are_those_asked_for(providers):
     assert set(seen) == {0.0}
 
 
-def test_every_copy_is_gone_round(providers):
+def test_launches_rotate_through_every_copy(providers):
     seen = []
 
     def watching(x, y, out):
@@ -152,14 +152,14 @@ def test_a_wrong_result_is_invalid_and_never_timed(providers, never_timed):
         lambda x, y, out: (x + y).double(),
     ],
 )
-def test_planted_faults_are_invalid_and_can_be_kept(providers, never_timed, fault):
+def test_planted_faults_are_invalid_and_can_be_saved(providers, never_timed, fault):
     providers["faulty"] = fault
     record = measure("faulty")
     assert record.status == "invalid"
     assert encode_line(record).endswith(b"\n")
 
 
-def test_a_result_that_turns_wrong_while_it_is_timed_is_invalid(providers):
+def test_a_result_that_becomes_wrong_while_timed_is_invalid(providers):
     calls = itertools.count()
 
     def wears_out(x, y, out):
@@ -178,7 +178,7 @@ def test_a_result_that_turns_wrong_while_it_is_timed_is_invalid(providers):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("copies", [2, 3, 5])
-def test_a_provider_that_remembers_its_first_inputs_is_found_out(providers, seed, copies):
+def test_a_provider_that_caches_its_first_result_is_invalid(providers, seed, copies):
     # A cache of results is right before the clock, on the first copy, and wrong after it, on another one.
     remembered = []
 
@@ -193,7 +193,7 @@ def test_a_provider_that_remembers_its_first_inputs_is_found_out(providers, seed
     assert measure("right", Settings(seed=seed), device=device).copies == copies
 
 
-def test_a_result_that_only_the_tolerance_allowed_is_flagged(providers):
+def test_a_result_that_needs_the_tolerance_is_flagged(providers):
     providers["rough"] = lambda x, y, out: torch.add(x, y, out=out).mul_(1 + 1e-5)
     strict, tolerant = (
         measure_row(Row(replace(ADD, tolerance=factor), CASE, "rough"), CPU, None, LIMITS) for factor in (1.0, 1e4)
@@ -248,7 +248,7 @@ def test_out_of_memory_skips_the_row(providers, error):
     assert (record.status, record.reason) == ("skipped", "out of memory")
 
 
-def test_a_kernel_that_refuses_a_case_is_skipped_with_its_words_but_only_if_it_may(providers):
+def test_declared_refusals_are_skipped_and_other_errors_fail(providers):
     providers["refuses"] = Provider("refuses", raising(ValueError("no fp64")), True, refuses_with=(ValueError,))
     providers["fails"] = Provider("fails", raising(ValueError("no fp64")), True)
     assert [(measure(name).status, measure(name).reason) for name in ("refuses", "fails")] == [
@@ -258,25 +258,25 @@ def test_a_kernel_that_refuses_a_case_is_skipped_with_its_words_but_only_if_it_m
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
-def test_ctrl_c_is_no_failed_row(providers, error):
+def test_ctrl_c_and_exit_are_not_failed_rows(providers, error):
     providers["interrupted"] = raising(error)
     with pytest.raises(type(error)):
         measure("interrupted")
 
 
-def test_once_the_budget_is_spent_nothing_is_timed_and_one_that_would_do_is_named(providers, never_timed):
+def test_a_spent_budget_times_nothing_and_suggests_another(providers, never_timed):
     record = measure("right", Settings(budget_s=2.5), deadline=time.perf_counter())
     assert record.status == "skipped"
     said = re.fullmatch(r"the budget of 2\.5 s is spent; --budget (\d+) would allow it", record.reason)
     assert int(said[1]) >= 4  # 1.5 times what was spent and lacked
 
 
-def test_a_refused_row_is_not_run(providers, never_timed):
+def test_a_rejected_row_is_not_run(providers, never_timed):
     row = plan([(MATMUL_OP, matmul_case(64, 64, 64, "tf32"))], ["right"], CPU, Settings())[0]
     assert measure_row(row, CPU) is row.refused
 
 
-def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers, monkeypatch):
+def test_gpu_memory_is_released_after_a_failed_row(providers, monkeypatch):
     log = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("emptied"))
@@ -285,7 +285,7 @@ def test_a_gpu_gives_its_memory_back_after_each_row_even_a_failed_one(providers,
     assert (record.status, log) == ("failed", ["emptied"])
 
 
-def test_a_time_that_cannot_be_is_invalid_and_says_why(providers):
+def test_an_impossible_time_is_invalid_with_its_reason(providers):
     slow = Machine("cpu", "a slow machine", (Ceiling("flops", "fp32", 1.0, "datasheet", "made up"),))
     record = measure("right", ceilings=slow)
     assert record.status == "invalid"
@@ -294,7 +294,7 @@ def test_a_time_that_cannot_be_is_invalid_and_says_why(providers):
     assert record.samples_s  # kept, to be looked at
 
 
-def test_every_flag_has_its_reason_and_the_warm_time_is_kept(providers):
+def test_every_flag_has_a_reason_and_cold_rows_a_warm_time(providers):
     record = measure("right")
     assert set(record.flag_reasons) == set(record.flags)
     assert record.cache == "cold"
@@ -305,7 +305,7 @@ def test_every_flag_has_its_reason_and_the_warm_time_is_kept(providers):
 
 
 @pytest.mark.parametrize("rows_left", [1, 50])
-def test_each_row_samples_for_its_share_of_the_time_that_is_left(providers, monkeypatch, rows_left):
+def test_each_row_samples_for_its_share_of_the_time_left(providers, monkeypatch, rows_left):
     left = []
 
     def take_notice(calls, cache, device, limits, flops, left_s, *_):

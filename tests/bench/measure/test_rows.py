@@ -60,7 +60,7 @@ def free(monkeypatch):
         (matmul_case(64, 64, 64, "int8", batch=2), CPU, "int8 has no batched product in torch; use --batch 1"),
     ],
 )
-def test_what_a_device_cannot_do_is_refused_with_the_reason(free, case, device, reason):
+def test_unsupported_cases_are_rejected_with_the_reason(free, case, device, reason):
     rows = plan([(MATMUL_OP, case)], ["torch", "torch-compile"], device, Settings())
     assert [(row.provider, row.refused.status, row.refused.reason) for row in rows] == [
         ("torch", "skipped", reason),
@@ -68,14 +68,14 @@ def test_what_a_device_cannot_do_is_refused_with_the_reason(free, case, device, 
     ]
 
 
-def test_memory_is_estimated_before_anything_is_allocated(free):
+def test_memory_is_estimated_before_allocation(free):
     # 150 000 x 150 000 in bf16 is 45 GB a matrix; three of them, twice, and B in fp64, squared in place.
     rows = plan([(MATMUL_OP, matmul_case(150_000, 150_000, 150_000))], ["torch"], CPU, Settings())
     assert rows[0].refused.reason == "needs 450 GB, the device has 141 GB free"
 
 
 @pytest.mark.parametrize("extent", [10**5, 10**12, 10**18 - 1])
-def test_a_refusal_of_any_size_can_be_kept_and_read_back(free, extent):
+def test_rejected_rows_of_any_size_can_be_saved(free, extent):
     row = plan([(MATMUL_OP, matmul_case(extent, extent, extent, batch=10**9 - 1))], ["torch"], CPU, Settings())[0]
     assert "the device has 141 GB free" in row.refused.reason
     assert len(row.refused.reason) < 80

@@ -22,7 +22,7 @@ def count_calls(count=2):
     return ran, [lambda index=index: call(index) for index in range(count)]
 
 
-def test_a_cold_row_is_also_measured_warm_on_its_first_copy(monkeypatch):
+def test_cold_rows_are_also_measured_warm_on_one_copy(monkeypatch):
     _, calls = count_calls()
     gone_round = []
     make_sampler = meter.samplers.make_sampler
@@ -52,7 +52,7 @@ def limits_seen(monkeypatch):
     return seen
 
 
-def test_long_launches_are_sampled_for_longer_than_the_row_takes_beside(limits_seen):
+def test_sampling_takes_longer_than_preparation(limits_seen):
     take_samples([lambda: time.sleep(2e-3)], "warm", cpu_device(), LIMITS, prepared_s=0.2)
     assert limits_seen[0].min_time_s >= meter.ON_THE_CLOCK * 0.2
     assert limits_seen[0].cap_s >= limits_seen[0].min_time_s
@@ -64,7 +64,7 @@ def test_long_launches_are_sampled_for_longer_than_the_row_takes_beside(limits_s
     [([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3), ([0, 1, 2, 3], 3), ([1], 0)],
 )
 @pytest.mark.parametrize("how", ["thread_switches_per_s", "cgroup_quota"])
-def test_what_was_disturbed_is_measured_again_three_times_at_most(monkeypatch, disturbed, repeats, how):
+def test_noisy_samples_are_repeated_up_to_three_times(monkeypatch, disturbed, repeats, how):
     turn = iter(range(100))
 
     def telemetry(before, after, **counted):
@@ -80,7 +80,7 @@ def test_what_was_disturbed_is_measured_again_three_times_at_most(monkeypatch, d
     assert next(turn) == repeats + 1  # the telemetry kept is that of the last time
 
 
-def test_samples_of_two_speeds_are_taken_again_on_a_cpu(monkeypatch):
+def test_bimodal_samples_are_repeated_on_a_cpu(monkeypatch):
     monkeypatch.setattr(meter, "row_telemetry", lambda before, after, **counted: {"window_s": 1.0})
     modes = iter([object(), object(), None])
     monkeypatch.setattr(meter, "two_modes", lambda samples_s: next(modes))
@@ -88,7 +88,7 @@ def test_samples_of_two_speeds_are_taken_again_on_a_cpu(monkeypatch):
     assert found.telemetry["repeats"] == 2
 
 
-def test_a_warm_row_has_no_second_time():
+def test_warm_rows_are_measured_once():
     _, calls = count_calls(1)
     assert take_samples(calls, "warm", cpu_device(), LIMITS).warm_median_s is None
 
@@ -100,7 +100,7 @@ def test_a_slow_launch_is_not_repeated_warm():
     assert len(found.samples_s) == 5  # the time is long over: no more than the fewest
 
 
-def test_on_a_cpu_all_is_there():
+def test_samples_on_a_cpu_have_all_fields():
     _, calls = count_calls()
     found = take_samples(calls, "cold", cpu_device(), LIMITS, flops=2)
     assert found.host_launch_s == found.host_latency_s == found.median_s  # the launch itself
@@ -110,6 +110,6 @@ def test_on_a_cpu_all_is_there():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("left_s", "cap_s"), [(None, 0.05), (10.0, 0.05), (0.01, 0.01), (-3.0, 0.0)])
-def test_the_time_that_is_left_bounds_the_sampling(limits_seen, left_s, cap_s):
+def test_sampling_is_limited_by_the_time_left(limits_seen, left_s, cap_s):
     take_samples(count_calls()[1], "warm", cpu_device(), LIMITS, left_s=left_s)
     assert limits_seen[0].cap_s == pytest.approx(cap_s)

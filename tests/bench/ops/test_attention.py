@@ -37,7 +37,7 @@ def by_hand(q, keys, values):
 
 
 @pytest.mark.parametrize("length", [1, 5, 128, 129, 300])
-def test_the_reference_is_the_formula_whatever_the_parts(length):
+def test_the_attention_reference_is_the_formula_at_any_length(length):
     q, keys, values = data_of(case_of(1, length, "fp64")).inputs
     assert torch.allclose(plain_attention(q, keys, values), by_hand(q, keys, values), rtol=1e-12, atol=1e-13)
 
@@ -45,7 +45,7 @@ def test_the_reference_is_the_formula_whatever_the_parts(length):
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
-def test_torch_is_right_in_every_dtype_and_grouping(dtype, kv_heads, fill):
+def test_torch_attention_is_right_in_every_dtype_and_grouping(dtype, kv_heads, fill):
     for shape in ((1, 1), (3, 7), (2, 150)):
         case = case_of(*shape, dtype, kv_heads=kv_heads)
         data = data_of(case, fill)
@@ -71,13 +71,13 @@ MISTAKES = {
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found(mistake, dtype):
+def test_a_mistake_in_causal_attention_is_detected(mistake, dtype):
     case = case_of(2, 64, dtype)
     data = data_of(case)
     assert not check(OP, case, data, MISTAKES[mistake](*data.inputs)).is_right
 
 
-def test_work_counts_the_pairs_that_exist():
+def test_attention_work_counts_causal_pairs():
     """3 pairs of 2 tokens, 2 d to score each and 2 d to weigh its value; the intensity is that of the docstring."""
     work = causal_attention_work(1, 2, 1, 1, 1, "bf16")
     assert (work.flops, work.bytes_read, work.bytes_written) == (12, 12, 4)
@@ -87,19 +87,19 @@ def test_work_counts_the_pairs_that_exist():
     assert work.flops / work.bytes == pytest.approx((739 + 1) / (2 * (1 + 8 / 32)), rel=1e-12)
 
 
-def test_work_is_half_of_all_pairs_and_half_a_diagonal():
+def test_attention_work_agrees_with_flashattention_2():
     """FlashAttention-2 halves 4 s^2 d a FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 for 32 heads of 128."""
     flops = causal_attention_work(1, 8192, 32, 8, 128, "bf16").flops
     assert flops == 4 * 8192**2 * 128 * 32 // 2 + 2 * 8192 * 128 * 32
     assert flops == pytest.approx(549.8e9, rel=2e-4)
 
 
-def test_heads_that_cannot_be_shared_are_refused():
+def test_heads_that_do_not_divide_are_rejected():
     with pytest.raises(UnsupportedCaseError, match="6 query heads cannot share 4 key heads evenly"):
         OP.check(case_of(1, 8, kv_heads=4), "cpu")
 
 
-def test_a_single_number_is_the_length_of_one_sequence():
+def test_a_single_extent_is_the_length_of_one_sequence():
     assert OP.extents((512,), OP.axes) == (1, 512)
     assert OP.extents((4, 512), OP.axes) == (4, 512)
     with pytest.raises(ValueError, match="write bxs"):

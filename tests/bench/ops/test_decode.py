@@ -60,7 +60,7 @@ def verdict(case, data, provider="torch"):
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_torch_is_right_in_every_family_dtype_and_fill(models, family, dtype, fill):
+def test_torch_decode_is_right_in_every_family_dtype_and_fill(models, family, dtype, fill):
     for op in OP:
         for batch, length in ((1, 1), (3, 5), (17, 48), (1, 333)):
             case = case_of(op, models[family], batch, length, dtype)
@@ -124,7 +124,7 @@ def gpt2_layer(layer):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_step_is_that_of_transformers_with_its_cache(models, family):
+def test_a_decode_step_computes_what_transformers_computes(models, family):
     """Its model reads a prompt of 11 tokens and one more; ours takes its weights and its cache for the one more."""
     model, length = transformers_model(family), 12
     words = torch.randint(0, 101, (3, length), generator=torch.Generator().manual_seed(0))
@@ -187,7 +187,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_block_is_found(models, mistake, dtype, monkeypatch):
+def test_a_mistake_in_a_block_is_detected(models, mistake, dtype, monkeypatch):
     case = case_of("decode-block", models["llama"], 16, 24, dtype)
     data = data_of(case)
     right = OP["decode-block"].reference(*widened(data.inputs)).to(data.out.dtype)
@@ -200,7 +200,7 @@ def test_a_mistake_in_a_block_is_found(models, mistake, dtype, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_mistake_in_attention_is_found(models, dtype):
+def test_a_mistake_in_decode_attention_is_detected(models, dtype):
     op, case = OP["decode-attention"], case_of("decode-attention", models["llama"], 16, 24, dtype)
     data = data_of(case)
     q, keys, values = data.inputs
@@ -208,7 +208,7 @@ def test_a_mistake_in_attention_is_found(models, dtype):
         assert not check(op, case, data, plain_attention(*wrong).to(data.out.dtype)).is_right
 
 
-def test_a_layer_left_out_of_a_step_is_found(models):
+def test_a_layer_left_out_of_a_step_is_detected(models):
     case = case_of("decode-step", models["llama"], 8, 24)
     data = data_of(case)
     inputs = list(data.inputs)
@@ -247,7 +247,7 @@ BY_HAND = [
 
 
 @pytest.mark.parametrize(("op", "model", "batch", "length", "flops", "read", "written"), BY_HAND)
-def test_work_by_hand_follows_the_dtype(op, model, batch, length, flops, read, written):
+def test_decode_work_by_hand_follows_the_dtype(op, model, batch, length, flops, read, written):
     for dtype, bits in (("bf16", 16), ("fp16", 16), ("fp32", 32), ("fp64", 64)):
         work = OP[op].work(case_of(op, model, batch, length, dtype))
         found = (work.flops, work.bytes_read, work.bytes_written)
@@ -264,7 +264,7 @@ def counted(function, inputs):
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("model", supported())
 @pytest.mark.parametrize("op", OP)
-def test_inputs_and_output_are_the_bytes_and_torch_counts_the_flops(op, model):
+def test_decode_bytes_are_those_of_tensors_and_flops_those_of_torch(op, model):
     """The tables of rotary positions are no traffic: they follow from the position."""
     batch, length, config = 3, 40, load_model(model)
     case = case_of(op, model, batch, length, layers="2" if op == "decode-step" else "all")
@@ -281,13 +281,13 @@ def test_inputs_and_output_are_the_bytes_and_torch_counts_the_flops(op, model):
     assert counted(OP[op].eager, inputs) == work.flops - new_value
 
 
-def test_at_least_one_model_of_each_family_but_biasless_gpt_is_measured():
+def test_every_family_but_biasless_gpt_has_a_supported_model():
     assert {load_model(name).family for name in supported()} == set(FAMILIES) - {"nanogpt", "phi3"}
 
 
 @pytest.mark.parametrize("batch", [1, 16, 512])
 @pytest.mark.parametrize("model", ["gpt2", "qwen2.5-0.5b", "llama-3-8b", "qwen3-0.6b"])
-def test_a_step_is_what_estimate_infer_predicts(model, batch):
+def test_decode_work_is_what_estimate_infer_predicts(model, batch):
     """`python -m roofline estimate infer` leaves the logits out, as activations; nothing else is different."""
     length, config = 1000, load_model(model)
     machine = load_gpus()["h100-sxm"]
@@ -300,7 +300,7 @@ def test_a_step_is_what_estimate_infer_predicts(model, batch):
     assert row["decode_seconds"] == predicted
 
 
-def test_attention_nears_heads_over_key_heads_at_any_batch_and_a_block_turns_at_the_critical_batch():
+def test_intensity_and_critical_batch_agree_with_austin_2025():
     """Austin et al. (2025): G = 4 of Llama 3 8B in bf16; 295 on an H100 (989.5 / 3.35), a context of one token."""
     peak, bandwidth = 989.5e12, 3.35e12
     for batch in (1, 64, 4096):
@@ -326,7 +326,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("model", "length", "why"), REFUSED)
 @pytest.mark.parametrize("op", OP)
-def test_what_is_built_otherwise_is_refused_by_name_and_still_counted(op, model, length, why):
+def test_unsupported_models_are_rejected_by_name_and_counted(op, model, length, why):
     case = case_of(op, model, 1, length)
     with pytest.raises(UnsupportedCaseError, match=why) as refused:
         OP[op].check(case, "cpu")
@@ -335,7 +335,7 @@ def test_what_is_built_otherwise_is_refused_by_name_and_still_counted(op, model,
 
 
 @pytest.mark.exhaustive
-def test_json_has_the_model_its_layers_and_the_work(models, quick, capsys):
+def test_decode_json_has_model_layers_and_work(models, quick, capsys):
     words = ("--model", models["llama"], "--op", "decode-step", "--layers", "1", "--shape", "2x16", "--format", "json")
     assert here("decode", *words, "--quiet", "--cache", "warm") == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
@@ -360,7 +360,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("words", "message"), BAD)
-def test_bad_input_takes_one_line_and_exits_with_2(words, message, runs, capsys):
+def test_invalid_decode_arguments_are_a_one_line_error(words, message, runs, capsys):
     keep_ceilings(runs)
     assert here("decode", *(words if "--shape" in words else (*words, "--shape", "16"))) == 2
     captured = capsys.readouterr()

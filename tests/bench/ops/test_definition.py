@@ -72,7 +72,7 @@ def hashes(path, text, monkeypatch):
         ("OPS =", "UNUSED = 1\nOPS ="),
     ],
 )
-def test_words_layout_and_unused_code_are_not_hashed(tmp_path, monkeypatch, before, after):
+def test_comments_layout_and_unused_code_are_not_hashed(tmp_path, monkeypatch, before, after):
     assert before in FILE
     assert hashes(tmp_path, FILE.replace(before, after), monkeypatch) == hashes(tmp_path, FILE, monkeypatch)
 
@@ -88,7 +88,7 @@ def test_words_layout_and_unused_code_are_not_hashed(tmp_path, monkeypatch, befo
         ("lambda case: (1,)", "lambda case: (2,)", [True, True]),
     ],
 )
-def test_code_that_an_op_reaches_is_hashed_and_other_ops_are_not(tmp_path, monkeypatch, before, after, changed):
+def test_only_code_that_an_op_reaches_is_hashed(tmp_path, monkeypatch, before, after, changed):
     assert FILE.count(before) == 1
     old, new = (hashes(tmp_path, text, monkeypatch) for text in (FILE, FILE.replace(before, after)))
     assert [one != other for one, other in zip(old, new, strict=True)] == changed
@@ -110,7 +110,7 @@ MACHINERY = {
 
 
 @pytest.mark.parametrize("family", families())
-def test_what_an_op_file_imports_of_bench_is_part_of_its_definition(family):
+def test_imports_of_an_op_file_are_part_of_its_definition(family):
     tree = ast.parse((op_file.BENCH / f"{family}.py").read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     of_bench = {name for name in imported if name.startswith("bench.")} - MACHINERY
@@ -125,7 +125,7 @@ def kept(folder):
 
 
 @pytest.mark.exhaustive
-def test_rows_that_were_measured_and_skipped_and_of_a_users_function_have_it(tmp_path):
+def test_rows_of_every_status_have_the_op_hash(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text("def relu(x, out):\n    out.copy_(x.clamp(min=0))\n\n\ndef bad(x, out):\n    raise ValueError\n")
     shapes = ("--op", "relu", "--dtype", "fp32", "--shape", "4096,999999999999999", "--budget", "60")
@@ -141,7 +141,7 @@ def test_rows_that_were_measured_and_skipped_and_of_a_users_function_have_it(tmp
 
 
 @pytest.mark.parametrize("family", ["transfer", "train_step"])
-def test_rows_that_are_not_ops_have_that_of_their_command(family, tmp_path):
+def test_rows_that_are_not_ops_have_the_hash_of_their_command(family, tmp_path):
     words = {"transfer": ("--op", "h2d", "--size", "4KiB"), "train_step": ("--model", "tiny-llama", "--shape", "1x8")}
     assert commands.here(family, *words[family], "--budget", "0.001", "--output", tmp_path) in (0, 2)
     module = op_file.read_catalog().commands[family]
@@ -150,7 +150,7 @@ def test_rows_that_are_not_ops_have_that_of_their_command(family, tmp_path):
     assert expected is not None
 
 
-def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_were_the_same(monkeypatch):
+def test_an_op_edited_during_a_run_fails_in_the_worker(monkeypatch):
     row = Row(OPS["relu"][1], Case("relu", "fp32", {"n": 64}), "torch", family="elementwise")
     other = replace(row.blank(), status="ok", op_sha256="f" * 64)
     monkeypatch.setattr(worker, "call", lambda *arguments, **limits: (other, ""))
@@ -160,7 +160,7 @@ def test_an_op_that_is_edited_during_a_run_is_not_measured_by_a_worker_as_if_it_
 
 
 @pytest.mark.exhaustive
-def test_two_definitions_of_a_new_op_are_told_apart_from_the_edit_to_the_comparison(tmp_path):
+def test_two_definitions_of_an_op_are_compared_only_by_force(tmp_path):
     """From one end to the other: measure, edit the op, measure, compare the two runs."""
     repository = repository_with(tmp_path / "repository", scaled_copy=SCALED_COPY)
     measure = ("bench.scaled_copy", "--dtype", "fp32", "--provider", "torch", "--device", "cpu", "-q", "--output")

@@ -52,11 +52,11 @@ def reason(change=None, **options):
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("n", [1, 7, 1000, MANY + 3])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_a_right_kernel_passes(dtype, n, fill):
+def test_a_correct_dropout_kernel_passes(dtype, n, fill):
     assert reason(n=n, dtype=dtype, fill=fill) is None
 
 
-def test_a_seed_is_one_whole_number_that_is_another_in_every_copy():
+def test_every_copy_has_its_own_integer_seed():
     _, launched = launches(n=8, copies=5)
     seeds = [inputs[1] for inputs, _ in launched]
     assert {(seed.shape, seed.dtype) for seed in seeds} == {(torch.Size([1]), torch.int64)}
@@ -86,7 +86,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("chunk", [1000, 2**24])
-def test_one_wrong_element_fails_wherever_the_result_is_cut(monkeypatch, dtype, fault, chunk):
+def test_one_wrong_element_fails_at_any_chunk_size(monkeypatch, dtype, fault, chunk):
     monkeypatch.setattr(elementwise, "CHUNK_ELEMENTS", chunk)
     assert reason(FAULTS[fault], dtype=dtype) == "an element is neither 0 nor x / 0.9"
     assert reason(dtype=dtype) is None
@@ -95,7 +95,7 @@ def test_one_wrong_element_fails_wherever_the_result_is_cut(monkeypatch, dtype, 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("scale", [1.005, 0.995])
-def test_half_a_percent_fails(dtype, scale):
+def test_a_dropout_scale_off_by_half_a_percent_fails(dtype, scale):
     found = reason(dtype=dtype, run=lambda *inputs, out: kernel(*inputs, out, scale=scale))
     assert found is not None
     if dtype == "bf16":  # no element shows it
@@ -103,7 +103,7 @@ def test_half_a_percent_fails(dtype, scale):
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.89, 0.91, 1.0])
-def test_too_many_or_too_few_that_are_kept_fail(keep):
+def test_a_wrong_keep_probability_fails(keep):
     found = reason(run=lambda *inputs, out: kernel(*inputs, out, keep=keep))
     assert "of the elements are kept instead of 90%" in found
 
@@ -119,7 +119,7 @@ def ignores_the_seed(x, seed, out):
     kernel(x, torch.zeros_like(seed), out)
 
 
-def test_masks_that_do_not_depend_on_the_seed_fail():
+def test_equal_masks_of_two_seeds_fail():
     case, (one, other) = launches(run=ignores_the_seed)
     assert check_dropout(case, other, None) is None
     assert "the masks of two seeds agree in 100.00%" in check_dropout(case, other, one)
@@ -134,7 +134,7 @@ def measured(monkeypatch, run, fill="uniform"):
 
 
 @pytest.mark.parametrize("fill", ["uniform", "zeros"])
-def test_a_right_kernel_is_measured_and_its_record_says_by_what_it_was_judged(monkeypatch, fill):
+def test_a_correct_row_is_verified_by_the_rule(monkeypatch, fill):
     record = measured(monkeypatch, kernel, fill)
     assert (record.status, record.reason) == ("ok", None)
     for moment in ("before", "after"):

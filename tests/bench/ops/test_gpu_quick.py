@@ -70,7 +70,7 @@ def compiled_beforehand():
 
 
 @pytest.mark.parametrize(("family", "dtype", "provider"), cases())
-def test_a_row_is_right_and_timed_by_a_graph(family, dtype, provider):
+def test_every_row_is_right_and_timed_by_a_graph(family, dtype, provider):
     record = measured(family, dtype, provider)
     if record.status == "skipped":
         # Were the newest to refuse what anyone asks first, only a line on stderr would say so.

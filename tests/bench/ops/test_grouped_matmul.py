@@ -20,7 +20,7 @@ def data_of(case, fill="uniform"):
     return inputs_of(OP, case, fill)
 
 
-def test_the_reference_multiplies_each_token_by_the_matrix_of_its_expert():
+def test_the_reference_uses_the_matrix_of_each_tokens_expert():
     x, weights, _ = data_of(case_of(7, dtype="fp64")).inputs
     ends = torch.tensor([2, 2, 6, 7], dtype=torch.int32)
     experts = (0, 0, 2, 2, 2, 2, 3)
@@ -31,7 +31,7 @@ def test_the_reference_multiplies_each_token_by_the_matrix_of_its_expert():
 @pytest.mark.parametrize("fill", ["uniform", "normal", "zeros"])
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("load", ["even", "skewed"])
-def test_torch_is_right_in_every_dtype_and_load(dtype, load, fill):
+def test_torch_grouped_matmul_is_right_in_every_dtype_and_load(dtype, load, fill):
     for tokens in (1, 3, 130):
         case = case_of(tokens, dtype=dtype, load=load)
         data = data_of(case, fill)
@@ -60,7 +60,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_found(mistake, dtype):
+def test_a_mistake_in_a_grouped_matmul_is_detected(mistake, dtype):
     case = case_of(64, dtype=dtype)
     data = data_of(case)
     assert not check(OP, case, data, MISTAKES[mistake](*data.inputs)).is_right
@@ -77,13 +77,13 @@ def test_a_mistake_is_found(mistake, dtype):
         (2, 4, "skewed", [0, 1, 0, 1]),
     ],
 )
-def test_tokens_are_shared_by_exact_numbers(tokens, experts, load, shared):
+def test_tokens_are_divided_into_exact_counts(tokens, experts, load, shared):
     ends = ends_of(case_of(tokens, experts=experts, load=load))
     assert tokens_of(ends) == shared
     assert ends[-1] == tokens
 
 
-def test_work_is_counted_by_hand():
+def test_grouped_matmul_work_by_hand():
     """5 tokens, 2 to one expert, none to the next, 3 to the last: two matrices of 7 x 11 are read."""
     work = grouped_matmul_work((2, 0, 3), 11, 7, "bf16")
     assert work.flops == 2 * 5 * 11 * 7
@@ -96,7 +96,7 @@ def test_work_is_counted_by_hand():
 
 
 @pytest.mark.parametrize(("dtype", "multiple"), [("bf16", 8), ("fp32", 4)])
-def test_extents_that_torch_does_not_take_are_refused(dtype, multiple):
+def test_extents_that_torch_does_not_support_are_rejected(dtype, multiple):
     OP.check(case_of(3, multiple, multiple, dtype), "cuda")
     OP.check(case_of(3, 5, 7, "fp64"), "cuda")
     for n, k in ((multiple, multiple + 1), (multiple // 2, multiple)):

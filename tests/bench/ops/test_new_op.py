@@ -46,7 +46,7 @@ def ready(repository, *words):
     return out, err
 
 
-def test_a_new_op_is_listed_and_what_is_not_finished_has_a_line_each(repository):
+def test_a_new_op_is_listed_and_unfinished_files_are_noted(repository):
     out, err = ready(repository, "bench", "list")
     (line,) = [line for line in out.splitlines() if "scaled-copy" in line]
     assert line.split()[:2] == ["bench.scaled_copy", "scaled-copy"]
@@ -64,7 +64,7 @@ def test_a_new_op_is_listed_and_what_is_not_finished_has_a_line_each(repository)
     assert told["wrong"] == "its OPS must be a tuple of Op"
 
 
-def test_a_new_op_is_measured_and_its_options_are_in_the_names_of_its_cases(repository, tmp_path):
+def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
     words = ("--dtype", "fp32", "--layout", "dense,sparse", "--scale-by", "3", "--provider", "torch")
     ready(repository, "bench.scaled_copy", *words, "--device", "cpu", "--output", tmp_path)
     (path,) = tmp_path.glob("*.jsonl")
@@ -78,7 +78,7 @@ def test_a_new_op_is_measured_and_its_options_are_in_the_names_of_its_cases(repo
     assert baseline_lines([*records, *others], "torch") == ratios
 
 
-def test_the_command_of_an_op_with_an_option_of_every_command_says_so(repository):
+def test_an_op_option_that_every_command_has_is_rejected(repository):
     code, out, err = run_in(repository, "bench.usual", "--help")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "usual.py: argument --dtype: conflicting option string: --dtype; every command has that option" in err
@@ -93,7 +93,7 @@ def test_help_and_signature_of_a_new_op(repository):
 
 
 @pytest.mark.exhaustive
-def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, tmp_path):
+def test_each_family_reads_its_own_option_in_a_comparison(repository, tmp_path):
     compared = ("--rounds", "10", "--device", "cpu", "--provider", "torch,torch", "--dtype", "fp32")
     words = ("--op", "scaled-copy", "--layout", "dense,sparse", "--scale-by", "3", *compared)
     out, err = ready(repository, "bench", "compare", *words, "--format", "json", "--output", tmp_path)
@@ -110,7 +110,7 @@ def test_a_new_op_is_compared_and_each_family_reads_its_own_option(repository, t
 
 
 @pytest.mark.parametrize("name", sorted(compare.merged_options(families())))
-def test_an_option_that_an_op_does_not_have_is_refused(name, capsys):
+def test_an_option_that_an_op_does_not_have_is_rejected(name, capsys):
     known = families()
     other = next(ops[0].name for family, ops in known.items() if name not in [one.name for one in options_of(family)])
     owner = next(ops[0].name for family, ops in known.items() if name in [one.name for one in options_of(family)])
@@ -121,7 +121,7 @@ def test_an_option_that_an_op_does_not_have_is_refused(name, capsys):
         assert (out, err) == ("", f"python -m bench compare: error: --{name} does not apply to {other}; remove it\n")
 
 
-def test_names_are_those_of_before():
+def test_case_names_stay_stable():
     matmul, decode = options_of("matmul"), options_of("decode")
 
     def name(options, dtype="bf16", **values):

@@ -63,7 +63,7 @@ def test_a_copy_of_an_op_file_can_be_measured_from_python(mine):
     ("words", "ops"),
     [(["elementwise", "--op", "relu,soft_cap.py"], ["relu", "soft-cap"]), (["soft_cap.py"], ["soft-cap"])],
 )
-def test_the_ops_of_a_file_are_measured_with_others_and_by_its_path(mine, runs, words, ops):
+def test_ops_of_a_file_are_measured_by_path_and_with_others(mine, runs, words, ops):
     options = ("--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "-q")
     assert main([*words, *options]) == 0
     (saved,) = commands.run_files(runs)
@@ -71,7 +71,7 @@ def test_the_ops_of_a_file_are_measured_with_others_and_by_its_path(mine, runs, 
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_a_file_prints_when_it_is_imported_is_no_data(mine, capsys):
+def test_output_of_an_import_goes_to_stderr(mine, capsys):
     mine.write_text(mine.read_text() + "\nprint('soft_cap is here')\n")
     words = ["--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "--format", "json"]
     assert main(["elementwise", "--op", "soft_cap.py", *words, "--no-save"]) == 0
@@ -80,7 +80,7 @@ def test_what_a_file_prints_when_it_is_imported_is_no_data(mine, capsys):
     assert "soft_cap is here" in err
 
 
-def test_the_command_of_a_file_shows_its_docstring_its_path_and_its_signature(mine, capsys):
+def test_help_of_an_op_file_shows_docstring_path_and_signature(mine, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["soft_cap.py", "--help"])
     assert caught.value.code == 0
@@ -93,7 +93,7 @@ def test_the_command_of_a_file_shows_its_docstring_its_path_and_its_signature(mi
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("word", ["soft_cap.py", "soft_cap.py:soft-cap"])
-def test_an_own_op_is_compared_with_a_users_function_in_a_process_of_its_own(mine, runs, word, capsys):
+def test_an_own_op_is_compared_with_a_user_function(mine, runs, word, capsys):
     commands.keep_ceilings(runs)
     (mine.parent / "k.py").write_text(FAST)
     words = ["--dtype", "fp32", "--shape", "4096", "--device", "cpu", "--rounds", "20", "--format", "json", "-q"]
@@ -103,7 +103,7 @@ def test_an_own_op_is_compared_with_a_users_function_in_a_process_of_its_own(min
 
 
 @pytest.mark.exhaustive
-def test_the_options_of_an_own_file_are_options_of_a_comparison(tmp_path, runs, capsys):
+def test_options_of_an_op_file_are_options_of_compare(tmp_path, runs, capsys):
     commands.keep_ceilings(runs)
     path = tmp_path / "scaled.py"
     path.write_text(SCALED_COPY)
@@ -125,7 +125,7 @@ def test_the_options_of_an_own_file_are_options_of_a_comparison(tmp_path, runs, 
     ],
 )
 @pytest.mark.parametrize("command", [["compare", "--provider", "torch,torch"], ["elementwise"]])
-def test_a_file_that_is_not_finished_is_one_line(tmp_path, capsys, command, text, said):
+def test_an_unfinished_op_file_is_a_one_line_error(tmp_path, capsys, command, text, said):
     path = tmp_path / "half.py"
     path.write_text(text)
     assert main([*command, "--op", str(path)]) == 2
@@ -134,7 +134,7 @@ def test_a_file_that_is_not_finished_is_one_line(tmp_path, capsys, command, text
     assert f"error: half.py cannot be used: {said}" in err
 
 
-def test_a_file_that_is_not_there_and_an_op_that_it_does_not_have_are_one_line(mine, capsys):
+def test_a_missing_file_or_op_is_a_one_line_error(mine, capsys):
     capsys.readouterr()
     assert main(["elementwise", "--op", "nowhere.py"]) == 2
     assert "nowhere.py cannot be used: FileNotFoundError" in capsys.readouterr().err
@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there_and_an_op_that_it_does_not_have_are_one_line(m
     assert "unknown op of soft_cap.py 'softcup'; did you mean soft-cap?" in capsys.readouterr().err
 
 
-def test_two_files_may_not_have_one_op(tmp_path):
+def test_two_files_may_not_define_the_same_op(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(SCALED_COPY)
     words = [str(tmp_path / "one.py"), str(tmp_path / "two.py")]
@@ -151,7 +151,7 @@ def test_two_files_may_not_have_one_op(tmp_path):
         own_families(words, families())
 
 
-def test_what_lies_beside_a_file_is_found_later_too_but_behind_everything_else(tmp_path, monkeypatch):
+def test_modules_beside_an_op_file_come_last_in_the_path(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_a_lazy_file.py").write_text("VALUE = 2\n")
     file = tmp_path / "lazy.py"

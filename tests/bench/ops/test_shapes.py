@@ -35,7 +35,7 @@ def test_shapes_of_matmul(words, shapes):
     assert parse_shapes(words, MATMUL_OP) == mnk(*shapes)
 
 
-def test_a_single_number_means_what_suits_the_op():
+def test_a_single_extent_is_expanded_by_each_op():
     assert parse_shapes(["8", "3x5"], MATVEC_OP) == [{"m": 8, "n": 8}, {"m": 3, "n": 5}]
     assert parse_shapes(["8", "3x5", "2x2x2"], OP["relu"]) == [{"n": 8}, {"n": 15}]
     rows_of_4096 = [{"m": 1, "n": 4096}, {"m": 3, "n": 4096}, {"m": 1, "n": 100}, {"m": 3, "n": 5}]  # rounded up
@@ -53,7 +53,7 @@ def test_a_single_number_means_what_suits_the_op():
         "9" * 5000,  # int() refuses more than 4300 digits
     ],
 )
-def test_what_is_no_shape_is_named(word):
+def test_invalid_shapes_are_named(word):
     with pytest.raises(ShapeError) as caught:
         parse_shapes(["64", word], MATMUL_OP)
     assert f"'{word}'" in str(caught.value)
@@ -69,13 +69,13 @@ def test_what_is_no_shape_is_named(word):
         (["1:5000:1", "10001:15001:1"], "matmul"),
     ],
 )
-def test_too_many_sizes_are_counted_not_laid_out(words, op):
+def test_too_many_shapes_are_rejected_before_expansion(words, op):
     with pytest.raises(ShapeError, match="makes more than 10000 cases"):
         parse_shapes(words, MATMUL_OP if op == "matmul" else OP[op])
     assert len(parse_shapes([f"1:{MAX_CASES}:1"], MATMUL_OP)) == MAX_CASES
 
 
-def test_a_product_beyond_any_machine_is_refused():
+def test_a_product_of_extents_beyond_the_limit_is_rejected():
     assert parse_shapes(["999999999999999999x1"], OP["relu"]) == [{"n": 10**18 - 1}]
     for word in ("1000000000x1000000000", "x".join(["999999999999999999"] * 18)):
         with pytest.raises(ShapeError, match="more than"):
@@ -99,7 +99,7 @@ def test_sizes_are_exact(text, size_bytes):
     "text",
     ["0", "0MiB", "-1MiB", "0.5B", "1.1B", "1.0001KB", "MiB", "1TiB", "1 M", "1e3", "", "١MiB", "9" * 5000, "1.2.3"],
 )
-def test_what_is_no_size_is_named(text):
+def test_invalid_sizes_are_named(text):
     with pytest.raises(ShapeError) as caught:
         parse_size(text)
     assert f"'{text}'" in str(caught.value)

@@ -64,7 +64,7 @@ MODELS = {
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("recipe", ["fp32", "amp", "bf16"])
 @pytest.mark.parametrize("model", MODELS)
-def test_all_that_a_step_holds_is_predicted_to_the_byte(model, recipe):
+def test_memory_of_a_step_is_predicted_to_the_byte(model, recipe):
     assert differences(report_of(plan(MODELS[model], recipe))) == {}
 
 
@@ -96,13 +96,13 @@ def test_the_peak_of_a_checkpointed_step_is_predicted(model, recipe, micro_batch
         (gpt(vocab_size=4000, tie_word_embeddings=False), "head", {"batch": 1, "sequence": 4}),
     ],
 )
-def test_the_shape_decides_when_most_is_held(config, moment, shape):
+def test_the_shape_decides_the_moment_of_peak_memory(config, moment, shape):
     report = report_of(plan(config, **shape))
     assert report["estimated"]["moment"] == moment
     assert abs(report["error_pct"]["total"]) < 0.1
 
 
-def test_the_estimate_is_what_a_step_holds():
+def test_estimate_memory_is_what_a_step_allocates():
     tiny_llama = {"style": "llama", "layers": 9, "width": 256, "heads": 8, "kv_heads": 2, "ffn": 1024, "vocab": 4096}
     step = plan(replace(load_preset("tiny-llama"), layers=9), checkpoint="full", sequence=64)
     asked = {"batch": 4, "sequence": 64, "recipe": "fp32", "checkpoint": "full", "kernels": "cpu", "tied": True}
@@ -116,7 +116,7 @@ def test_state_of_each_optimizer_is_predicted_to_the_byte(optimizer):
     assert set(left) <= {"total"}
 
 
-def test_a_step_that_was_counted_leaves_its_memory_to_the_next():
+def test_memory_of_a_counted_step_is_released_immediately():
     """At once: Python's garbage collector may not run before the next case needs the memory."""
     step = TrainingStep(plan(gpt()), cpu_device(), seed=0)
     step()
@@ -132,7 +132,7 @@ def test_a_step_that_was_counted_leaves_its_memory_to_the_next():
         gc.enable()
 
 
-def test_the_peak_of_a_gpu_is_what_its_allocator_adds_to_the_state(monkeypatch):
+def test_the_gpu_peak_is_what_its_allocator_adds_to_the_state(monkeypatch):
     step = TrainingStep(plan(gpt()), cpu_device(), seed=0)
     step()
     step.device = replace(step.device, type="cuda")
@@ -148,7 +148,7 @@ def test_the_peak_of_a_gpu_is_what_its_allocator_adds_to_the_state(monkeypatch):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoint", ["none", "full", "every-3"])
 @pytest.mark.parametrize("model", MODELS)
-def test_flops_that_torch_counts_are_those_predicted(model, checkpoint):
+def test_flops_that_torch_counts_are_predicted(model, checkpoint):
     of_plan = plan(MODELS[model], checkpoint=checkpoint, micro_batches=2)
     assert sum(counted_flops(of_plan).values()) == countable_flops(of_plan)
     assert flops_of(of_plan).model_flops == flops_of(plan(MODELS[model])).model_flops
@@ -179,7 +179,7 @@ def test_a_llama_computes_what_transformers_computes():
 @pytest.mark.parametrize("recipe", ["fp32", "amp", "bf16"])
 @pytest.mark.parametrize(("checkpoint", "micro_batches"), [("none", 1), ("every-3", 2), ("full", 4)])
 @pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
-def test_gradients_are_those_of_the_plain_step(model, checkpoint, micro_batches, recipe):
+def test_gradients_are_equal_to_those_of_the_plain_step(model, checkpoint, micro_batches, recipe):
     step = TrainingStep(plan(MODELS[model], recipe, checkpoint, micro_batches), cpu_device(), seed=1)
     problem, verified, _ = check_step(step)
     assert problem is None
@@ -203,14 +203,14 @@ WRONG_GRADIENTS = {
 
 
 @pytest.mark.parametrize("mistake", WRONG_LOSSES)
-def test_a_wrong_loss_is_found(mistake, monkeypatch):
+def test_a_wrong_loss_is_detected(mistake, monkeypatch):
     monkeypatch.setattr(TrainingStep, "loss", WRONG_LOSSES[mistake])
     reason, *_ = check_step(TrainingStep(plan(gpt(), micro_batches=2), cpu_device(), seed=0))
     assert reason.startswith("the loss starts at")
 
 
 @pytest.mark.parametrize("mistake", WRONG_GRADIENTS)
-def test_a_wrong_gradient_is_found(mistake):
+def test_a_wrong_gradient_is_detected(mistake):
     step = TrainingStep(plan(gpt(), micro_batches=2), cpu_device(), seed=0)
     name, hook = WRONG_GRADIENTS[mistake]
     step.model.blocks.get_parameter(name).register_hook(hook)

@@ -38,7 +38,7 @@ def kept(runs):
     return lambda: load_run(commands.run_files(runs)[0]).records
 
 
-def test_json_has_phases_rates_memory_and_flops(capsys, runs):
+def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     words = ("--recipe", "fp32", "--checkpoint", "1", "--micro-batches", "2", "--format", "json")
     assert run(*SMALL, *words) == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
@@ -73,7 +73,7 @@ def test_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert len(commands.lines_of(commands.run_files(runs)[0])) == 2
 
 
-def test_the_table_shows_steps_and_memory(capsys):
+def test_train_step_table_shows_steps_and_memory(capsys):
     assert run(*SMALL, "--recipe", "fp32,amp", "-v") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -110,7 +110,7 @@ def test_the_table_shows_steps_and_memory(capsys):
         (["--layers", "0"], "whole number from 1"),
     ],
 )
-def test_bad_input_takes_one_line(capsys, words, said):
+def test_invalid_train_step_arguments_are_a_one_line_error(capsys, words, said):
     assert run(*words) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -118,7 +118,7 @@ def test_bad_input_takes_one_line(capsys, words, said):
     assert said in err
 
 
-def test_a_step_that_does_not_fit_is_skipped_with_its_estimate(capsys, monkeypatch, kept):
+def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(capsys, monkeypatch, kept):
     monkeypatch.setattr(device.Device, "free_bytes", lambda self: 40_000_000)
     assert run("--model", "small.json", "--shape", "1x16,512x64", "--recipe", "fp32") == 0
     small, large = kept()
@@ -149,7 +149,7 @@ def test_a_wrong_gradient_is_invalid_and_has_no_time(monkeypatch, kept, right_ca
     assert "before" in record.verified
 
 
-def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
+def test_estimates_use_the_mfu_of_a_measured_step(runs):
     assert run(*SMALL, "--recipe", "fp32,bf16", "-q") == 0
     (path,) = commands.run_files(runs)
     stored = load_run(path)
@@ -160,7 +160,7 @@ def test_an_estimate_takes_the_mfu_of_a_measured_step(runs):
         assert "measured: train-step 2x32" in said
 
 
-def test_the_examples_of_help_can_be_planned():
+def test_help_examples_of_train_step_can_be_planned():
     for arguments, _ in EXAMPLES:
         assert f"python -m bench.train_step {arguments}" in build_parser().format_help()
         assert plans_of(build_parser().parse_args(arguments.split()), "cpu")

@@ -47,7 +47,7 @@ def measured(quick, command, monkeypatch):
 
 
 @pytest.mark.parametrize(("generation", "published_gb_per_s"), [(3, 15.75), (4, 31.51), (5, 63.02), (6, 121.0)])
-def test_links_carry_what_is_published(generation, published_gb_per_s):
+def test_pcie_bandwidths_agree_with_published_ones(generation, published_gb_per_s):
     """x16, one way, without packet headers."""
     wide, narrow = (pcie_bytes_per_s(Machine(pcie_gen=generation, pcie_lanes=lanes)) for lanes in (16, 8))
     assert wide / 1e9 == pytest.approx(published_gb_per_s, abs=0.01)
@@ -58,7 +58,7 @@ def test_links_carry_what_is_published(generation, published_gb_per_s):
     ("copy_s", "compute_s", "both_s", "share"),
     [(2.0, 3.0, 3.0, 1.0), (2.0, 3.0, 5.0, 0.0), (2.0, 3.0, 4.0, 0.5), (2.0, 3.0, 6.0, -0.5), (3.0, 2.0, 3.0, 1.0)],
 )
-def test_what_hides(copy_s, compute_s, both_s, share):
+def test_hidden_share_of_an_overlap(copy_s, compute_s, both_s, share):
     assert hidden_share(copy_s, compute_s, both_s) == share
 
 
@@ -91,13 +91,13 @@ def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
     ("op", "device", "moved"),
     [("h2d", GPU, (0, 64)), ("overlap", GPU, (0, 64)), ("d2h", GPU, (64, 0)), ("h2d", CPU, (64, 64))],
 )
-def test_bytes_are_those_of_the_devices_memory(op, device, moved, monkeypatch):
+def test_transfer_bytes_are_those_of_device_memory(op, device, moved, monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**40)
     record = copy_record(op, device, 64, "pageable", "blocking")
     assert (record.bytes_read, record.bytes_written) == moved
 
 
-def test_a_gpu_is_asked_for_all_kinds_of_copies(monkeypatch):
+def test_a_gpu_has_rows_of_all_kinds_of_copies(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**40)
     records = blank_records(build_parser().parse_args(["--size", "1MiB"]), GPU)
     assert harness.link_of(GPU) == pcie_bytes_per_s(load_gpus()["h100-sxm"])
@@ -106,13 +106,13 @@ def test_a_gpu_is_asked_for_all_kinds_of_copies(monkeypatch):
     assert not any(record.reason for record in records)
 
 
-def test_a_copy_that_does_not_fit_is_skipped(monkeypatch):
+def test_a_copy_too_large_for_memory_is_skipped(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**20)
     record = copy_record("h2d", CPU, 2**20, "pageable", "blocking")
     assert record.reason == "three buffers of 0.00105 GB do not fit the device"
 
 
-def test_a_copy_over_the_link_is_no_suspect_because_it_is_as_fast_from_the_cache(monkeypatch):
+def test_a_copy_over_the_link_is_not_l2_suspect(monkeypatch):
     monkeypatch.setattr(Device, "free_bytes", lambda self: 2**30)
     timed = (3e-5,) * 40, 40, "graph", "cold", 3e-5, (3e-5, 3e-5)
     samples = Samples(*timed, converged=True, warm_median_s=3e-5, host_launch_s=2e-6, host_latency_s=3e-5, tick_s=5e-7)
@@ -138,7 +138,7 @@ def ids(tmp_path, monkeypatch):
     return harness.random_tokens(tmp_path / "ids", "uint16", seed=3)
 
 
-def test_batches_are_stretches_of_the_file(ids):
+def test_batches_are_contiguous_parts_of_the_file(ids):
     inputs, labels = next(harness.random_batches(ids, 5, 30, CPU, seed=7))
     assert inputs.shape == labels.shape == (5, 30)
     assert inputs.dtype == torch.int64
@@ -156,7 +156,7 @@ def test_a_batch_may_be_the_whole_file(ids):
         next(harness.random_batches(ids, 2, len(ids), CPU, seed=7))
 
 
-def test_the_next_batch_is_made_while_a_step_works(ids):
+def test_the_next_batch_is_made_during_a_step(ids):
     """The work of the first step ends only when the second batch has been begun."""
     begun = [threading.Event() for _ in range(3)]
     batches = harness.random_batches(ids, 2, 8, CPU, 7)
@@ -175,14 +175,14 @@ def test_the_next_batch_is_made_while_a_step_works(ids):
         (b"abcdef", "uint32", "has 6 bytes: no whole number of uint32 token ids"),
     ],
 )
-def test_a_file_that_holds_no_tokens_takes_one_line(tmp_path, content, dtype, message, command):
+def test_an_invalid_token_file_is_a_one_line_error(tmp_path, content, dtype, message, command):
     (tmp_path / "tokens").write_bytes(content)
     code, printed = command("--op", "load", "--tokens", str(tmp_path / "tokens"), "--token-dtype", dtype)
     assert code == 2
     assert message in printed.err
 
 
-def test_all_operations_on_a_cpu(measured):
+def test_all_transfer_ops_run_on_a_cpu(measured):
     code, records = measured("--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001")
     assert (code, {record["status"] for record in records}) == (0, {"ok"})
     assert [record["op"] for record in records] == ["h2d", "d2h", "overlap", "load", "load"]
@@ -203,7 +203,7 @@ def test_all_operations_on_a_cpu(measured):
 
 
 @pytest.mark.exhaustive
-def test_the_table_says_what_was_copied_where(quick, command):
+def test_transfer_table_says_what_was_copied_where(quick, command):
     code, printed = command("--op", "h2d,load", "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001")
     assert code == 0
     assert "no GPU here: copies are within the host's memory, which is read and written" in printed.out
@@ -211,7 +211,7 @@ def test_the_table_says_what_was_copied_where(quick, command):
     assert ("host kept" in titles, "waits" in titles, "link" in titles) == (True, True, False)
 
 
-def test_a_file_of_ones_own(measured, tmp_path):
+def test_a_given_token_file_is_read(measured, tmp_path):
     path = tmp_path / "corpus.bin"
     np.arange(5000, dtype=np.uint32).tofile(path)
     words = ("--op", "load", "--tokens", str(path), "--token-dtype", "uint32", "--shape", "2x16")
@@ -227,7 +227,7 @@ def test_a_copy_that_copies_nothing_is_invalid(measured, monkeypatch, op):
     assert record["samples_s"] == []
 
 
-def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(measured):
+def test_copies_a_cpu_does_not_support_are_skipped(measured):
     words = ("--op", "h2d", "--size", "4KiB", "--memory", "pageable,pinned", "--transfer", "blocking,non-blocking")
     code, records = measured(*words)
     assert code == 0
@@ -254,7 +254,7 @@ def test_what_a_cpu_has_not_is_skipped_beside_what_it_has(measured):
         (("--memory", "pinned"), "pinned memory needs a GPU that reads it"),
     ],
 )
-def test_bad_input_takes_one_line(arguments, message, command):
+def test_invalid_transfer_arguments_are_a_one_line_error(arguments, message, command):
     op = "load" if arguments[0] in ("--shape", "--prefetch", "--tokens") else "h2d"
     op = () if "--op" in arguments else ("--op", op)
     code, printed = command(*op, *arguments)
@@ -264,7 +264,7 @@ def test_bad_input_takes_one_line(arguments, message, command):
     assert printed.out == ""
 
 
-def test_nothing_is_left_behind(measured, tmp_path, monkeypatch):
+def test_temporary_token_files_are_deleted(measured, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert measured("--op", "load", "--shape", "2x16", "--step-time", "0.0001")[0] == 0
