@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError
-from results.show.terminal import INTERRUPTED, OK, TABLE_FORMATS, OutputError, Parser, fail, say
+from results.show.terminal import INTERRUPTED, OK, TABLE_FORMATS, OutputError, Parser, fail, print_out, say
 
 EXAMPLES = """examples:
   python -m kernels list                                    every operation and version
@@ -37,20 +37,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = _parser().parse_args(argv)
     try:
-        if importlib.util.find_spec("triton") is None:
-            raise AuditError("the kernels need Triton, which is not installed; there are wheels for Linux only")
-        from kernels.audit import command
-
-        if args.prog.endswith("audit"):
-            command.audit(args)
-        else:
-            command.show_versions(args)
+        args.run(args)
         return OK
     except (AuditError, OutputError) as error:
         return fail(args.prog, error)
     except KeyboardInterrupt:
         say(f"{args.prog}: interrupted")
         return INTERRUPTED
+
+
+def _list(args: argparse.Namespace) -> None:
+    from kernels.audit import listing, table
+
+    rows = listing.by_version() if args.format in ("table", "md") else listing.by_operation()
+    print_out(table.render(rows, args.format, tuple(rows[0]), {}))
+
+
+def _audit(args: argparse.Namespace) -> None:
+    if importlib.util.find_spec("triton") is None:
+        raise AuditError("Triton is not installed; it has wheels for Linux only")
+    from kernels.audit import command
+
+    command.audit(args)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,9 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     show = commands.add_parser("list", help="families, operations, versions", description="Print the shipped kernels.")
     show.add_argument("--format", choices=TABLE_FORMATS, default="table")
-    show.set_defaults(prog=show.prog)
+    show.set_defaults(prog=show.prog, run=_list)
     audit = commands.add_parser("audit", help="compile and read the machine code", description=AUDIT, epilog=EXAMPLES)
-    audit.set_defaults(prog=audit.prog)
+    audit.set_defaults(prog=audit.prog, run=_audit)
     _add_choices(audit)
     _add_own_kernel(audit)
     return parser

@@ -23,7 +23,7 @@ FLOORS = {
 JUDGE = "roofline.model"
 """The judge, which `results/show` and `results/compare` call: it needs only the record and statistics of `results`."""
 
-KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py")
+KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/audit/table.py")
 """They print as all commands do, through `results/show`; everything else in `kernels` needs nothing of ours."""
 
 FOLDERS = {

@@ -6,7 +6,7 @@ import pytest
 from table_pictures import Screens
 
 from bench.harness.commands import calibrate
-from kernels.audit import command
+from kernels.audit import table
 from results.record import Environment
 from results.show.terminal import print_out
 from roofline.__main__ import main as roofline
@@ -47,7 +47,7 @@ VERSIONS = [
     )
 ]
 AUDITED = [
-    dict.fromkeys(command.AUDIT_COLUMNS)
+    dict.fromkeys(table.AUDIT_COLUMNS)
     | {"kernel": "elementwise/gelu", "version": version, "arch": "sm_90", "dtype": "bf16", "part": "tail"}
     | {"registers": 31, "stack_bytes": 8, "spill_bytes": spilled, "shared_bytes": 49152, "occupancy": 0.875}
     | {"shape_class": "n % 8 != 0", "load_bits": 128, "store_bits": 128, "mma": "HGMMA.64x128x16", "instructions": 346}
@@ -58,10 +58,10 @@ AUDITED = [
 
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),
-    [("kernels-list", VERSIONS, tuple(VERSIONS[0])), ("kernels-audit", AUDITED, command.AUDIT_COLUMNS)],
+    [("kernels-list", VERSIONS, tuple(VERSIONS[0])), ("kernels-audit", AUDITED, table.AUDIT_COLUMNS)],
 )
 def test_the_kernels(screens, name, rows, columns):
-    screens.check(name, lambda: print_out(command.render(rows, "table", columns, {})))
+    screens.check(name, lambda: print_out(table.render(rows, "table", columns, {})))
 
 
 def environment():

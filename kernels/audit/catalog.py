@@ -2,11 +2,9 @@
 
 import functools
 import importlib
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 from kernels import versions
 from kernels.audit import AuditError
@@ -32,19 +30,6 @@ class Version:
 
     def variants(self, arch: int) -> tuple[Variant, ...]:
         return _variants(self.module_name, arch)
-
-    def dtypes(self) -> dict[str, list[str]]:
-        found: dict[str, dict[str, None]] = {}
-        for arch in ARCHES:
-            for variant in self.variants(arch):
-                found.setdefault(variant.op, {})[variant.dtype] = None
-        return {op: list(names) for op, names in found.items()}
-
-    @property
-    def change(self) -> str:
-        """What is new, from the opening of the file."""
-        opening = " ".join(self.module.__doc__.partition("\n\n")[0].split())
-        return opening.partition(": ")[2].rstrip(".")
 
 
 @functools.cache
@@ -141,24 +126,3 @@ def _words(choice: Choice) -> list[str]:
     family, op, version = choice.version.family, choice.variant.op, choice.version.name
     plain = [family, op, f"{family}/{op}"]
     return [*plain, *(f"{word}/{version}" for word in plain)]
-
-
-def listing() -> list[dict[str, Any]]:
-    """Return a row for each operation of each version: what `python -m kernels list` gives to programs."""
-    return [
-        {"family": version.family, "op": op, "version": version.name, "dtypes": dtypes}
-        | {"file": f"{version.module_name.replace('.', '/')}.py", "change": version.change}
-        for version in shipped()
-        for op, dtypes in version.dtypes().items()
-    ]
-
-
-def by_version() -> list[dict[str, Any]]:
-    """Return a row for each version of each family: what `python -m kernels list` shows to people."""
-    rows = []
-    for version in shipped():
-        by_op = version.dtypes()
-        dtypes = list(dict.fromkeys(itertools.chain(*by_op.values())))
-        named = {"family": version.family, "version": version.name, "ops": list(by_op)}
-        rows.append(named | {"dtypes": dtypes, "change": version.change})
-    return rows
