@@ -122,7 +122,7 @@ def below(*floors):
     return [path for path in SOURCES if label(path).startswith(floors)]
 
 
-def test_imports_only_go_down():
+def test_packages_import_only_lower_packages():
     def above(path):
         package = path.relative_to(ROOT).parts[0]
         judging = label(path).startswith(("results/show/", "results/compare/"))
@@ -145,7 +145,7 @@ def modules():
     return {name.removesuffix(".__init__"): path for path, name in names.items()}
 
 
-def test_folders_import_to_the_left_only():
+def test_folders_import_only_earlier_folders():
     def place(module, parent):
         name = module.removeprefix(parent + ".").partition(".")[0]
         groups = [group.split() for group in FOLDERS[parent]]
@@ -162,7 +162,7 @@ def test_folders_import_to_the_left_only():
     assert not offenders(to_the_right)
 
 
-def test_nothing_imports_in_a_circle():
+def test_imports_have_no_cycles():
     known = modules()
     graph = {name: sorted((imports_at_large(path) & set(known)) - {name}) for name, path in known.items()}
     done, circles = set(), []
@@ -180,7 +180,7 @@ def test_nothing_imports_in_a_circle():
     assert circles == []
 
 
-def test_kernels_stand_on_torch_and_triton_alone():
+def test_kernels_import_only_torch_and_triton():
     allowed = {"kernels", "torch", "triton"} | sys.stdlib_module_names
 
     def more(path):
@@ -191,7 +191,7 @@ def test_kernels_stand_on_torch_and_triton_alone():
     assert not offenders(more, below("kernels"))
 
 
-def test_model_and_records_never_import_torch():
+def test_roofline_and_results_never_import_torch():
     assert not offenders(lambda path: tops(imported(path)) & {"torch", "triton"}, below(*WITHOUT_TORCH))
 
 
@@ -254,7 +254,7 @@ def test_importing_kernels_imports_nothing_else():
         ("roofline", ["estimate", "chinchilla", "--gpu", "h100-sxm", "--gpus", "32", "--days", "14"], "tokens"),
     ],
 )
-def test_commands_of_the_ground_floors_import_no_torch(tmp_path, module, arguments, wanted):
+def test_roofline_and_results_commands_import_no_torch(tmp_path, module, arguments, wanted):
     code = f"""
 import runpy, sys
 sys.argv = [sys.argv[0], *sys.argv[1:]]
@@ -297,7 +297,7 @@ roofline.attainable("h100-sxm", 1, 1)
     assert (done.returncode, done.stderr) == (0, "\n")
 
 
-def test_every_public_name_of_bench_is_where_it_is_looked_up():
+def test_every_public_name_of_bench_can_be_imported():
     names = [*bench.LATE, *bench.FAMILIES]
     assert all(getattr(bench, name) for name in names)
     assert set(names) <= set(dir(bench))

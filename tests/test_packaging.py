@@ -49,7 +49,7 @@ def elsewhere(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["bench.matmul", "bench"])
-def test_a_command_with_a_foreign_kernels_in_front_prints_one_line_and_no_traceback(foreign, elsewhere, command):
+def test_a_foreign_kernels_package_is_a_one_line_error(foreign, elsewhere, command):
     done = python("-m", command, "--help", cwd=elsewhere, path=(foreign, ROOT))
     assert done.returncode == 2
     assert done.stdout == ""
@@ -58,7 +58,7 @@ def test_a_command_with_a_foreign_kernels_in_front_prints_one_line_and_no_traceb
     assert str(foreign) in done.stderr
 
 
-def test_from_the_root_of_the_repository_ours_is_in_front(foreign):
+def test_in_the_repository_our_packages_come_first(foreign):
     done = python("-m", "bench.matmul", "--help", cwd=ROOT, path=(foreign,))
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -82,7 +82,7 @@ def editable(tmp_path_factory):
     return build("editable", tmp_path_factory.mktemp("editable"))
 
 
-def test_a_plain_wheel_holds_nothing_but_the_pytest_plug_in_and_its_metadata(wheel):
+def test_a_plain_wheel_has_only_the_pytest_plug_in(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert f"{DIST_INFO}/METADATA" in names
@@ -90,7 +90,7 @@ def test_a_plain_wheel_holds_nothing_but_the_pytest_plug_in_and_its_metadata(whe
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
-def test_the_entry_point_of_pytest_names_the_module_that_is_installed(request, kind):
+def test_the_pytest_entry_point_names_an_installed_module(request, kind):
     with zipfile.ZipFile(request.getfixturevalue(kind)) as archive:
         entry_points = archive.read(f"{DIST_INFO}/entry_points.txt").decode()
         module = archive.read(PLUGIN)
@@ -98,7 +98,7 @@ def test_the_entry_point_of_pytest_names_the_module_that_is_installed(request, k
     assert module == (ROOT / "bench" / "harness" / "fixture" / PLUGIN).read_bytes()
 
 
-def test_installed_in_editable_mode_the_packages_are_found_from_anywhere(editable, tmp_path, elsewhere):
+def test_an_editable_install_is_found_from_anywhere(editable, tmp_path, elsewhere):
     site = tmp_path / "site"
     with zipfile.ZipFile(editable) as archive:
         archive.extractall(site)
@@ -111,7 +111,7 @@ def test_installed_in_editable_mode_the_packages_are_found_from_anywhere(editabl
     assert done.stdout.splitlines() == [str(ROOT / package / "__init__.py") for package in PACKAGES]
 
 
-def test_a_source_distribution_holds_the_sources_and_nobodys_runs(tmp_path):
+def test_a_source_distribution_has_no_runs(tmp_path):
     made = build("sdist", tmp_path)
     with tarfile.open(made) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -125,7 +125,7 @@ def test_a_source_distribution_holds_the_sources_and_nobodys_runs(tmp_path):
 @pytest.mark.parametrize(
     ("system", "left_out"), [("linux", set()), ("win32", {"triton"}), ("darwin", {"triton", "nvidia-ml-py"})]
 )
-def test_what_has_no_wheel_for_a_system_is_not_asked_for_there(system, left_out):
+def test_dependencies_without_a_wheel_are_not_required(system, left_out):
     needed = [Requirement(text) for text in PROJECT["dependencies"]]
     skipped = {one.name for one in needed if one.marker and not one.marker.evaluate({"sys_platform": system})}
     assert skipped == left_out

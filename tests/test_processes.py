@@ -64,7 +64,7 @@ def errors(tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", ENDINGS)
-def test_an_audit_that_is_ended_leaves_no_process(started, tmp_path, how):
+def test_an_interrupted_audit_leaves_no_process(started, tmp_path, how):
     process = started("-m", "kernels", "audit", "--all", TRITON_CACHE_DIR=str(tmp_path))
     assert ends_with_all(process, how, lambda: "compiled " in errors(tmp_path)) == []
     if how == signal.SIGINT:
@@ -86,7 +86,7 @@ def gelu(x):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["bench.elementwise", "bench compare"])
-def test_what_a_users_function_has_started_ends_with_the_command(started, runs, tmp_path, command, how):
+def test_processes_of_a_user_function_end_with_the_command(started, runs, tmp_path, command, how):
     commands.keep_ceilings(runs)
     file, at_work = tmp_path / "mine.py", tmp_path / "at work"
     file.write_text(USERS)

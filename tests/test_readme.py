@@ -58,7 +58,7 @@ def run(command, folder):
     assert done.stdout.strip() or writes_a_file, command
 
 
-def test_the_readme_has_its_two_first_commands():
+def test_the_readme_has_the_two_first_commands():
     new = "python3 -m venv .venv && .venv/bin/pip install -e"
     measure = f"{new} . && .venv/bin/python -m bench.matmul --dtype bf16 --plot roofline.png"
     test = f"{new} '.[test]' && .venv/bin/pytest"
@@ -70,7 +70,7 @@ def test_pages_are_short(page):
     assert len(PAGES[page].splitlines()) <= MAX_LINES[page]
 
 
-def test_ci_runs_the_test_command_as_the_readme_has_it():
+def test_ci_runs_the_test_command_of_the_readme():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert INSTALLING[1] in script
 
@@ -92,7 +92,7 @@ def test_all_commands_of_a_page_run_in_order(page, tmp_path):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_pictures_and_links_of_a_page_are_there(page):
+def test_images_and_links_of_a_page_exist(page):
     folder = (ROOT / page).parent
     for target in re.findall(r"\]\(([^)#]+)\)", PAGES[page]):
         assert (folder / target).resolve().exists(), target

@@ -39,7 +39,7 @@ print("called:", json.dumps(sorted(called)))
 """
 
 
-def test_a_record_is_on_disk_after_few_functions(tmp_path):
+def test_the_path_to_a_saved_record_has_few_functions(tmp_path):
     keep_ceilings(tmp_path)
     environment = os.environ | {"RIDGEPOINT_RUNS": str(tmp_path)}
     command = [sys.executable, "-c", COUNT, str(ROOT)]

@@ -20,19 +20,19 @@ def screens(monkeypatch):
     return Screens(monkeypatch)
 
 
-def test_the_gpus(screens, monkeypatch):
+def test_gpus_tables_match_their_pictures(screens, monkeypatch):
     few = {slug: load_gpus()[slug] for slug in ("a100-sxm-80gb", "h100-sxm", "t4", "rtx-pro-6000-blackwell-server")}
     monkeypatch.setattr(gpus, "load_gpus", lambda: few)
     screens.check("gpus", lambda: roofline(["gpus"]))
     screens.check("gpus-page", lambda: roofline(["gpus", "t4"]))
 
 
-def test_an_estimate(screens):
+def test_estimate_table_matches_its_picture(screens):
     words = ["estimate", "matmul", "--shape", "4096x4096x64", "--gpu", "a100-sxm-80gb,h100-sxm", "--dtype", "fp32,bf16"]
     screens.check("estimate", lambda: roofline(words))
 
 
-def test_the_notes(screens, monkeypatch):
+def test_notes_table_matches_its_picture(screens, monkeypatch):
     known = notes.load_notes()
     first = [claim for claim in known["claims"] if claim["subject"] in ("Training time", "FLOPs")]
     monkeypatch.setattr(notes, "load_notes", lambda: known | {"claims": first})
@@ -60,7 +60,7 @@ AUDITED = [
     ("name", "rows", "columns"),
     [("kernels-list", VERSIONS, tuple(VERSIONS[0])), ("kernels-audit", AUDITED, table.AUDIT_COLUMNS)],
 )
-def test_the_kernels(screens, name, rows, columns):
+def test_kernels_tables_match_their_pictures(screens, name, rows, columns):
     screens.check(name, lambda: print_out(table.render(rows, "table", columns, {})))
 
 
@@ -69,7 +69,7 @@ def environment():
     return Environment(run_id="a", started_at="2026-11-20T21:03:12+00:00", argv=("python",), device=device)
 
 
-def test_a_calibration(screens, tmp_path):
+def test_calibration_table_matches_its_picture(screens, tmp_path):
     found = [
         Ceiling("bandwidth", "triad", 3.12e12, "measured", "a test", ci95=(3.1e12, 3.13e12), config="1 GiB, 3 streams"),
         Ceiling("flops", "bf16", 8e14, "measured", "a test", ci95=(7e14, 7.5e14), config="8192x8192x8192 NT, 40 ms"),
@@ -81,5 +81,5 @@ def test_a_calibration(screens, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["gpus"], ["notes"], ["gpus", "h100-sxm", "h200-sxm", "mi300x", "b200-sxm"]])
-def test_no_cell_of_the_real_tables_is_cut_at_80_columns(screens, words):
+def test_no_cell_of_a_table_is_cut_at_80_columns(screens, words):
     screens.whole(80, lambda: roofline(words))

@@ -42,14 +42,14 @@ def ceilings(run):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_says_that_its_times_are_made_up():
+def test_simulated_times_are_reported_as_made_up():
     command = [sys.executable, "-m", "tests.simulated_gpu", "results", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("a simulated GPU: every time is made up")
 
 
-def test_it_keeps_the_rules_of_a_gpu_and_the_doctor_runs_all_of_its_checks(run):
+def test_simulated_gpu_follows_the_rules_of_a_gpu(run):
     path = "tests/simulated_gpu/inside"
     done = run("pytest", "-q", "-p", "no:cacheprovider", path, "-o", "python_files=check_*.py")
     assert done.returncode == 0, done.stdout[-4000:]
@@ -91,7 +91,7 @@ def cached(x):
 """
 
 
-def test_users_functions_run_there_too_and_a_cached_result_is_found(run, ceilings, tmp_path):
+def test_a_cached_result_is_detected_on_the_simulated_gpu(run, ceilings, tmp_path):
     (tmp_path / "mine.py").write_text(USERS)
     names = [f"{tmp_path}/mine.py:{name}" for name in ("gelu", "cached")]
     command = ["bench.elementwise", "--op", "gelu", "--dtype", "fp32", "--size", "64KiB", "--provider", ",".join(names)]

@@ -35,7 +35,7 @@ def test_rows_cover_every_op_of_a_size_before_the_next_size():
 
 
 @pytest.mark.exhaustive
-def test_a_count_continues_where_it_stopped(tmp_path, capsys):
+def test_counting_continues_after_an_interruption(tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
     words = ["--planted", "1", "--budget", "0.05", "--output", str(path)]
     assert false_verdicts.main(["--rows", "1", *words]) == 0
@@ -65,7 +65,7 @@ def test_a_ratio_is_taken_within_each_round():
 
 
 @pytest.mark.parametrize("text", ["add", "adds/fp32/8", "add/fp33/8", "add/fp32/8x"])
-def test_a_case_that_does_not_exist_is_a_usage_error(text, capsys):
+def test_an_unknown_case_is_a_usage_error(text, capsys):
     with pytest.raises(SystemExit) as error:
         side_by_side.main(["--case", text])
     assert error.value.code == 2

@@ -30,20 +30,20 @@ def test_steps_use_commands_and_options_that_exist(name):
             assert option in done.stdout, step.arguments
 
 
-def test_the_order_is_doctor_calibration_suite_and_tests_of_kernels_last():
+def test_doctor_calibration_and_suite_come_first():
     names = [step.name for step in publish.steps()]
     assert len(set(names)) == len(names)
     assert names[:3] == ["doctor", "calibrate-quick", "suite"]
     assert names[-1].startswith("tests-")
 
 
-def test_all_steps_that_measure_rows_are_judged_by_the_ceilings_of_this_machine():
+def test_steps_that_measure_rows_use_measured_ceilings():
     measuring = [one for one in publish.steps() if re.match("bench (?!doctor|calibrate)|bench[.]", one.arguments)]
     assert len(measuring) > 10
     assert all(one.is_judged for one in measuring)
 
 
-def test_the_whole_calibration_and_the_suite_judged_by_it_fit_into_one_call(tmp_path):
+def test_full_calibration_and_suite_fit_into_one_call(tmp_path):
     clock = Clock(publish.CALIBRATE.limit_s)
     call(tmp_path, [one for one in publish.steps() if one.name in ("calibrate", "suite-full")], clock, 9 * 60.0)
     assert clock.ran == ["calibrate", "suite-full"]
@@ -72,14 +72,14 @@ def step(name, **options):
     return Step(name, f"bench {name}", 100, **options)
 
 
-def test_no_step_starts_that_cannot_end_before_the_deadline(tmp_path):
+def test_a_step_starts_only_if_it_can_end_before_the_deadline(tmp_path):
     clock, steps = Clock(100), [step(f"s{index}") for index in range(9)]
     assert call(tmp_path, steps, clock, 400 + publish.GRACE_S)
     assert clock.ran == ["s0", "s1", "s2", "s3"]
     assert clock.seconds <= 400 + publish.GRACE_S
 
 
-def test_the_next_call_skips_what_is_done_and_tries_failed_steps_last(tmp_path):
+def test_the_next_call_skips_done_steps_and_retries_failed_ones(tmp_path):
     clock, steps = Clock(10, {"s0": 2, "s1": None, "s2": 1}), [step(f"s{index}") for index in range(4)]
     assert not call(tmp_path, steps[:3], clock)
     kept = json.loads((tmp_path / "steps.json").read_text())
@@ -89,7 +89,7 @@ def test_the_next_call_skips_what_is_done_and_tries_failed_steps_last(tmp_path):
     assert clock.ran == ["s3", "s0", "s1"]
 
 
-def test_each_call_measures_the_ceilings_before_the_first_judged_step(tmp_path):
+def test_each_call_calibrates_before_the_first_measured_step(tmp_path):
     steps = [step("first"), CALIBRATE_QUICK, step("judged", is_judged=True)]
     clock = Clock(10)
     call(tmp_path, steps, clock)
@@ -104,7 +104,7 @@ def test_exit_code_1_is_a_finding_unless_the_command_crashed():
     assert publish.state_of(1, "Traceback (most recent call last):\n") == FAILED
 
 
-def test_a_command_is_stopped_at_its_limit_with_what_it_started(tmp_path, monkeypatch):
+def test_a_command_is_stopped_at_its_limit_with_its_children(tmp_path, monkeypatch):
     monkeypatch.setattr(publish, "GRACE_S", 0.2)
     code = """
 import subprocess, sys, time

@@ -42,7 +42,7 @@ def test_torch_grouped_matmul_is_right_in_every_dtype_and_load(dtype, load, fill
 
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(2, 9, 4), slice(8, 9), slice(0, 9)])
 @pytest.mark.parametrize("load", ["even", "skewed"])
-def test_rows_of_the_inputs_make_those_rows_of_the_result(rows, load):
+def test_rows_of_the_inputs_give_the_same_rows_of_the_result(rows, load):
     data = data_of(case_of(9, dtype="fp64", experts=5, load=load))
     whole = reference(*data.inputs)
     inputs, part = OP.take_rows(data.inputs, whole, rows)

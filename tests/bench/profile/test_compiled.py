@@ -50,7 +50,7 @@ def check(step):
 
 
 @pytest.mark.usefixtures("_without_code")
-def test_a_region_is_a_row_with_the_bytes_of_its_own_inputs_and_outputs():
+def test_a_region_has_the_bytes_of_its_inputs_and_outputs():
     step = step_of()
     breakdown, (forward, backward) = check(step)
     weight, bias, x, made = (4 * size for size in (16 * 32, 32, 8 * 16, 8 * 32))
@@ -62,7 +62,7 @@ def test_a_region_is_a_row_with_the_bytes_of_its_own_inputs_and_outputs():
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
-def test_a_step_that_is_really_compiled_has_its_regions_and_its_totals():
+def test_a_compiled_step_has_regions_and_totals():
     torch.compiler.reset()
     step = step_of()
     check(step)

@@ -85,7 +85,7 @@ def adamw():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bytes_are_those_counted_by_hand(case):
+def test_bytes_agree_with_counts_by_hand(case):
     function, read, written = CASES[case]
     assert moved(function) == (read, written)
 
@@ -102,7 +102,7 @@ def test_bytes_are_those_counted_by_hand(case):
         (lambda: torch._foreach_add([X, X], 1.0), 256, 0),
     ],
 )
-def test_flops_are_those_counted_by_hand(function, flops, products):
+def test_flops_agree_with_counts_by_hand(function, flops, products):
     counts = counted(function)
     assert sum(one.flops for one in counts) == flops
     assert sum(one.matmul_flops for one in counts) == products
@@ -110,7 +110,7 @@ def test_flops_are_those_counted_by_hand(function, flops, products):
 
 
 @pytest.mark.parametrize("heads", [4, 2])
-def test_fused_attention_counts_what_eager_attention_does(heads):
+def test_fused_attention_has_the_flops_of_eager_attention(heads):
     query, key, value = floats(2, 4, 8, 16), floats(2, heads, 8, 16), floats(2, heads, 8, 16)
     fused = torch.nn.functional.scaled_dot_product_attention
     flops = sum(one.matmul_flops for one in counted(lambda: fused(query, key, value, enable_gqa=True)))
@@ -126,7 +126,7 @@ def test_fused_attention_counts_what_eager_attention_does(heads):
         ((3, 5), (5, 7), 2 * 3 * 5 * 7),  # gradients of the matrices
     ],
 )
-def test_each_token_of_a_grouped_product_passes_through_one_matrix(first, second, flops):
+def test_grouped_matmul_flops_use_one_matrix_per_token(first, second, flops):
     assert grouped_flops({"self": floats(*first), "mat2": floats(*second)}) == flops
 
 
@@ -143,7 +143,7 @@ def double(request):
     RULES.clear()
 
 
-def test_an_operation_of_ones_own_has_the_work_that_was_declared(double):
+def test_a_custom_operation_has_its_declared_work(double):
     name, function = double
     (before,) = counted(function, X)
     assert not before.is_modelled
@@ -155,7 +155,7 @@ def test_an_operation_of_ones_own_has_the_work_that_was_declared(double):
     assert counted(function, X)[0].matmul_flops == 256
 
 
-def test_what_is_declared_of_torchs_own_operations_or_is_no_work_is_refused(double):
+def test_invalid_work_declarations_are_rejected(double):
     name, function = double
     for bad in ("aten::mm", "double"):
         with pytest.raises(ValueError, match="no operation of yours"):
@@ -165,5 +165,5 @@ def test_what_is_declared_of_torchs_own_operations_or_is_no_work_is_refused(doub
         counted(function, X)
 
 
-def test_what_has_no_rule_is_not_modelled():
+def test_operations_without_a_rule_are_not_modelled():
     assert not counted(lambda: torch.linalg.eigh(square))[0].is_modelled

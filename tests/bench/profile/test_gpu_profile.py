@@ -22,7 +22,7 @@ def step_of(mode="backward"):
 
 
 @pytest.mark.parametrize("mode", ["forward", "backward", "train"])
-def test_kernels_belong_to_the_operations_that_launched_them(mode):
+def test_kernels_belong_to_the_operations_that_launch_them(mode):
     step = step_of(mode)
     breakdown = timed(step, account(step), detect("cuda"), left_s=1.0)
     computing = [operation for operation in breakdown.operations if operation.flops]

@@ -71,12 +71,12 @@ PLAIN = {
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAMILIES)
-def test_products_of_a_family_are_those_of_flop_counter_mode(name):
+def test_matmul_flops_of_a_family_agree_with_flop_counter_mode(name):
     check_a_model(family(name), BEYOND_FLOP_COUNTER_MODE.get(name, 0))
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_products_of_other_models_are_those_of_flop_counter_mode(name):
+def test_matmul_flops_of_a_model_agree_with_flop_counter_mode(name):
     torch.manual_seed(0)
     make, shape = PLAIN[name]
     check_a_model(target_of(name, make(), [torch.randn(shape)]))
@@ -96,7 +96,7 @@ def check_a_model(target, unseen_flops=0):
 
 
 @pytest.mark.parametrize("was_compiled_before", [True, False])
-def test_a_compiled_function_is_still_compiled_afterwards_and_only_once(was_compiled_before):
+def test_profiling_does_not_recompile_a_compiled_function(was_compiled_before):
     graphs, runs = [], []
 
     def backend(graph, _):
@@ -116,7 +116,7 @@ def test_a_compiled_function_is_still_compiled_afterwards_and_only_once(was_comp
 
 
 @pytest.mark.parametrize("mode", ["backward", "train"])
-def test_gradients_buffers_random_numbers_and_parameters_are_as_without(mode):
+def test_profiling_leaves_model_gradients_and_rng_unchanged(mode):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     x = torch.randn(4, 8, requires_grad=True)
@@ -135,7 +135,7 @@ def test_gradients_buffers_random_numbers_and_parameters_are_as_without(mode):
         assert torch.equal(value, same)
 
 
-def test_a_sleep_in_a_module_is_in_the_gap_of_that_module():
+def test_a_sleep_in_a_module_is_in_its_host_gap():
     class Slow(nn.Module):
         def forward(self, x):
             time.sleep(0.2)
@@ -162,7 +162,7 @@ def test_modules_are_named_forward_and_backward():
 
 
 @pytest.mark.parametrize("is_reentrant", [True, False])
-def test_what_is_computed_again_backward_belongs_to_its_module(is_reentrant):
+def test_recomputed_operations_belong_to_their_module(is_reentrant):
     block = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
 
     def again(x):
@@ -186,7 +186,7 @@ def test_unique_bytes_count_each_storage_once():
     ("dtypes", "named"),
     [([torch.int64], "int64"), ([torch.int64, torch.bfloat16], "bf16"), ([torch.complex64], "fp32")],
 )
-def test_a_row_is_of_its_floating_point_dtype_or_of_its_own(dtypes, named):
+def test_a_row_has_its_floating_point_dtype_if_any(dtypes, named):
     made = [torch.ones(3, dtype=dtype) for dtype in dtypes]
     (record,) = failed_records(account_of(lambda: torch.cat(made)), "not timed")
     assert record.dtype == named
@@ -195,7 +195,7 @@ def test_a_row_is_of_its_floating_point_dtype_or_of_its_own(dtypes, named):
 @pytest.mark.parametrize(
     ("function", "flag"), [(lambda x: x.sum().item(), "host-sync"), (torch.nonzero, "data-dependent")]
 )
-def test_what_makes_the_host_wait_is_flagged(function, flag):
+def test_operations_that_make_the_host_wait_are_flagged(function, flag):
     assert flag in account_of(function, torch.ones(3)).operations[-1].flags
 
 
@@ -211,7 +211,7 @@ def wrong():
         (lambda: None, "called no torch operation"),
     ],
 )
-def test_what_cannot_be_profiled_is_refused_in_one_line(bad, said):
+def test_profile_rejects_invalid_functions_in_one_line(bad, said):
     with pytest.raises(UsageError, match=said):
         bench.profile(bad)
 
@@ -248,7 +248,7 @@ def make():
 """
 
 
-def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
+def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(USER)
     names = ("nothing", "leaves", "exits", "absent", "wants", "raises", "computes_nothing", "too_large")
@@ -272,7 +272,7 @@ def test_the_command_refuses_bad_input_with_2(tmp_path, capsys):
         (["mine.py:make", "--trace", "/nowhere/trace.json"], "there is no such folder"),
     ],
 )
-def test_options_that_cannot_be_end_with_a_line_before_anything_runs(words, said, capsys):
+def test_invalid_profile_options_are_a_one_line_error(words, said, capsys):
     assert main(["profile", *words, "--no-save"]) == 2
     heard = capsys.readouterr()
     assert (heard.out, heard.err.count("\n")) == ("", 1)
@@ -286,7 +286,7 @@ def test_options_that_cannot_be_end_with_a_line_before_anything_runs(words, said
         ("import time; time.sleep(99)", "did not end within 0.5 s; --timeout allows more"),
     ],
 )
-def test_a_file_that_ends_or_sleeps_costs_one_line(tmp_path, capsys, text, said):
+def test_a_file_that_exits_or_hangs_is_a_one_line_error(tmp_path, capsys, text, said):
     file = tmp_path / "mine.py"
     file.write_text(f"{text}\ndef make(): pass\n")
     assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "--timeout", "0.5"]) == 2
@@ -296,21 +296,21 @@ def test_a_file_that_ends_or_sleeps_costs_one_line(tmp_path, capsys, text, said)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_needs_a_gpu_that_is_not_there_ends_with_3(tmp_path, capsys):
+def test_a_profile_that_needs_a_missing_gpu_exits_with_3(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text("import torch\ndef make(): return torch.exp, torch.ones(3).cuda()\n")
     assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save"]) == 3
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_step_that_prints_is_heard_once(capsys):
+def test_output_of_a_step_is_printed_once(capsys):
     step = ProfiledStep(target_of("loud", lambda: (print("noise"), torch.ones(3).exp()), []), "forward")
     timed(step, account(step), detect("cpu"), left_s=0.0)
     said = capsys.readouterr()
     assert (said.out, said.err.count("noise")) == ("", 1)
 
 
-def test_the_command_prints_totals_and_rows_that_sum_to_the_step(tmp_path, capsys, runs):
+def test_rows_of_a_profile_sum_to_the_step(tmp_path, capsys, runs):
     keep_ceilings(runs)
     file = tmp_path / "mine.py"
     file.write_text(USER)
@@ -327,7 +327,7 @@ def test_the_command_prints_totals_and_rows_that_sum_to_the_step(tmp_path, capsy
     assert found & {"host-gap", "profiler-overhead"}
 
 
-def test_a_step_that_fails_while_it_is_timed_ends_with_1_and_its_work_is_kept(tmp_path, capsys, runs):
+def test_a_step_that_fails_while_timed_exits_with_1(tmp_path, capsys, runs):
     keep_ceilings(runs)
     file = tmp_path / "mine.py"
     file.write_text(LATE)

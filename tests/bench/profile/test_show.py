@@ -53,7 +53,7 @@ def printed(made, width=160, **options):
     return console.file.getvalue().splitlines()
 
 
-def test_totals_are_sums_of_what_has_a_rule_and_shares_of_all(made):
+def test_totals_sum_modelled_operations(made):
     totals = made.totals
     assert totals["time_s"] == pytest.approx(19e-6)
     assert (totals["flops"], totals["matmul_flops"]) == (8100, 8000)
@@ -70,7 +70,7 @@ def test_totals_are_sums_of_what_has_a_rule_and_shares_of_all(made):
     assert totals["at_roof_s"] == pytest.approx((8 + 1.2 + 1 + 0.5 + 1 + 5.5) * 1e-6, rel=0.001)
 
 
-def test_the_first_lines_say_where_the_time_goes_and_what_could_be_won(made):
+def test_the_summary_says_where_time_goes_and_can_be_saved(made):
     lines = printed(made)
     assert "A step takes 19.00 us; under the profiler 20.00 us, 62.5% of it in operations." in lines
     assert any(line.startswith("Fusing could save at most 400.0 ns") for line in lines)
@@ -81,7 +81,7 @@ def test_the_first_lines_say_where_the_time_goes_and_what_could_be_won(made):
 
 
 @pytest.mark.parametrize("width", [80, 160])
-def test_each_row_has_its_bound_and_nothing_is_cut(made, width):
+def test_each_row_has_its_bound_and_fits_the_width(made, width):
     lines = printed(made, width)
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("op ")) :]
     assert "bound" in table[0]
@@ -103,14 +103,14 @@ def test_each_row_has_its_bound_and_nothing_is_cut(made, width):
         ("module", {"all": "20.00 us", "  layers": "14", "    *": "14", "      up": "9.500 us"}),
     ],
 )
-def test_rows_are_put_together(made, by, rows):
+def test_rows_are_grouped_by_the_given_key(made, by, rows):
     lines = printed(made, by=by)
     for name, time in rows.items():
         assert any(line.startswith(f"{name} ") and f" {time}" in line for line in lines), name
     assert not [line for line in lines if line.startswith("<b>.odd") and line.split()[-2:] != ["-", "-"]]
 
 
-def test_only_the_longest_rows_are_shown_and_the_rest_is_counted(made):
+def test_only_the_longest_rows_are_shown(made):
     assert printed(made, by="module", top=2)[-1] == "... and 2 more: --top shows them"
     assert not [line for line in printed(made, by="module") if line.startswith("...")]
     lines = printed(made, top=1)
@@ -118,11 +118,11 @@ def test_only_the_longest_rows_are_shown_and_the_rest_is_counted(made):
     assert any(line.startswith("... and 7 more with 55.0% of the time") for line in lines)
 
 
-def test_it_shows_itself_as_a_table(made):
+def test_a_profile_repr_is_its_table(made):
     assert "<b>.odd" in repr(made)
 
 
-def test_rows_of_a_frame_of_json_and_of_a_kept_run_are_the_same(made, tmp_path):
+def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
     document = document_of(made.environment, list(made))
     frame = made.to_dataframe()
     kept = load_run(made.save(tmp_path / "run.jsonl")).records
@@ -134,7 +134,7 @@ def test_rows_of_a_frame_of_json_and_of_a_kept_run_are_the_same(made, tmp_path):
     assert wanted | {"intensity", "bound", "roofline_pct", "flags"} <= set(document["records"][0])
 
 
-def test_a_saved_profile_is_shown_as_the_command_shows_it_and_whole_with_v(made, tmp_path, capsys):
+def test_results_show_prints_a_saved_profile(made, tmp_path, capsys):
     path = str(made.save(tmp_path / "run.jsonl"))
     for words, options in (([], {}), (["-v"], {"by": "module"})):
         assert results_command(["show", path, *words]) == 0

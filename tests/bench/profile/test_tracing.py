@@ -54,7 +54,7 @@ ON_CPU = [
 ]
 
 
-def test_time_on_a_cpu_goes_to_tagged_operations_and_tagging_takes_none(breakdown):
+def test_cpu_time_goes_to_tagged_operations(breakdown):
     divide(breakdown, {"traceEvents": ON_CPU})
     # What a product copies within itself is its own, and so is the way to it through `aten::linear`.
     assert times(breakdown) == [12_250, 3_000, 20_000]
@@ -63,14 +63,14 @@ def test_time_on_a_cpu_goes_to_tagged_operations_and_tagging_takes_none(breakdow
     assert breakdown.duration_ns == 100_500 - 7_750
 
 
-def test_an_operation_that_was_not_counted_is_unattributed(breakdown):
+def test_an_uncounted_operation_is_unattributed(breakdown):
     events = [event(STEP, 100.0, 50.0, "user_annotation"), tag(0, "sin", 110.0, 5.0), event("aten::sin", 111.0, 3.0)]
     divide(breakdown, {"traceEvents": [*events, tag(3, "cos", 120.0, 5.0), event("aten::cos", 121.0, 4.001)]})
     assert times(breakdown) == [0, 0, 0]
     assert breakdown.unattributed == {"aten::sin": 3_000, "aten::cos": 4_000}  # rounding made it longer than its tag
 
 
-def test_the_host_time_of_autograd_belongs_to_the_module_of_its_node(breakdown):
+def test_autograd_time_belongs_to_the_module_of_its_node(breakdown):
     events = [
         event(STEP, 100.0, 50.0, "user_annotation"),
         event("autograd::engine::evaluate_function: MmBackward0", 110.0, 30.0),
@@ -82,7 +82,7 @@ def test_the_host_time_of_autograd_belongs_to_the_module_of_its_node(breakdown):
     assert (times(breakdown)[0], breakdown.gaps) == (20_000, {"": 20_000, "layers.0": 10_000})
 
 
-def test_a_region_takes_all_that_happens_in_it():
+def test_a_compiled_region_includes_all_operations_in_it():
     events = [
         event(STEP, 100.0, 100.0, "user_annotation"),
         event(f"{TAG}0 compiled.region0", 110.0, 40.0),
@@ -99,7 +99,7 @@ def test_a_region_takes_all_that_happens_in_it():
     assert breakdown.gaps == {"": 30_000}
 
 
-def test_remainders_and_operations_sum_to_the_recorded_step(breakdown):
+def test_operations_and_remainders_sum_to_the_recorded_step(breakdown):
     divide(breakdown, {"traceEvents": ON_CPU})
     records = records_of(breakdown)
     assert sum(record.extra["time_s"] for record in records) == pytest.approx(92.75e-6, rel=1e-12)
@@ -112,7 +112,7 @@ def test_remainders_and_operations_sum_to_the_recorded_step(breakdown):
     assert product.median_s == pytest.approx(32.25e-6)
 
 
-def test_the_report_is_of_the_step_that_took_most_nearly_as_long_as_without_a_profiler(breakdown):
+def test_the_report_is_of_the_step_nearest_to_the_unprofiled_time(breakdown):
     later = [one | {"ts": one["ts"] + 1000.0} for one in ON_CPU]
     later[0]["dur"] = 90.5
     for expected_s, duration_ns in ((80e-6, 82_750), (95e-6, 92_750)):
@@ -138,7 +138,7 @@ ON_GPU = [
 ]
 
 
-def test_time_on_a_gpu_is_that_of_kernels_by_their_launches_and_overlaps_count_once(breakdown):
+def test_gpu_time_is_kernel_time_and_overlaps_count_once(breakdown):
     divide(breakdown, {"traceEvents": ON_GPU})
     assert times(breakdown) == [20_000, 10_000, 10_000]  # the last one was launched by autograd's thread
     assert [operation.kernels for operation in breakdown.operations] == [{"gemm"}, {"add_kernel"}, {"gemm"}]

@@ -86,7 +86,7 @@ def versions(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_versions_are_found_by_their_file_names_in_the_order_of_their_numbers(versions):
+def test_versions_are_found_by_file_name_in_numeric_order(versions):
     assert kernel_versions("elementwise") == {
         "triton-v1": "kernels.elementwise.v1_naive",
         "triton-v2": "kernels.elementwise.v2_fused",
@@ -96,7 +96,7 @@ def test_versions_are_found_by_their_file_names_in_the_order_of_their_numbers(ve
     assert provider_names("elementwise")[:3] == ["torch", "torch-compile", "triton-v1"]
 
 
-def test_a_new_file_is_a_new_provider_and_the_newest_is_measured_on_a_gpu(versions):
+def test_the_newest_version_is_the_default_on_a_gpu(versions):
     assert list(default_providers("elementwise", GPU)) == ["torch", "triton-v10"]
     (versions / "v11_persistent.py").write_text(KERNEL)
     assert provider_names("elementwise")[-1] == "triton-v11"
@@ -104,7 +104,7 @@ def test_a_new_file_is_a_new_provider_and_the_newest_is_measured_on_a_gpu(versio
     assert list(default_providers("elementwise", CPU)) == ["torch"]
 
 
-def test_an_unknown_provider_is_named_with_those_that_there_are(versions):
+def test_an_unknown_provider_lists_the_known_ones(versions):
     check_names(["torch", "torch-compile", "triton-v10"], "elementwise")
     with pytest.raises(UnknownProviderError) as caught:
         check_names(["torch", "triton-v4"], "elementwise")
@@ -114,7 +114,7 @@ def test_an_unknown_provider_is_named_with_those_that_there_are(versions):
     )
 
 
-def test_a_kernel_that_cannot_run_says_why(versions):
+def test_an_unavailable_version_has_a_reason(versions):
     with pytest.raises(ProviderUnavailableError, match="triton-v1 needs a GPU; this is a CPU"):
         load("triton-v1", OPS["add"], "elementwise", CPU)
     with pytest.raises(ProviderUnavailableError, match="triton-v2 has no relu; it has: add"):
@@ -128,7 +128,7 @@ def sets_of(name, size=100):
 
 
 @pytest.mark.parametrize(("name", "device"), [("triton-v2", GPU), ("torch", CPU)])
-def test_a_provider_writes_into_the_output_that_it_is_given(versions, name, device):
+def test_a_provider_writes_into_the_given_output(versions, name, device):
     provider = load(name, OPS["add"], "elementwise", device)
     of_text = kernel_files.source_sha256("kernels.elementwise.v2_fused")
     assert (provider.name, provider.source_sha256) == (name, None if name == "torch" else of_text)
@@ -137,7 +137,7 @@ def test_a_provider_writes_into_the_output_that_it_is_given(versions, name, devi
     assert check(OPS["add"], case, data, data.out).is_right
 
 
-def test_without_a_compiler_torch_compile_says_what_to_install(monkeypatch):
+def test_torch_compile_without_a_compiler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(registry.shutil, "which", lambda name: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU beside the CPU that is asked for
     with pytest.raises(ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU: install g\+\+"):
@@ -145,7 +145,7 @@ def test_without_a_compiler_torch_compile_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "takes_out"), [("add", True), ("matmul", False)])
-def test_torch_compile_compiles_anew_for_each_case_with_static_shapes(monkeypatch, name, takes_out):
+def test_torch_compile_uses_static_shapes_for_each_case(monkeypatch, name, takes_out):
     asked = []
     monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
@@ -181,7 +181,7 @@ def call_of(name, size):
 
 
 @pytest.mark.parametrize("name", ["add", "matmul"])
-def test_loading_torch_compile_leaves_what_a_user_has_compiled(compiled, name):
+def test_loading_torch_compile_keeps_the_users_compiled_code(compiled, name):
     users = torch.compile(lambda x: x.sin() + 1)
     x = torch.ones(5)
     users(x)
@@ -202,7 +202,7 @@ def test_each_of_many_cases_is_compiled_once(compiled, name):
 
 
 @pytest.mark.parametrize("before", ["ieee", "tf32"])
-def test_products_have_the_precision_of_their_dtype_and_what_was_set_comes_back(before):
+def test_matmul_precision_follows_the_dtype_and_is_restored(before):
     matmul = torch.backends.cuda.matmul
     at_first = matmul.fp32_precision
     matmul.fp32_precision = before
@@ -230,7 +230,7 @@ def test_fp8_is_measured_with_and_without_fast_accumulation():
         load("torch-fast-accum", OPS["matmul"], "matmul", CPU)
 
 
-def test_fast_accumulation_is_asked_for_and_has_a_bound_of_its_own(monkeypatch):
+def test_fast_accumulation_has_its_own_tolerance(monkeypatch):
     provider = load("torch-fast-accum", OPS["matmul"], "matmul", H100)
     assert provider.tolerance == registry.FAST_TOLERANCE
     scaled, asked = torch._scaled_mm, []
@@ -253,7 +253,7 @@ def test_fast_accumulation_is_asked_for_and_has_a_bound_of_its_own(monkeypatch):
         provider.function(torch.ones(2, 2), torch.ones(2, 2), out=torch.ones(2, 2))
 
 
-def test_a_version_that_can_tune_itself_is_two_providers_and_the_fixed_one_is_the_default(versions):
+def test_a_version_with_autotuning_is_two_providers(versions):
     (versions / "v11_tuned.py").write_text(TUNED)
     assert provider_names("elementwise")[-2:] == ["triton-v11", "triton-v11-autotune"]
     assert list(default_providers("elementwise", H100)) == ["torch", "triton-v11"]
@@ -264,7 +264,7 @@ def test_a_version_that_can_tune_itself_is_two_providers_and_the_fixed_one_is_th
         check_names(["triton-v10-autotune"], "elementwise")
 
 
-def test_the_default_is_the_newest_version_that_the_gpu_can_run(versions):
+def test_the_default_is_the_newest_version_the_gpu_can_run(versions):
     (versions / "v11_tma.py").write_text(FOR_HOPPER)
     assert list(default_providers("elementwise", A100)) == ["torch", "triton-v10"]
     assert list(default_providers("elementwise", H100)) == ["torch", "triton-v11"]
@@ -273,7 +273,7 @@ def test_the_default_is_the_newest_version_that_the_gpu_can_run(versions):
     assert not [name for name in sys.modules if name.startswith("kernels_of_a_test")]
 
 
-def test_a_version_for_newer_gpus_is_refused_by_name_before_it_is_imported(versions):
+def test_a_version_for_newer_gpus_is_rejected_before_import(versions):
     (versions / "v11_tma.py").write_text(FOR_HOPPER)
     with pytest.raises(ProviderUnavailableError, match=r"^triton-v11 needs sm_90 or newer; this GPU is sm_80$"):
         load("triton-v11", OPS["add"], "elementwise", A100)
@@ -287,7 +287,7 @@ VERSIONS = [(family, name) for family in FAMILIES for name in kernel_versions(fa
 
 
 @pytest.mark.parametrize(("family", "name"), VERSIONS)
-def test_what_is_read_from_the_text_of_a_version_is_what_its_module_has(family, name):
+def test_facts_read_from_source_agree_with_the_module(family, name):
     module_name = kernel_versions(family)[name]
     module = importlib.import_module(module_name)
     assert minimum_arch(module_name) == getattr(module, "MINIMUM_ARCH", 0)
@@ -304,7 +304,7 @@ def test_every_op_of_a_version_can_be_loaded(family, name):
         assert callable(load(name, ops[op], family, RTX).function)
 
 
-def test_a_gpu_is_measured_with_a_version_that_has_every_op_of_its_family():
+def test_default_versions_have_every_op_of_their_family():
     for family in FAMILIES:
         newest = list(default_providers(family, H100))[1:]
         ops = importlib.import_module(f"bench.{family}").OPS
@@ -312,7 +312,7 @@ def test_a_gpu_is_measured_with_a_version_that_has_every_op_of_its_family():
             assert set(importlib.import_module(kernel_versions(family)[name]).KERNELS) >= {op.name for op in ops}
 
 
-def test_all_views_of_torch_agree_on_the_precision_of_a_row():
+def test_all_precision_settings_of_torch_agree():
     matmul = torch.backends.cuda.matmul
     for dtype, tells in (("tf32", ("tf32", True, "high")), ("fp32", ("ieee", False, "highest"))):
         with numerics(dtype):
@@ -320,7 +320,7 @@ def test_all_views_of_torch_agree_on_the_precision_of_a_row():
 
 
 @pytest.mark.parametrize("older", ["highest", "high", "medium"])
-def test_a_precision_that_was_set_the_older_way_comes_back(older):
+def test_a_precision_set_by_the_older_api_is_restored(older):
     at_first = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(older)
     try:
@@ -333,7 +333,7 @@ def test_a_precision_that_was_set_the_older_way_comes_back(older):
 
 
 @pytest.mark.exhaustive
-def test_tf32_can_be_compiled():
+def test_tf32_matmuls_can_be_compiled():
     a = torch.ones(32, 32)
     with numerics("tf32"):
         assert torch.equal(torch.compile(lambda x: x @ x, dynamic=False)(a), a @ a)

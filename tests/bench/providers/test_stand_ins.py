@@ -18,7 +18,7 @@ from kernels import versions as kernel_files
 ROOT = kernel_files.PACKAGE.parent
 
 
-def test_older_versions_stand_in_for_the_default_newest_first(versions):  # noqa: F811
+def test_older_versions_are_fallbacks_newest_first(versions):  # noqa: F811
     (versions / "v11_tma.py").write_text(FOR_HOPPER + TUNED)
     older = ("triton-v3", "triton-v2", "triton-v1")
     assert default_providers("elementwise", H100) == {"torch": (), "triton-v11": ("triton-v10", *older)}
@@ -55,7 +55,7 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     return measure
 
 
-def test_a_case_goes_to_the_newest_version_that_takes_it(on_a_gpu):
+def test_a_case_runs_on_the_newest_version_that_supports_it(on_a_gpu):
     why = "add v11: an odd number of elements; version 10 takes any"
     [even], [odd] = on_a_gpu(1000), on_a_gpu(1001)
     assert (even.provider, even.status, even.passed_over) == ("triton-v11", "ok", {})
@@ -64,13 +64,13 @@ def test_a_case_goes_to_the_newest_version_that_takes_it(on_a_gpu):
 
 
 @pytest.mark.parametrize("older", [{}, {"triton-v11": ("triton-v11", "triton-v11")}])
-def test_where_nothing_stands_in_the_newest_says_why(on_a_gpu, older):
+def test_without_a_fallback_the_newest_version_gives_the_reason(on_a_gpu, older):
     [odd] = on_a_gpu(1001, older=older)
     assert (odd.provider, odd.status) == ("triton-v11", "skipped")
     assert odd.reason == "add v11: an odd number of elements; version 10 takes any"
 
 
-def test_the_hash_covers_what_a_version_imports_of_the_package_and_nothing_else(versions):  # noqa: F811
+def test_the_source_hash_covers_imports_within_the_package(versions):  # noqa: F811
     package = versions.parent
     (versions / "v11_parts.py").write_text(
         "from kernels.elementwise.tiles import BLOCK\n\n\ndef late():\n    from . import late_one\n" + KERNEL
@@ -113,7 +113,7 @@ class PlannedError(Exception):
     ],
 )
 @pytest.mark.parametrize("command", ["matmul", "suite"])
-def test_only_the_default_has_stand_ins(monkeypatch, command, words, wanted):
+def test_only_default_providers_have_fallbacks(monkeypatch, command, words, wanted):
     def planned(cases, names, under_test, settings, older, family=""):
         raise PlannedError(dict(older))
 

@@ -64,14 +64,14 @@ def mine(tmp_path, monkeypatch):
     ("function", "takes_out"),
     [("gelu", True), ("returned", False), ("any_number", False), ("option", True), ("imported", False)],
 )
-def test_a_function_gets_out_where_it_has_a_parameter_of_that_name(mine, function, takes_out):
+def test_a_function_gets_out_if_it_has_that_parameter(mine, function, takes_out):
     provider = load(f"mine.py:{function}", GELU, "elementwise", CPU)
     assert provider.takes_out is takes_out
     assert len(provider.source_sha256) == 64
     assert provider.restored == ()
 
 
-def test_matmul_takes_the_scales_of_fp8_too(mine):
+def test_a_matmul_function_may_take_fp8_scales(mine):
     mine.write_text("def two(a, b): pass\ndef four(a, b, c, d, out): pass\ndef three(a, b, *, c): pass\n")
     assert not load("mine.py:two", MATMUL[0], "matmul", CPU).takes_out
     assert load("mine.py:four", MATMUL[0], "matmul", CPU).takes_out
@@ -118,7 +118,7 @@ def others(mine):
 
 
 @pytest.mark.parametrize(("word", "message"), BAD)
-def test_where_nothing_else_is_named_it_is_refused_before_anything_starts(others, capsys, monkeypatch, word, message):
+def test_an_invalid_provider_alone_is_rejected_before_the_run(others, capsys, monkeypatch, word, message):
     monkeypatch.setattr("bench.harness.device.device.detect", lambda requested: pytest.fail("the device was asked for"))
     assert commands.here("elementwise", "--op", "gelu", "--provider", word) == 2
     err = capsys.readouterr().err
@@ -127,12 +127,12 @@ def test_where_nothing_else_is_named_it_is_refused_before_anything_starts(others
     assert err.count("\n") == 1
 
 
-def test_what_is_no_provider_is_refused_beside_others_too(mine, capsys):
+def test_a_malformed_provider_is_rejected_with_others_too(mine, capsys):
     assert commands.here("elementwise", "--op", "gelu", "--provider", "torch,mine.py:f()") == 2
     assert "must be written path/to/file.py:function" in capsys.readouterr().err
 
 
-def test_functions_that_cannot_be_loaded_fail_and_the_others_are_measured(others, runs, capsys):
+def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
     commands.keep_ceilings(runs)
     (others / "stops.py").write_text("import sys\nsys.exit(3)\ndef f(x): pass\n")
     (others / "raises.py").write_text("import torch\nraise ImportError('not here')\ndef f(x): pass\n")
@@ -170,7 +170,7 @@ IMPORTS = [
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("text", "message"), IMPORTS)
-def test_what_an_import_shows_is_one_line(mine, text, message):
+def test_problems_of_an_import_are_one_line(mine, text, message):
     mine.write_text(f"{text}\n")
     row = Row(ELEMENTWISE["copy"], Case("copy", "fp32", {"n": 64}), "mine.py:f", family="elementwise")
     problem = load_problem(row, CPU, 2 if "while True" in text else 60)
@@ -187,7 +187,7 @@ def signature(family, *words):
     return done.stdout
 
 
-def test_signature_names_shapes_dtypes_and_the_output():
+def test_signature_shows_shapes_dtypes_and_output():
     text = signature("matmul", "--dtype", "bf16")
     assert "def matmul(a, b, out):" in text
     for line in ("a    (m, k)  torch.bfloat16", "b    (k, n)  torch.bfloat16", "out  (m, n)  torch.bfloat16"):
@@ -202,7 +202,7 @@ def test_signature_names_shapes_dtypes_and_the_output():
         ("norm", ["--op", "residual-rmsnorm", "--dtype", "fp32"], "residual_rmsnorm"),
     ],
 )
-def test_what_signature_prints_works_as_it_is(tmp_path, runs, capsys, family, words, providers):
+def test_the_printed_signature_is_a_working_provider(tmp_path, runs, capsys, family, words, providers):
     commands.keep_ceilings(runs)
     file = tmp_path / "mine.py"
     file.write_text(signature(family, *words))
@@ -236,7 +236,7 @@ def relu(x):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("interprets", ["0", "1"])
-def test_a_triton_kernel_without_a_gpu_is_checked_in_the_interpreter(tmp_path, runs, interprets):
+def test_triton_kernels_without_a_gpu_run_in_the_interpreter(tmp_path, runs, interprets):
     pytest.importorskip("triton")
     commands.keep_ceilings(runs)
     (tmp_path / "my_kernels.py").write_text(TRITON)
@@ -255,7 +255,7 @@ def test_a_triton_kernel_without_a_gpu_is_checked_in_the_interpreter(tmp_path, r
         assert (record["status"], "TRITON_INTERPRET=1" in record["reason"]) == ("failed", True)
 
 
-def test_only_the_function_that_the_interpreter_runs_is_flagged(tmp_path):
+def test_only_interpreted_functions_are_flagged(tmp_path):
     pytest.importorskip("triton")
     (tmp_path / "my_kernels.py").write_text(TRITON)
     text = (

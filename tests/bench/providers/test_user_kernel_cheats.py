@@ -71,24 +71,24 @@ def test_a_cheat_is_invalid_with_its_reason(files, function, reason):
     assert record.median_s is None
 
 
-def test_old_results_show_with_one_copy_of_the_inputs_too(files):
+def test_a_cached_result_is_detected_with_one_copy_too(files):
     record = measure(f"{files}/cheats.py:cached_by_shape", settings=Settings(cache="warm"))
     assert (record.status, STALE in record.reason) == ("invalid", True)
 
 
-def test_what_is_right_for_zeros_only_does_not_pass_where_zeros_are_measured(files):
+def test_a_result_right_only_for_zeros_is_invalid(files):
     record = measure(f"{files}/cheats.py:zeros", settings=Settings(fill="zeros"))
     assert record.status == "invalid"
     assert record.reason.startswith("after timing: ")
 
 
-def test_one_mask_for_all_seeds_is_no_dropout(files):
+def test_one_dropout_mask_for_all_seeds_is_invalid(files):
     record = measure(f"{files}/cheats.py:same_mask", op="dropout")
     assert record.status == "invalid"
     assert "the masks of two seeds agree" in record.reason
 
 
-def test_settings_of_an_import_are_set_back_and_flagged(tmp_path):
+def test_settings_changed_by_an_import_are_restored_and_flagged(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\ntorch.set_num_threads(3)\ntorch.set_default_dtype(torch.float64)\n"

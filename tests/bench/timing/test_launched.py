@@ -68,7 +68,7 @@ def launched(launch_s=1e-4):
     return fields, len(called)
 
 
-def test_equal_kernels_of_a_launch_are_listed_once_with_their_count(sessions):
+def test_equal_kernels_of_a_launch_are_listed_with_a_count(sessions):
     slept = sessions(recording())
     fields, called = launched()
     facts = {"grid": [132, 1, 1], "block": [384, 1, 1], "registers": 168, "shared_bytes": 213_000}
@@ -94,14 +94,14 @@ def test_equal_kernels_of_a_launch_are_listed_once_with_their_count(sessions):
         '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "x"}]}',
     ],
 )
-def test_a_recording_that_lost_a_part_is_made_again_and_then_left(sessions, bad):
+def test_an_incomplete_recording_is_repeated_once(sessions, bad):
     sessions(bad, recording())
     assert launched()[0]["kernel_s"] is not None
     sessions(bad, bad, recording())
     assert launched()[0] == {"launched_kernels": (), "kernel_s": None, "eager_s": 5e-5}
 
 
-def test_a_profiler_that_fails_costs_nothing_but_the_kernels(sessions, monkeypatch):
+def test_a_failing_profiler_loses_only_the_kernels(sessions, monkeypatch):
     def refused(**options):
         raise RuntimeError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
 
@@ -109,7 +109,7 @@ def test_a_profiler_that_fails_costs_nothing_but_the_kernels(sessions, monkeypat
     assert launched()[0]["kernel_s"] is None
 
 
-def test_a_row_says_what_ran_beside_the_three_times_of_a_launch(sessions):
+def test_a_row_shows_kernels_and_launch_times(sessions):
     sessions(recording())
     row = Record(
         **{"op": "matmul", "provider": "torch", "dtype": "bf16", "shape": {"m": 8}, "case": "8", "status": "ok"},

@@ -49,7 +49,7 @@ def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
     [(GPU_LIMITS, 0.0, 1000), (GPU_LIMITS, 0.3, 1000), (CPU_LIMITS, 0.0, 3000), (CPU_LIMITS, 0.2, 3000)],
     ids=["gpu", "gpu, correlated", "cpu", "cpu, correlated"],
 )
-def test_95_percent_of_the_intervals_hold_the_true_median(limits, correlation, runs):
+def test_intervals_contain_the_true_median_in_95_percent(limits, correlation, runs):
     held = close = 0
     for seed in range(runs):
         device = SimulatedDevice(seed=seed, noise=0.03, correlation=correlation)
@@ -63,7 +63,7 @@ def test_95_percent_of_the_intervals_hold_the_true_median(limits, correlation, r
     assert close / runs >= 0.95
 
 
-def test_a_clock_too_coarse_to_see_anything_converges_on_nothing():
+def test_samples_of_0_s_do_not_converge():
     samples = measure(SimulatedDevice(tick_s=100.0))
     assert samples.median_s == 0.0
     assert not samples.converged
@@ -91,7 +91,7 @@ def test_medians_have_no_bias(noise):
     ],
     ids=str,
 )
-def test_a_clean_device_gets_no_flag(parameters):
+def test_a_quiet_device_gets_no_flag(parameters):
     seen = [names for seed in range(TRIALS) if (names := flag_names(seed=seed, **parameters))]
     assert len(seen) <= TRIALS * 0.01, seen
 
@@ -112,7 +112,7 @@ def test_a_clean_device_gets_no_flag(parameters):
     ],
     ids=str,
 )
-def test_each_bad_device_gets_its_flag_and_no_other(flag, parameters):
+def test_each_noisy_device_gets_exactly_its_flag(flag, parameters):
     seen = [flag_names(seed=seed, **parameters) for seed in range(TRIALS)]
     # While the truth itself moves, no interval around it can become narrow.
     also = {"not-converged"} if flag == "drifting" else set()

@@ -166,7 +166,7 @@ class HostClock:
         return call
 
 
-def test_the_host_sampler_goes_on_where_the_last_sample_ended(monkeypatch):
+def test_the_host_sampler_continues_with_the_next_copy(monkeypatch):
     clock = HostClock(monkeypatch)
     sampler = HostSampler([clock.call(name, 0.5) for name in "abc"], launches_per_sample=2)
     assert [sampler.sample() for _ in range(3)] == [1.0, 1.0, 1.0]
@@ -180,7 +180,7 @@ def made(alive):
     return result
 
 
-def test_results_on_the_host_are_kept_within_a_limit_of_memory(monkeypatch):
+def test_retained_host_results_are_limited_in_memory(monkeypatch):
     rss = iter([0, 10, 90, 110, 1000])
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(rss)))
     monkeypatch.setattr(samplers.psutil, "Process", lambda: process)
@@ -194,7 +194,7 @@ def test_results_on_the_host_are_kept_within_a_limit_of_memory(monkeypatch):
     assert seen == [4, 8, 12, 12, 12, 12]
 
 
-def test_a_graph_is_timed_by_replaying_it(gpu):
+def test_a_graph_is_timed_by_its_replay(gpu):
     sampler = GraphSampler([gpu.launch(name, 10e-6) for name in "abc"], launches=6)
     assert gpu.log == []  # capturing runs nothing
     assert sampler.sample() == pytest.approx(60e-6)
@@ -203,7 +203,7 @@ def test_a_graph_is_timed_by_replaying_it(gpu):
 
 
 @pytest.mark.parametrize("graph_launch_s", [1e-6, 15e-6, 400e-6, 2e-3])
-def test_the_launch_of_a_graph_is_not_in_its_time_however_long_the_host_takes(gpu, graph_launch_s):
+def test_graph_launch_latency_is_not_in_the_sample(gpu, graph_launch_s):
     gpu.graph_launch_s = graph_launch_s
     sampler = GraphSampler([gpu.launch("a", 10e-6)], launches=100)
     assert sampler.sample() == pytest.approx(1e-3, rel=1e-3)
@@ -212,7 +212,7 @@ def test_the_launch_of_a_graph_is_not_in_its_time_however_long_the_host_takes(gp
     assert gpu.replays < 30  # the spin stays as long as it must be
 
 
-def test_a_host_that_is_slower_than_the_longest_spin_is_not_waited_for(gpu, monkeypatch):
+def test_the_spin_has_a_maximum_length(gpu, monkeypatch):
     spins_s, gpu.graph_launch_s = spins_of(gpu, monkeypatch), 1.0
     sampler = GraphSampler([gpu.launch("a", 10e-6)], launches=100)
     for _ in range(5):
@@ -221,7 +221,7 @@ def test_a_host_that_is_slower_than_the_longest_spin_is_not_waited_for(gpu, monk
     assert len(spins_s) < 20
 
 
-def test_a_replay_that_is_looked_at_waits_for_what_was_queued_before(gpu):
+def test_a_checked_replay_waits_for_queued_work(gpu):
     sampler = GraphSampler([gpu.launch("a", 10e-6)], launches=3)
     gpu.launch("poison", 1e-3)()
     waited_s = []
@@ -230,7 +230,7 @@ def test_a_replay_that_is_looked_at_waits_for_what_was_queued_before(gpu):
     assert waited_s == [0.0]
 
 
-def test_a_graph_that_is_refused_is_not_timed(gpu):
+def test_a_rejected_graph_is_not_timed(gpu):
     looked = []
     sampler = make_sampler(
         [gpu.launch("a", 10e-6)], GPU, GPU_LIMITS, refusal=lambda graph: looked.append(graph) or "no"
@@ -240,7 +240,7 @@ def test_a_graph_that_is_refused_is_not_timed(gpu):
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_results_live_for_a_round_so_that_each_launch_writes_memory_of_its_own(gpu, copies):
+def test_results_are_retained_for_one_round_of_copies(gpu, copies):
     alive = weakref.WeakSet()
 
     class Result:
@@ -262,7 +262,7 @@ def test_results_live_for_a_round_so_that_each_launch_writes_memory_of_its_own(g
     assert (max(most) >= copies + 1, len(alive)) == (True, copies)
 
 
-def test_clock_and_power_are_read_while_work_is_queued_that_no_sample_counts(gpu):
+def test_clock_and_power_are_polled_during_untimed_work(gpu):
     busy_s = []
 
     def read(keep_busy):
@@ -279,11 +279,11 @@ def test_clock_and_power_are_read_while_work_is_queued_that_no_sample_counts(gpu
     assert min(busy_s) > 0.9 * BUSY_S
 
 
-def test_the_spin_lasts_long_enough_at_the_highest_clock_of_the_table():
+def test_the_spin_is_long_enough_at_the_highest_clock():
     assert max(gpu.max_clock_hz or 0 for gpu in load_gpus().values()) <= SPIN_CYCLES_PER_S
 
 
-def test_queued_launches_wait_behind_a_spin_so_that_the_host_is_not_measured(gpu):
+def test_queued_launches_wait_behind_a_spin(gpu):
     gpu.enqueue_s = 50e-6  # the host is slower than the 10 us that a launch runs
     sampler = EventSampler([gpu.launch("a", 10e-6)], launches_per_sample=100, enqueue_s=50e-6)
     assert sampler.sample() == pytest.approx(100 * 10e-6)
@@ -301,7 +301,7 @@ def spins_of(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("compiling", [1, 2, 3])
-def test_what_a_first_call_compiles_does_not_become_the_length_of_a_spin(gpu, monkeypatch, compiling):
+def test_compile_time_does_not_lengthen_the_spin(gpu, monkeypatch, compiling):
     spins_s, launch, calls = spins_of(gpu, monkeypatch), gpu.launch("a", 10e-6), iter(range(10**6))
     gpu.can_capture = False
 
@@ -317,7 +317,7 @@ def test_what_a_first_call_compiles_does_not_become_the_length_of_a_spin(gpu, mo
         assert max(spins_s) < 0.01
 
 
-def test_one_preempted_call_does_not_make_the_samples_shorter(monkeypatch):
+def test_a_preempted_call_does_not_shorten_the_samples(monkeypatch):
     clock = HostClock(monkeypatch)
     monkeypatch.setattr(samplers, "tick_s", lambda device: 1e-9)
     durations_s = iter([2**-6, 2**-12, 2**-6, 2**-6, 2**-6])
@@ -330,7 +330,7 @@ def test_one_preempted_call_does_not_make_the_samples_shorter(monkeypatch):
 
 
 @pytest.mark.parametrize("duration_s", [5e-6, 1e-4, 0.01])
-def test_on_a_gpu_a_graph_is_the_sampler_and_holds_whole_rounds(gpu, duration_s):
+def test_the_graph_sampler_replays_whole_rounds_of_copies(gpu, duration_s):
     calls = [gpu.launch(str(index), duration_s) for index in range(7)]
     sampler = make_sampler(calls, GPU, GPU_LIMITS)
     assert isinstance(sampler, GraphSampler)
@@ -344,7 +344,7 @@ def test_on_a_gpu_a_graph_is_the_sampler_and_holds_whole_rounds(gpu, duration_s)
 
 
 @pytest.mark.parametrize(("late", "event_s"), [(3, 0.0), (5, 0.0), (0, 8e-6)], ids=["late", "later", "slow events"])
-def test_a_late_host_and_slow_events_do_not_make_the_samples_shorter(gpu, late, event_s):
+def test_a_late_host_does_not_shorten_the_samples(gpu, late, event_s):
     """The first five calls tell what one keeps the host, the next five are queued behind a spin that is too short."""
     launch, calls, gpu.event_s = gpu.launch("a", 5e-6), iter(range(10**6)), event_s
 
@@ -357,7 +357,7 @@ def test_a_late_host_and_slow_events_do_not_make_the_samples_shorter(gpu, late, 
     assert sampler.launches_per_sample * 5e-6 >= GPU_LIMITS.min_sample_s * 0.98
 
 
-def test_what_cannot_be_captured_is_queued_instead_and_leaves_nothing_behind(gpu):
+def test_a_failed_capture_falls_back_to_events(gpu):
     gpu.can_capture = False
     sampler = make_sampler([gpu.launch(name, 10e-6) for name in "ab"], GPU, GPU_LIMITS)
     assert isinstance(sampler, EventSampler)
@@ -368,7 +368,7 @@ def test_what_cannot_be_captured_is_queued_instead_and_leaves_nothing_behind(gpu
     assert (gpu.current, gpu.draws_recorded_numbers, gpu.pools) == ("default stream", False, [])
 
 
-def test_an_error_of_the_calls_themselves_is_not_swallowed(gpu):
+def test_errors_of_the_calls_are_raised(gpu):
     def broken():
         raise ValueError("no such kernel")
 
@@ -378,7 +378,7 @@ def test_an_error_of_the_calls_themselves_is_not_swallowed(gpu):
 
 @pytest.mark.parametrize("copies", [1, 2, 7, 300, 1999, 2000])
 @pytest.mark.parametrize("wanted", [1, 200, 10**6])
-def test_a_graph_holds_whole_rounds_within_its_limit(copies, wanted):
+def test_graph_launches_are_whole_rounds_within_the_limit(copies, wanted):
     assert graph_launches(MAX_GRAPH_LAUNCHES + 1, wanted) == MAX_GRAPH_LAUNCHES + 1
     launches = graph_launches(copies, wanted)
     assert launches % copies == 0
@@ -388,7 +388,7 @@ def test_a_graph_holds_whole_rounds_within_its_limit(copies, wanted):
     assert launches < wanted + copies or launches == copies  # and no more than that
 
 
-def test_host_latency_is_from_call_to_result_and_its_median(gpu):
+def test_host_latency_is_the_median_from_call_to_result(gpu):
     # 2 us to enqueue, 10 us to run, waited for each time; the first call also loads a library.
     durations_s = iter([1.0] + [10e-6] * (LATENCY_CALLS - 1))
 
@@ -416,12 +416,12 @@ def test_probing_a_slow_case_stops_after_one_call(monkeypatch):
         ([0.0] * 500, EVENT_TICK_S),
     ],
 )
-def test_the_tick_of_events_is_read_from_empty_pairs(monkeypatch, durations_s, tick_s):
+def test_event_resolution_is_estimated_from_empty_pairs(monkeypatch, durations_s, tick_s):
     monkeypatch.setattr(samplers, "_empty_event_pairs_s", lambda: durations_s)
     assert samplers.tick_s(GPU) == pytest.approx(tick_s)
 
 
-def test_a_queue_that_a_delayed_host_was_late_with_is_taken_again_behind_a_longer_spin(gpu):
+def test_a_late_queue_is_repeated_behind_a_longer_spin(gpu):
     delays_s, launch = [5e-3, 0.0], gpu.launch("a", 10e-6)
 
     def call():

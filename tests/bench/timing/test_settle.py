@@ -33,7 +33,7 @@ def settled_with(times_s, limits=GPU_LIMITS):
     return settle(work, limits, lambda: seconds[0])
 
 
-def test_a_steady_device_runs_for_the_shortest_warm_up():
+def test_a_steady_device_has_the_minimum_warm_up():
     result = settled(SimulatedDevice(noise=0.03))
     assert result.settled
     assert 0.5 <= result.seconds < 0.51
@@ -45,14 +45,14 @@ def test_a_steady_device_runs_for_the_shortest_warm_up():
 
 @pytest.mark.parametrize("start_clock", [0.3, 0.8, 1.1])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_device_that_speeds_up_or_slows_down_is_waited_for(start_clock, seed):
+def test_warm_up_lasts_until_the_clock_is_steady(start_clock, seed):
     device = SimulatedDevice(seed=seed, start_clock=start_clock, noise=0.01)
     assert settled(device).settled
     assert device.clock_hz() == pytest.approx(device.max_clock_hz, rel=0.03)
 
 
 @pytest.mark.exhaustive
-def test_without_settling_the_samples_drift_and_after_it_they_do_not():
+def test_samples_drift_only_without_settling():
     def flags(device):
         samples = collect(device, GPU_LIMITS, "cold", now=device.now)
         return {"drifting"} if drift(samples.samples_s) is not None else set()
@@ -79,14 +79,14 @@ def fixed(warm_up_s):
         ([0.1001], fixed(0.0), (True, 1, 0.1001)),
     ],
 )
-def test_launches_of_any_length(times_s, limits, ends):
+def test_warm_up_ends_for_launches_of_any_length(times_s, limits, ends):
     result = settled_with(times_s, limits)
     assert (result.settled, result.launches, result.seconds) == (*ends[:2], pytest.approx(ends[2], rel=1e-3))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.0, 0.03, 0.2])
-def test_a_cpu_settles_soon_however_noisy(noise):
+def test_a_noisy_cpu_settles_soon(noise):
     results = [settled(SimulatedDevice(seed=seed, noise=noise, settle_s=0.05), CPU_LIMITS) for seed in range(100)]
     assert all(result.settled for result in results)
     assert sorted(result.seconds for result in results)[95] < 0.13

@@ -47,14 +47,14 @@ def with_limits(**changes):
     return Limits(**{**LIMITS.__dict__, **changes})
 
 
-def test_a_steady_time_converges_with_the_fewest_samples_allowed_in_seconds_per_launch():
+def test_steady_times_converge_at_the_minimum_sample_count():
     samples = measured(steady(0.064), launches=64)
     assert samples.samples_s == (0.001,) * 20
     assert (samples.median_s, samples.ci95_s, samples.converged) == (0.001, (0.001, 0.001), True)
     assert (samples.launches_per_sample, samples.cache, samples.method) == (64, "cold", "host")
 
 
-def test_noise_takes_more_samples_until_the_interval_is_narrow_enough():
+def test_noisy_times_need_more_samples_to_converge():
     samples = measured(noisy(1), with_limits(cap_s=1000.0))
     low, high = samples.ci95_s
     assert len(samples.samples_s) > 20
@@ -66,7 +66,7 @@ def test_noise_takes_more_samples_until_the_interval_is_narrow_enough():
     assert (high - low) / 2 > 0.02 * median(fewer)  # it did have a reason to go on
 
 
-def test_at_the_cap_it_stops_and_says_that_it_did_not_converge():
+def test_sampling_stops_at_the_cap_unconverged():
     samples = measured(noisy(2), with_limits(cap_s=1.0, target_half_width=1e-6))
     assert not samples.converged
     assert sum(samples.samples_s) >= 1.0
@@ -74,13 +74,13 @@ def test_at_the_cap_it_stops_and_says_that_it_did_not_converge():
 
 
 @pytest.mark.parametrize("duration_s", [3.0, 100.0])
-def test_a_slow_case_still_gets_the_fewest_samples_and_is_never_empty(duration_s):
+def test_a_slow_case_gets_the_fewest_samples(duration_s):
     samples = measured(steady(duration_s), with_limits(cap_s=2.0))
     assert samples.samples_s == (duration_s,) * LIMITS.fewest_samples
     assert not samples.converged  # steady as they are, five samples are fewer than asked for
 
 
-def test_a_minimum_of_time_is_kept():
+def test_sampling_lasts_the_minimum_time():
     samples = measured(steady(0.001), with_limits(min_time_s=0.25))
     assert sum(samples.samples_s) == pytest.approx(0.25, abs=0.0015)
     assert samples.converged
@@ -95,7 +95,7 @@ def test_no_sample_is_dropped():
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
-def test_garbage_collection_rests_while_samples_are_taken_and_is_as_before_after(was_enabled):
+def test_garbage_collection_is_off_while_sampling(was_enabled):
     seen = []
 
     class Watching(Sampler):

@@ -7,7 +7,7 @@ from bench.harness.calibrate import bandwidth, peaks, setup
 from kernels import bandwidth as tiles
 
 
-def test_every_part_finds_its_ceiling(monkeypatch, capsys):
+def test_every_calibration_part_measures_its_ceiling(monkeypatch, capsys):
     monkeypatch.setattr(setup, "QUICK", setup.Effort(0.001, 0.001))
     monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**16)
     monkeypatch.setattr(tiles, "configs", lambda sm_count: (tiles.Config(1, 1),))  # each is interpreted

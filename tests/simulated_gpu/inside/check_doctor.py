@@ -12,7 +12,7 @@ from bench.harness.timing import protocol
 FAMILIES = ("elementwise", "matmul", "norm")
 
 
-def test_every_check_finds_something_and_nothing_fails(monkeypatch, tmp_path):
+def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
     def small_rows(checkup, family, op, case, is_large=False):
         if family in FAMILIES:
             yield from rows_of(checkup, family, op, next(iter(smaller_cases(op, case))), is_large)

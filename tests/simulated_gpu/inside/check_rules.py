@@ -27,7 +27,7 @@ def captured(work):
     return graph
 
 
-def test_a_graph_that_is_collected_within_a_capture_ends_it_and_a_sampler_collects_nothing():
+def test_garbage_collection_is_off_during_a_capture():
     a = torch.zeros(8, device=GPU)
 
     def forgotten():
@@ -58,12 +58,12 @@ def written(x, out):
     torch.add(torch.nn.functional.gelu(x), 0.0, out=out)
 
 
-def test_a_graph_that_does_all_the_work_is_timed():
+def test_a_complete_graph_is_timed():
     record = measured(written)
     assert (record.status, record.method, "not-captured" in record.flags) == ("ok", "graph", False)
 
 
-def test_a_kernel_on_the_legacy_stream_is_not_timed_by_a_graph_that_does_not_hold_it():
+def test_a_graph_without_the_legacy_stream_kernel_is_rejected():
     def elsewhere(x, out):
         with on_legacy_stream():
             written(x, out)
@@ -73,7 +73,7 @@ def test_a_kernel_on_the_legacy_stream_is_not_timed_by_a_graph_that_does_not_hol
     assert "nothing was captured" in record.flag_reasons["not-captured"]
 
 
-def test_half_a_capture_is_not_timed_by_a_graph_either():
+def test_an_incomplete_graph_is_rejected():
     def half(x, out):
         y = torch.nn.functional.gelu(x)
         with on_legacy_stream():
@@ -96,7 +96,7 @@ def test_clock_and_power_are_read_while_replays_are_queued():
     assert 0.98 * BUSY_S < queued_s[0] < 1.1 * BUSY_S
 
 
-def test_a_failed_capture_keeps_no_memory_and_a_second_one_comes_after_the_first_is_gone():
+def test_a_failed_capture_releases_its_memory():
     x = torch.ones(2**10, device=GPU)
     gc.collect()
     before = set(POOLS)
@@ -116,7 +116,7 @@ def test_a_failed_capture_keeps_no_memory_and_a_second_one_comes_after_the_first
     assert most == [0, 0]
 
 
-def test_results_that_are_returned_are_kept_for_a_round():
+def test_returned_results_are_retained_for_a_round():
     x = torch.ones(2**10, device=GPU)
     kept = GraphSampler([lambda: x + 1] * 40, 400)
     assert len({result.data_ptr() for result in kept.results}) == 40
