@@ -68,6 +68,10 @@ class Moment:
     cast_copies: int = 0
     """Weights in the compute dtype under autocast, as far as they are kept."""
     head: dict[str, int] = field(default_factory=dict)
+    logits: int = 0
+    """Part of `temporary`."""
+    logits_gradients: int = 0
+    """Part of `temporary`."""
 
     @property
     def total(self) -> int:
@@ -81,11 +85,16 @@ class StepMemory:
     state: dict[str, int]
     """What stays from step to step, as in `state.state_bytes`."""
     step_counters: int
-    inputs: int
-    """Token ids and targets of the whole step, and the table of rotations where positions are rotary."""
+    token_ids: int
+    """Token ids and targets of the whole step."""
+    rotary_table: int
     moment: Moment
     kept_by_layers: int
     """The most that the layers keep at any moment, whether it is this one or not: what checkpointing makes less."""
+
+    @property
+    def inputs(self) -> int:
+        return self.token_ids + self.rotary_table
 
     def components(self) -> dict[str, int]:
         moment, held = self.moment, sum(self.state.values()) + self.step_counters
@@ -95,13 +104,19 @@ class StepMemory:
         return dict(zip(COMPONENTS, (*of_state, *above), strict=True))
 
     def parts(self) -> dict[str, int]:
-        moment = self.moment
-        found = {**self.state, "step_counters": self.step_counters, "inputs": self.inputs}
-        found["cast_copies"] = moment.cast_copies
-        found |= {f"activations_{name}": size for name, size in moment.layers.items()}
-        found |= {f"head_{name}": size for name, size in moment.head.items()}
-        found["temporary"] = moment.temporary
-        return {name: size for name, size in found.items() if size}
+        """Return the bytes by part; parts of the layers and the head may be 0 at the moment of the peak."""
+        moment, head = self.moment, self.moment.head
+        parts = {**self.state, "step_counters": self.step_counters, "cast_copies": moment.cast_copies}
+        parts |= {"token_ids": self.token_ids, "rotary_table": self.rotary_table}
+        parts["temporary"] = moment.temporary - moment.logits - moment.logits_gradients
+        parts = {name: size for name, size in parts.items() if size}
+        parts |= {f"activations_{name}": size for name, size in moment.layers.items()}
+        if head:
+            parts["head_final_norm"] = head["final_norm"] + head["product_input"]
+            parts["head_logits"] = moment.logits
+            parts["head_logits_fp32"] = head["log_probabilities"]
+            parts["head_logits_gradients"] = moment.logits_gradients
+        return parts
 
     @property
     def total(self) -> int:
@@ -165,11 +180,14 @@ class _Stage:
             *(self._at_loss(), self._in_forward(), self._at_head()),
             *(self._in_layers(), self._at_embedding(), self._in_optimizer()),
         )
+        peak = max(moments, key=lambda moment: moment.total)
+        layers, head = dict.fromkeys(self._kept(1), 0), dict.fromkeys(self._kept_by_head(), 0)
         return StepMemory(
             state=self.state,
             step_counters=counters,
-            inputs=ids + (0 if config.position_embeddings else rotations),
-            moment=max(moments, key=lambda moment: moment.total),
+            token_ids=ids,
+            rotary_table=0 if config.position_embeddings else rotations,
+            moment=replace(peak, layers=layers | peak.layers, head=head | peak.head),
             kept_by_layers=sum(self._most_kept().values()),
         )
 
@@ -216,6 +234,7 @@ class _Stage:
         return Moment(
             "loss",
             temporary=2 * FP32_BYTES * self.logits + SCALARS * self.has_head,
+            logits_gradients=2 * FP32_BYTES * self.logits,
             layers=self._stored(self.under_way),
             cast_copies=self.recipe.cast_bytes * self.head if self.group else self.cast_copies,
             head=self._kept_by_head(),
@@ -232,7 +251,8 @@ class _Stage:
         # Biases are cast for the forward pass, too, but no product needs them in the backward pass.
         biases = sum(w.elements for w in self.held if w.name.endswith(" bias") and w.component != "norms")
         cached = self.cast_copies - at_loss.cast_copies + self.recipe.cast_bytes * biases
-        return replace(at_loss, name="forward", temporary=cached + FP32_BYTES * self.logits + scalars)
+        logits = FP32_BYTES * self.logits
+        return replace(at_loss, name="forward", temporary=cached + logits + scalars, logits=logits, logits_gradients=0)
 
     def _at_head(self) -> Moment:
         """The head's gradients are computed: largest if few tokens meet a large vocabulary.
@@ -246,12 +266,14 @@ class _Stage:
         table = width * self.head if self.plan.lora_rank is None else 0
         beside = table + width * self.rows + SCALARS
         kept = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
-        product = replace(at_loss, name="head", temporary=width * self.logits + beside, head=kept)
+        gradients = width * self.logits
+        product = replace(at_loss, name="head", temporary=gradients + beside, logits_gradients=gradients, head=kept)
         if not self.recipe.cast_bytes:
             return product
         cast = replace(
             product,
             temporary=self._gradient(self.head) + beside,
+            logits_gradients=0,
             cast_copies=at_loss.cast_copies - self.recipe.cast_bytes * self.head,
             head={"final_norm": kept["final_norm"]},
         )

@@ -181,7 +181,9 @@ def memory(
     state = sum(found.state.values()) if found else total
     values = {"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": state}
     steps = [
-        Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part) for name, part in parts.items()
+        Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part)
+        for name, part in parts.items()
+        if part
     ]
     formula = "N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights"
     sources = [kept.source, OPTIMIZERS[optimizer], "Rajbhandari et al., ZeRO (2020)"]

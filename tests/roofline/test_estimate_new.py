@@ -143,6 +143,16 @@ def test_packed_documents(capsys):
     assert "knows no documents" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", ["", "--checkpoint full", "--loss-chunks 8", "--sequence 8"])
+def test_memory_components_have_the_same_keys_at_every_moment(capsys, words):
+    data = data_of(capsys, f"memory --model llama-3-8b {words}")
+    layers = ("norm_inputs", "product_inputs", "norm_statistics", "attention", "mlp", "log_sum_exp")
+    head = ("final_norm", "logits", "logits_fp32", "logits_gradients")
+    keys = {"token_ids", *(f"activations_{name}" for name in layers), *(f"head_{name}" for name in head)}
+    assert keys <= data["components"].keys()
+    assert sum(data["components"].values()) == data["total_bytes"]
+
+
 def test_shared_along_layers_experts_and_sequence(capsys):
     base = data_of(capsys, "memory --model llama-3-8b --accumulate 8")["components"]
     piped = data_of(capsys, "memory --model llama-3-8b --accumulate 8 --pipeline-parallel 4")["components"]
@@ -158,7 +168,7 @@ def test_shared_along_layers_experts_and_sequence(capsys):
     split = data_of(capsys, "memory --model llama-3-8b --tensor-parallel 8 --sequence-parallel")["components"]
     assert split["activations_norm_inputs"] == base["activations_norm_inputs"] // 8
     chunked = data_of(capsys, "memory --model llama-3-8b --loss-chunks 2")["components"]
-    assert 2 * chunked["head_log_probabilities"] == base["head_log_probabilities"] == 4 * 2048 * 128256
+    assert 2 * chunked["head_logits_fp32"] == base["head_logits_fp32"] == 4 * 2048 * 128256
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("int4", 4.15625), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int8", 8)])
