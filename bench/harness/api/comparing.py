@@ -22,7 +22,8 @@ from bench.harness.api.function import (
 )
 from bench.harness.api.records import Records
 from bench.harness.cli.arguments import UsageError
-from bench.harness.compare.turns import ComparePolicy, Contender, compare_contenders
+from bench.harness.compare.contender import Contender
+from bench.harness.compare.turns import ComparePolicy, compare_contenders
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.harness import worker
-from bench.harness.compare.turns import ComparePolicy, Contender, compare_contenders, completed
+from bench.harness.compare.contender import Contender
+from bench.harness.compare.turns import ComparePolicy, compare_contenders, completed
 from bench.harness.data.checks import ReplayCheck
 from bench.harness.data.inputs import InputSet
 from bench.harness.device.device import Device
@@ -18,6 +19,7 @@ from bench.harness.providers.registry import numerics
 from bench.harness.timing import protocol, samplers
 from bench.harness.timing.protocol import Samples
 from results.record import Record
+from results.show.units import duration
 from roofline.machine import Machine
 
 PROBES = 3
@@ -106,8 +108,8 @@ class ProviderContender(Contender):
         self.ready, self.calls, self.cache, self.least_s = ready, ready.calls, ready.cache, CALLS_PER_CASE * call_s
         needed_s = self.least_s + sum(contender.least_s for contender in earlier)
         if left_s is not None and call_s and needed_s > left_s:
-            reason = f"a call takes {call_s:.2g} s and the fewest of a comparison {needed_s:.2g} s, more than the "
-            reason += f"{max(0.0, left_s):.2g} s that are left; a larger --budget allows it"
+            reason = f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
+            reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
             self.record = replace(self.blank, reason=reason)
         if not call_s:
             self.new_call, self.move = partial(self._call_on, ready), self.copies.move

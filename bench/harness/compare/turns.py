@@ -8,39 +8,33 @@ again: see `Exchange`.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
-from bench.harness.data.checks import ReplayCheck
+from bench.harness.compare.contender import Contender, running
+from bench.harness.compare.exchange import Exchange, share_launches
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import warm_median_s
-from bench.harness.timing import protocol, samplers
-from bench.harness.timing.protocol import LIMITS, Sampler, Samples, no_garbage_collection, settle
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection, settle
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
 from results.record import Record
 from results.stats.comparison import FASTER, LEAST_PAIRS, MAX_ROUNDS, SAME, SLOWER, VERDICT_ERROR, Comparison
 from results.stats.samples import drift, half_width, median_ci95, two_modes
 from results.stats.verdict import judge_rounds
 
-T = TypeVar("T")
-
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
 """Length of a turn, seconds: on a GPU long enough for the clock frequency to follow the work; on a CPU one sample, so
 that other processes that come and go disturb both of a pair."""
-
-LONGEST_SHARED_S = 0.02
-"""Longest sample, in seconds, of those that are made longer to match the samples of the other contenders."""
 
 CALIBRATION_TURNS = 3
 """Turns of the warm-up, the last ones, from which the number of samples in a turn is taken."""
@@ -121,85 +115,6 @@ class Rounds:
     def look_disturbed(self) -> bool:
         sides = [[sample for slot in self.slots[index] for sample in slot] for index in self.running()]
         return any(two_modes(samples_s) is not None or drift(samples_s) is not None for samples_s in sides)
-
-
-@dataclass(eq=False)
-class Contender(ABC):
-    """A provider or a function that is timed in turns with the others of its case; `record` is set when it ends."""
-
-    blank: Record
-    """With nothing measured."""
-    index: int
-    """In the case; the baseline is the first."""
-    device: Device
-    new_call: Callable[[int], samplers.Call] | None = None
-    """Makes the call on a copy of the inputs again; None for calls so slow that the memory of objects is irrelevant."""
-    move: Callable[[int], None] | None = None
-    """Moves a copy of the inputs, which all contenders share, to other memory; `new_call` makes calls that use it."""
-    calls: list[samplers.Call] = field(default_factory=list)
-    """A call for each copy of the inputs."""
-    cache: str = "cold"
-    record: Record | None = None
-    sampler: Sampler = field(init=False)
-    call_s = 0.0
-    """Rough seconds of a call."""
-    least_s = 0.0
-    """Time of the fewest calls that a comparison makes; 0 for short calls."""
-    samples = 1
-    """Samples in a turn."""
-    first = 0
-    """Copy of the inputs that the next launch works on; the count of launches may run past the last copy."""
-
-    @abstractmethod
-    def prepare(self, earlier: Sequence[Contender]) -> None:
-        """Verify the first result and make the calls, or set `record`; `earlier` are those that are prepared."""
-
-    @abstractmethod
-    def finish(self, samples: Samples) -> Record:
-        """Verify the result again and return the record."""
-
-    @abstractmethod
-    def failed(self, error: BaseException) -> Record: ...
-
-    def replay_check(self, first: int) -> ReplayCheck | None:
-        """Return what verifies a graph of the calls that begins with the call on this copy; None: nothing does."""
-        return None
-
-    def attempt(self, step: Callable[[], T]) -> T | None:
-        """Return what a step returns; an error, SystemExit too, ends only this contender's part."""
-        made = None
-        protocol.announce(self.index)
-        try:
-            made = step()
-        except KeyboardInterrupt:  # ends the process while this contender is announced, so that it is blamed
-            raise
-        except BaseException as error:
-            self.record = self.failed(error)
-        protocol.announce(runs=False)
-        return made
-
-    def begin(self, first: int, poller: Poller) -> None:
-        """Make the sampler, whose launches begin with the copy `first`, and take a sample."""
-        self.first = first
-        calls = [*self.calls[first:], *self.calls[:first]]
-        check, limits = self.replay_check(first), LIMITS[self.device.type]
-        refusal = check.refusal if check else None
-        self.sampler = samplers.make_sampler(calls, self.device, limits, refusal=refusal, reading=poller)
-        self.call_s = self.sampler.sample() / self.sampler.launches_per_sample
-
-    def slot(self) -> tuple[float, ...] | None:
-        return self.attempt(self._turn)
-
-    def _turn(self) -> tuple[float, ...]:
-        if self.cache == "warm":  # the others have evicted its data from the cache
-            self.calls[0]()
-            self.device.synchronize()
-        self.first += self.samples * self.sampler.launches_per_sample
-        return tuple(self.sampler.sample() / self.sampler.launches_per_sample for _ in range(self.samples))
-
-
-def running(contenders: Sequence[Contender]) -> list[Contender]:
-    return [contender for contender in contenders if contender.record is None]
 
 
 def compare_contenders(
@@ -332,78 +247,6 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
 
 def samples_per_turn(sample_s: float, device_type: str) -> int:
     return max(1, math.floor(SLOT_S[device_type] / max(sample_s, 1e-9)))
-
-
-def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.HostSampler]]:
-    timed = [(contender, contender.sampler) for contender in running(contenders)]
-    return [(contender, sampler) for contender, sampler in timed if isinstance(sampler, samplers.HostSampler)]
-
-
-def share_launches(contenders: Sequence[Contender]) -> None:
-    """Let a sample of each contender on a CPU hold as many launches as that of the fastest one needs.
-
-    Most launches of a busy machine are undisturbed and some take many times as long. A mean over more of them is
-    disturbed more often, so that equal contenders with unequal samples would seem to differ. A contender that is so
-    much slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: its verdict is clear anyway.
-    """
-    hosts = on_host(contenders)
-    most = max((sampler.launches_per_sample for _, sampler in hosts), default=1)
-    for contender, sampler in hosts:
-        fitting = math.floor(LONGEST_SHARED_S / max(contender.call_s, 1e-9))
-        sampler.launches_per_sample = min(most, max(sampler.launches_per_sample, fitting))
-
-
-class Exchange:
-    """Lets the contenders on the host's timer exchange what may favor one of them, with no time of it in the rounds.
-
-    Each time they exchange the copies they work on and get new objects for their calls. The copies are exchanged and
-    not chosen anew, so that the time since the last use of a copy stays the same: a contender closer behind another
-    finds more in the cache. With 257 copies of 0.5 MB, a distance of 80 copies instead of 128 made a function 3 %
-    slower than itself.
-
-    Where the memory of inputs and results lies makes up to 2 % too, and without a move that is one random draw for the
-    whole comparison. So all copies move, and the results that the samplers keep are made anew, whenever the rounds
-    since the last move took as long as that move.
-    """
-
-    def __init__(self, contenders: Sequence[Contender], seed: int) -> None:
-        self._contenders, self._order = contenders, random.Random(seed)
-        self._moved_at, self._move_s = -math.inf, 0.0
-
-    def __call__(self) -> None:
-        hosts, start = on_host(self._contenders), time.perf_counter()
-        can_move = bool(hosts) and all(contender.new_call is not None for contender, _ in hosts)
-        moves = can_move and start - self._moved_at >= self._move_s
-        self._make_calls(hosts, moves)
-        firsts = [contender.first for contender, _ in hosts]
-        self._order.shuffle(firsts)
-        for (contender, sampler), first in zip(hosts, firsts, strict=True):
-            contender.first = first % len(contender.calls)
-            sampler.calls = itertools.cycle([*contender.calls[contender.first :], *contender.calls[: contender.first]])
-        if moves:
-            for copy in range(len(hosts[0][0].calls)):
-                for contender, sampler in self._order.sample(hosts, len(hosts)):
-                    contender.attempt(partial(sampler.keep_result_of, contender.calls[copy]))
-            self._moved_at = time.perf_counter()
-            self._move_s = self._moved_at - start
-
-    def _make_calls(self, hosts: Sequence[tuple[Contender, samplers.HostSampler]], moves: bool) -> None:
-        """Make new objects for all calls, those of a copy one after the other in random order.
-
-        A function whose objects were always made later was up to 2 % slower than itself.
-        """
-        copies = list(range(min((len(contender.calls) for contender, _ in hosts), default=0)))
-        if moves:
-            self._order.shuffle(copies)  # the memory that one copy leaves is taken by another
-            for _, sampler in hosts:
-                sampler.drop_results()
-        makers = [contender for contender, _ in hosts]
-        for copy in copies:
-            if moves and makers[0].move is not None:
-                makers[0].move(copy)
-            for contender in self._order.sample(makers, len(makers)):
-                if contender.new_call is not None:
-                    contender.calls[copy] = contender.new_call(copy)
 
 
 def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]) -> Samples:

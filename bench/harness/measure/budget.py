@@ -14,10 +14,11 @@ from dataclasses import replace
 
 from bench.harness.data.inputs import Filler, make_sets, plan_rotation
 from bench.harness.device.device import Device
-from bench.harness.measure.rows import Row, Settings, out_of_time, plain
+from bench.harness.measure.rows import Row, Settings, out_of_time
 from bench.harness.op import Case, Op, UnsupportedCaseError
 from bench.harness.providers.registry import load, numerics
 from results.record import Record
+from results.show.units import duration
 
 MIN_SHARE_S = 1.0
 """Seconds that a row gets as long as the budget lasts: in less time few intervals become narrow."""
@@ -133,19 +134,19 @@ class Budget:
         if left_s is None and total(row.op, row.case) <= SMALL_WORK:
             return None
         if left_s is None:
-            allowance_s, together, limit = CASE_ALLOWANCE_S, 1, f"the {CASE_ALLOWANCE_S:g} s that a case may take"
+            allowance_s, together, limit = CASE_ALLOWANCE_S, 1, f"the {CASE_ALLOWANCE_S:g} s limit"
         else:
-            allowance_s, limit = left_s, f"the {plain(left_s, 2)} s that are left"
+            allowance_s, limit = left_s, f"the {duration(left_s)} left"
         if allowance_s <= 0:
             return out_of_time(self._settings.budget_s)
         call_s = self.call_s(row.op, row.case)
         case_s = (call_s or 0.0) * CALLS_PER_CASE * together + self.prepare_s(row)
         if case_s <= allowance_s:
             return None
-        estimated = (f"{plain(call_s, 2)} s a launch and " if call_s else "") + f"{plain(case_s, 2)} s for the case"
+        launch = f" ({duration(call_s)} per launch)" if call_s else ""
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
         enough = math.ceil(spent_s + case_s * 1.5)  # rounded down it could be less than the budget that did not do
-        return f"estimated {estimated}, more than {limit}; --budget {enough} would allow it"
+        return f"estimated {duration(case_s)} for this case{launch} exceeds {limit}; use --budget {enough}"
 
     def expected_s(self, row: Row) -> float:
         """Return what a row that can run is expected to take beside its samples, seconds; roughly."""

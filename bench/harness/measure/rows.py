@@ -17,6 +17,7 @@ from bench.harness.op_file import line_in, module_of, op_sha256
 from bench.harness.providers.registry import ProviderUnavailableError, is_user_kernel, unavailable
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from results.record import MAX_COUNT, Record
+from results.show.units import size
 
 MIN_CAPABILITY = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8e4m3": (8, 9), "fp8e5m2": (8, 9)}
 """Compute capability from which on NVIDIA hardware has arithmetic of a dtype.
@@ -133,7 +134,7 @@ def refusal(op: Op, case: Case, device: Device) -> str | None:
         return str(error)
     needed, free = inputs.required_bytes(op, case, copies=1), device.free_bytes()
     if needed > free:
-        return f"needs {in_gb(needed)}, the device has {in_gb(free)} free"
+        return f"needs {size(needed)}, the device has {size(free)} free"
     return None
 
 
@@ -146,19 +147,9 @@ def has_dtype(device: Device, dtype: str) -> bool:
     return capability >= MIN_CAPABILITY.get(dtype, (0, 0))
 
 
-def in_gb(size_bytes: int) -> str:
-    size_gb = size_bytes / 1e9
-    return f"{plain(size_gb, 3)} GB" if size_gb < 1e6 else f"{size_gb:.2e} GB"
-
-
-def plain(value: float, digits: int) -> str:
-    """Return a number for a message: `digits` significant ones, but no exponent where it is large."""
-    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"
-
-
 def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
     """Return why there is no time for a row; `late_s` is by how many seconds its preparation ended too late."""
-    enough = f"; --budget {math.ceil(1.5 * ((budget_s or 0.0) + late_s))} would allow it" if late_s else ""
+    enough = f"; use --budget {math.ceil(1.5 * ((budget_s or 0.0) + late_s))}" if late_s else ""
     return f"the budget of {budget_s:g} s is spent{enough}"
 
 

@@ -149,8 +149,8 @@ def test_a_case_that_takes_too_long_is_a_skipped_row(capsys, quick, monkeypatch)
     monkeypatch.setattr(Budget, "call_s", call_s)
     compared, left = outcome(capsys, "--dtype", "fp32", "--shape", f"{2**21},1024")
     assert compared == [("fp32", "1024")]
-    text = "estimated 1,000,000 s a launch and 15,000,000 s for the case, more than the 10 s that a case may take"
-    assert [one[4].split("; --budget")[0] for one in left] == [f"skipped: {text}", f"{NOTHING}{text}"]
+    text = "estimated 173.6 days for this case (11.57 days per launch) exceeds the 10 s limit"
+    assert [row[4].split("; use --budget")[0] for row in left] == [f"skipped: {text}", f"{NOTHING}{text}"]
 
 
 def test_running_out_of_memory_for_inputs_is_a_skipped_row(capsys, quick, monkeypatch):
@@ -173,4 +173,4 @@ def test_compare_without_a_possible_case_is_a_one_line_error(capsys, quick, monk
     assert command.main([*words, "--provider", "torch,torch"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "nothing could be compared: baseline: relu 2097152 fp32 torch uniform: skipped: estimated 1,000,000 s" in err
+    assert "nothing could be compared: baseline: relu 2097152 fp32 torch uniform: skipped: estimated 173.6 days" in err

@@ -1,6 +1,5 @@
 """How a budget is shared among rows, and the estimate of a case from smaller ones, without running what is slow."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -151,8 +150,9 @@ def refusal_of(monkeypatch, call_s=None, budget_s=None, left_s=None, row=ADD, de
 
 def test_a_case_that_takes_too_long_is_rejected_with_its_estimate(monkeypatch):
     reason = refusal_of(monkeypatch, call_s=CASE_ALLOWANCE_S / CALLS_PER_CASE * 25)
-    assert re.match(r"estimated 1[67] s a launch and 250 s for the case", reason)
-    assert "--budget 376 would allow it" in reason
+    assert reason.startswith("estimated 250.")
+    assert "(16.67 s per launch) exceeds the 10 s limit" in reason
+    assert reason.endswith("use --budget 376")
     assert refusal_of(monkeypatch, call_s=0.97 * CASE_ALLOWANCE_S / CALLS_PER_CASE) is None
 
 
@@ -167,23 +167,22 @@ def test_no_default_case_is_too_slow_to_prepare_on_a_large_gpu(monkeypatch):
 def test_a_larger_budget_allows_a_longer_case(monkeypatch):
     call_s = 250.0 / CALLS_PER_CASE
     assert refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=300.0) is None
-    assert " s a launch and 250 s for the case" in refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=240.0)
+    assert "exceeds the 240 s left" in refusal_of(monkeypatch, call_s, budget_s=300.0, left_s=240.0)
 
 
 def test_the_suggested_budget_is_larger_than_the_given_one(monkeypatch):
     reason = refusal_of(monkeypatch, 0.2 / CALLS_PER_CASE, budget_s=6.0, left_s=0.1)
-    assert reason.endswith("--budget 7 would allow it")
+    assert reason.endswith("use --budget 7")
 
 
 def test_an_unestimated_launch_is_not_reported_as_0_s(monkeypatch):
     reason = refusal_of(monkeypatch, budget_s=6.0, left_s=1e-9)
-    assert re.match(r"estimated [0-9.e-]+ s for the case, more than the [0-9.e-]+ s that are left", reason)
+    assert "per launch" not in reason
 
 
 def test_the_estimate_includes_all_interleaved_providers(monkeypatch):
     """With a budget: 15 calls of 1 s by each of three fit 50 s, but not 40 s; without, a case is judged by itself."""
     assert refusal_of(monkeypatch, 1.0, 50.0, 50.0, together=3) is None
-    text = "estimated 1 s a launch and 45 s for the case, more than the 40 s that are left"
-    assert refusal_of(monkeypatch, 1.0, 40.0, 40.0, together=3).startswith(text)
+    assert "(1 s per launch) exceeds the 40 s left" in refusal_of(monkeypatch, 1.0, 40.0, 40.0, together=3)
     assert refusal_of(monkeypatch, 1.0, 40.0, 40.0) is None
     assert refusal_of(monkeypatch, 0.5, together=3) is None

@@ -267,7 +267,7 @@ def test_ctrl_c_and_exit_are_not_failed_rows(providers, error):
 def test_a_spent_budget_times_nothing_and_suggests_another(providers, never_timed):
     record = measure("right", Settings(budget_s=2.5), deadline=time.perf_counter())
     assert record.status == "skipped"
-    said = re.fullmatch(r"the budget of 2\.5 s is spent; --budget (\d+) would allow it", record.reason)
+    said = re.fullmatch(r"the budget of 2\.5 s is spent; use --budget (\d+)", record.reason)
     assert int(said[1]) >= 4  # 1.5 times what was spent and lacked
 
 
