@@ -20,7 +20,7 @@ from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.terminal import add_margin, printable
 from results.show.units import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
-from results.stats.comparison import LEAST_PAIRS, UNKNOWN, Comparison, with_holm
+from results.stats.comparison import FASTER, LEAST_PAIRS, SLOWER, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
@@ -45,6 +45,11 @@ METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
 LAST = ("ratio_to_last", "ratio_ci95", "verdict", "reason")
 CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
 """Keys of a point that compare it with the run before, and with the run of `--against`."""
+
+METHOD = (
+    "a run is a change if it is FASTER or SLOWER than the run before: the 95 % interval of the ratio of their times is "
+    "beyond the margin; at most 1 % of histories without a difference have a change by chance (Holm's correction)"
+)
 
 LISTED = 6
 """Names in a message before it is cut."""
@@ -81,7 +86,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     table = Table(
         rows=lambda: [_flat_row(one, point) for one in series for point in one["points"]],
         shown=lambda: rows_of(_columns(series)),
-        document=lambda: {"series": series},
+        document=lambda: {"method": METHOD, "series": series},
         head=f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
@@ -201,6 +206,7 @@ def _point(side: Side, metric: str, to_last: Comparison | None, is_redefined: bo
         "ci95": ends,
         **_verdict(LAST, to_last),
         "flags": list(side.flags),
+        "is_change": to_last is not None and to_last.verdict in (FASTER, SLOWER),
         "is_redefined": is_redefined,
     }
 

@@ -68,7 +68,7 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "metric": "time",
         "margin": compared.request.margin,
         "fail_on": fail_on,
-        "drift": {"share": spread.share, "source": spread.source} if (spread := compared.spread) else None,
+        "drift": _drift(compared),
         "rows": len(compared.rows),
         "counts": counts(compared),
         **geomean,
@@ -85,6 +85,14 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         "notes": list(compared.notes),
         "exit_code": exit_code(compared, fail_on),
     }
+
+
+def _drift(compared: Compared) -> dict[str, Any] | None:
+    if all(row.is_paired for row in compared.rows):
+        return None
+    if compared.spread is None:
+        return {"share": None, "source": "unknown: no measurement of the same code was repeated"}
+    return {"share": compared.spread.share, "source": compared.spread.source}
 
 
 def geomeans(compared: Compared) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ SHA = "2:" + "a" * 64
 
 def judge(capsys, *arguments):
     """Return the verdicts, the notes and the exit code of a comparison that learns the spread."""
-    code = main(["compare", *arguments, "--format", "json"])
+    code = main(["compare", *arguments, "--margin", "1%", "--format", "json"])
     document = json.loads(capsys.readouterr().out)
     return [row["verdict"] for row in document["rows"]], " ".join(document["summary"]["notes"]), code
 
@@ -107,7 +107,9 @@ def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, ca
     """Visits are seconds apart, and say nothing about runs."""
     paths = save("a", measured(seed=1)), save("b", measured(3.0, seed=2))
     assert main(["compare", *paths, "--format", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    document = json.loads(capsys.readouterr().out)
+    (row,) = document["rows"]
+    assert document["summary"]["drift"]["share"] is None
     advice = "save more runs of both, or compare them live with bench compare"
     assert row["verdict"] == "UNSURE"
     assert row["reason"].endswith(f"nothing shows how much runs of the same code differ here; {advice}")
@@ -199,7 +201,7 @@ def test_different_code_is_compared_by_the_means_over_its_runs(save, measured, c
         kept(f"before{run}", shift, "c", seed=3 + run)
         kept(f"after{run}", 1.15 * (2 - shift), "d", seed=5 + run)
     kept("hot", 4.0, "d", flags=("throttled",))
-    assert main(["compare", *paths, "--format", "json"]) == 1
+    assert main(["compare", *paths, "--margin", "1%", "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     (row,) = document["rows"]
     assert (row["verdict"], row["windows_baseline"], row["windows_candidate"]) == ("SLOWER", 3, 3)

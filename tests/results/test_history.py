@@ -58,6 +58,7 @@ def test_runs_come_by_date_with_their_revisions_and_verdicts(keep, capsys):
     assert [point["started_at"][:10] for point in points] == ["2026-11-01", "2026-11-02", "2026-11-03"]
     assert [point["revision"] for point in points] == ["0101010101", "0202020202-dirty", "0303030303"]
     assert [point["verdict"] for point in points] == [None, "SAME", "SLOWER"]
+    assert [point["is_change"] for point in points] == [False, False, True]
     assert "is the spread between measurements" in points[2]["reason"]
     assert points[2]["ratio_to_last"] == pytest.approx(1.1, rel=0.003)
     assert [point["value"] for point in points] == [point["median_s"] for point in points]
