@@ -19,10 +19,13 @@ NO_DRIFT = ("--drift", "0%")
 """These runs were made on a machine that does not drift: what is allowed for it has tests of its own."""
 
 
-def compared(capsys, *arguments):
-    """Return exit code and JSON document of a comparison, by default of one that allows for no drift."""
-    allowed = () if "--drift" in arguments else NO_DRIFT
-    code = main(["compare", *arguments, *allowed, "--format", "json"])
+def compared(capsys, *arguments, margin="1%"):
+    """Return exit code and JSON document of a comparison, by default without drift; a margin of None is not given."""
+    if "--drift" not in arguments:
+        arguments += NO_DRIFT
+    if "--margin" not in arguments and margin is not None:
+        arguments += ("--margin", margin)
+    code = main(["compare", *arguments, "--format", "json"])
     return code, json.loads(capsys.readouterr().out)
 
 

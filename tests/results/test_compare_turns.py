@@ -11,6 +11,7 @@ from compare_runs import case, compared, refused
 from results.__main__ import main
 from results.compare.comparison import compare_live as live
 from results.compare.flags import LEAST_DISTURBED_ROUNDS
+from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import load_run
 
 ROUNDS = 60
@@ -167,8 +168,8 @@ def test_medians_that_contradict_the_rounds_are_remarked(save, make_record, inte
 def test_a_saved_comparison_is_compared_and_shown_as_it_was(save, interleaved, capsys):
     records = interleaved({"a": 1.0, "torch": 1.1})
     old, new = save("old", *records), save("new", *records, settings={"baseline": "a", "margin": 0.2})
-    for path, margin, verdict in ((old, 0.01, "SLOWER"), (new, 0.2, "SAME")):
-        found = compared(capsys, path)[1]
+    for path, margin, verdict in ((old, DEFAULT_MARGIN, "SLOWER"), (new, 0.2, "SAME")):
+        found = compared(capsys, path, margin=None)[1]
         (row,) = found["rows"]
         assert (found["summary"]["margin"], row["provider_baseline"], row["verdict"]) == (margin, "a", verdict)
         assert main(["show", path]) == 0

@@ -39,14 +39,14 @@ def test_the_table_of_a_run(picture, run):
 
 
 def test_a_comparison_of_providers(picture, run):
-    picture("compare-providers", "compare", run, "--by", "provider")
+    picture("compare-providers", "compare", run, "--by", "provider", "--margin", "1%")
 
 
 def test_a_comparison_of_runs(picture, save, measured):
     sizes, scales = (64, 1024, 4096), (0.8, 1.0, 1.3)
     before = save("a", *(measured(seed=size, **case(size)) for size in sizes), again=True)
     after = [measured(scale, seed=-size, **case(size)) for size, scale in zip(sizes, scales, strict=True)]
-    picture("compare-runs", "compare", before, save("b", *after))
+    picture("compare-runs", "compare", before, save("b", *after), "--margin", "1%")
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_95_percent_of_the_intervals_hold_the_true_ratio(drift):
 
 def test_pairs_see_through_a_drift_that_hides_the_change_from_two_medians():
     """What pairing buys: the same samples, taken one series after the other, are off by the drift."""
-    paired = compare_pairs(*interleaved(1, pairs=200, sigma=0.005, slowdown=1.02, drift=0.05))
+    paired = compare_pairs(*interleaved(1, pairs=200, sigma=0.005, slowdown=1.02, drift=0.05), margin=0.01)
     assert paired.verdict == SLOWER
     assert paired.ratio == pytest.approx(1.02, abs=0.002)
     before, after = interleaved(1, pairs=400, sigma=0.005, drift=0.05)
@@ -92,7 +92,7 @@ def test_pairs_see_through_a_drift_that_hides_the_change_from_two_medians():
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", [{"sigma": 0.01, "pairs": 100}, {"sigma": 0.03, "pairs": 200}], ids=str)
 def test_the_smallest_detectable_change_is_detected_and_a_third_of_it_is_not(machine):
-    percents = [smallest_detectable_change(*interleaved(seed + 5000, **machine)) for seed in range(50)]
+    percents = [smallest_detectable_change(*interleaved(seed + 5000, **machine), 0.01) for seed in range(50)]
     percent = median(percents)
     assert max(percents) < 2 * min(percents)
     assert verdicts(slowdown=1 + percent / 100, **machine)[SLOWER] >= 0.9 * TRIALS
@@ -100,7 +100,7 @@ def test_the_smallest_detectable_change_is_detected_and_a_third_of_it_is_not(mac
 
 
 def test_series_without_noise_show_any_change_beyond_the_margin():
-    assert smallest_detectable_change([0.5] * 10, [0.5] * 10) == pytest.approx(1.0)
+    assert smallest_detectable_change([0.5] * 10, [0.5] * 10, margin=0.01) == pytest.approx(1.0)
     assert smallest_detectable_change([0.5] * 10, [0.5] * 10, margin=0.05) == pytest.approx(5.0)
 
 
@@ -116,7 +116,7 @@ def test_series_without_noise_show_any_change_beyond_the_margin():
     ],
 )
 def test_the_margin_parts_the_verdicts(ratio, verdict, reason):
-    found = compare_pairs([2.0] * 20, [2.0 * ratio] * 20)
+    found = compare_pairs([2.0] * 20, [2.0 * ratio] * 20, margin=0.01)
     assert found.ratio == pytest.approx(ratio)
     assert found.ci95 == pytest.approx((ratio, ratio))
     assert (found.verdict, found.reason, found.pairs, found.margin) == (verdict, reason, 20, 0.01)
@@ -142,7 +142,7 @@ def test_fewer_than_15_pairs_show_no_correlation_and_get_no_verdict(count, ratio
 def test_unsure_says_why(center, reason):
     # With half of them at either end, the interval reaches from end to end.
     ratios = np.random.default_rng(1).permutation([0.97] * 30 + [1.0] + [1.03] * 30).tolist()
-    found = compare_pairs([1.0] * 61, [center * ratio for ratio in ratios])
+    found = compare_pairs([1.0] * 61, [center * ratio for ratio in ratios], margin=0.01)
     assert found.verdict == UNSURE
     assert found.reason == f"{reason}; more samples would tell"
 
@@ -166,7 +166,7 @@ def test_the_ratio_is_that_of_the_pairs():
 
 def test_exchanging_the_series_exchanges_everything():
     baseline, candidate = interleaved(4, pairs=81, sigma=0.01, slowdown=1.03)
-    there, back = compare_pairs(baseline, candidate), compare_pairs(candidate, baseline)
+    there, back = compare_pairs(baseline, candidate, 0.01), compare_pairs(candidate, baseline, 0.01)
     assert (there.verdict, back.verdict) == (SLOWER, FASTER)
     assert back.ratio == pytest.approx(1 / there.ratio)
     assert back.ci95 == pytest.approx((1 / there.ci95[1], 1 / there.ci95[0]), rel=2e-3)

@@ -40,7 +40,7 @@ def fails(x):
 @pytest.fixture(scope="module")
 def found():
     functions = {"double": double, "slow": slow, "wrong": wrong, "fails": fails}
-    return bench.compare(functions, X, budget_s=0.3, rounds=12, seed=7)
+    return bench.compare(functions, X, margin=0.01, budget_s=0.3, rounds=12, seed=7)
 
 
 def test_correct_functions_get_a_verdict_and_others_a_reason(found):
