@@ -107,14 +107,19 @@ def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, ca
     """Visits are seconds apart, and say nothing about runs."""
     paths = save("a", measured(seed=1)), save("b", measured(3.0, seed=2))
     assert main(["compare", *paths, "--format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    (row,) = document["rows"]
-    assert document["summary"]["drift"]["share"] is None
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
     advice = "save more runs of both, or compare them live with bench compare"
     assert row["verdict"] == "UNSURE"
     assert row["reason"].endswith(f"nothing shows how much runs of the same code differ here; {advice}")
     assert main(["compare", *paths, "--fail-on", "unsure"]) == 1
     assert f"1 row: {advice}\n" in capsys.readouterr().out
+
+
+def test_spread_without_repeats_is_unknown(save, measured, capsys):
+    paths = save("a", measured(seed=1, visits=())), save("b", measured(seed=2, visits=()))
+    assert main(["compare", *paths, "--format", "json"]) == 0
+    drift = json.loads(capsys.readouterr().out)["summary"]["drift"]
+    assert drift == {"share": None, "source": "unknown: no measurement of the same code was repeated"}
 
 
 def test_earlier_runs_of_the_same_code_tell_the_spread(save, measured, capsys):
