@@ -20,7 +20,7 @@ from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.terminal import add_margin, printable
 from results.show.units import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
-from results.stats.comparison import FASTER, LEAST_PAIRS, SLOWER, UNKNOWN, Comparison, with_holm
+from results.stats.comparison import FASTER, MIN_PAIRS, SLOWER, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
 from results.store.runfile import Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, list_runs
@@ -222,7 +222,7 @@ def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
     if len(records) > 1:
         return None
     samples_s = records[0].samples_s
-    return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= LEAST_PAIRS else None)
+    return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= MIN_PAIRS else None)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def _heading(series: Sequence[Series]) -> str:
 WIDTH, AXES_HEIGHT = 11.0, 3.6
 FOOT = 1.7
 """Room below the axes for the names of the runs, inches; a line of the legend takes another 0.2."""
-LEAST_REACH = 0.05
+MIN_REACH = 0.05
 """Share of the middle that the axis reaches up and down at least: noise must not look like a change."""
 TICKS = 24
 """Labels under the picture that have room beside each other."""
@@ -330,7 +330,7 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
             figure.autofmt_xdate(bottom=foot / figure.get_figheight(), rotation=45, ha="right")
         low, high = axes.get_ylim()
         middle = (low + high) / 2
-        reach = max(middle - low, middle * LEAST_REACH)
+        reach = max(middle - low, middle * MIN_REACH)
         axes.set_ylim(middle - reach, middle + reach)
         axes.set_ylabel(f"{METRICS[metric]}, {unit}, 95 % CI", fontsize=picture.AXIS_PT)
         figure.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower left", ncols=3)

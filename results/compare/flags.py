@@ -17,7 +17,7 @@ DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-li
 """The time may be off by more than its samples show: others had the cores, heat held the clock down, the speed was
 still changing, the median is that of one of two speeds, the clock is too coarse, or an interpreter ran the kernel."""
 
-LEAST_DISTURBED_ROUNDS = 80
+MIN_DISTURBED_ROUNDS = 80
 """Rounds in which what disturbs both sides meets them about equally: a process that takes a core for some milliseconds
 at a time slowed one of them down by 16 to 30 % more than the other in 20 rounds."""
 
@@ -85,6 +85,6 @@ def _listed(baseline: Sequence[str], candidate: Sequence[str]) -> str:
 
 
 def _are_too_few_rounds(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
-    if compared.pairs >= LEAST_DISTURBED_ROUNDS or is_beyond_disturbance(compared.ci95, compared.margin):
+    if compared.pairs >= MIN_DISTURBED_ROUNDS or is_beyond_disturbance(compared.ci95, compared.margin):
         return False
     return not DISTURBED.isdisjoint(baseline) and not DISTURBED.isdisjoint(candidate)

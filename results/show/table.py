@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from results.store.runs import RunSummary
 
-MOST_ALIKE = 3
+MAX_ROWS_PER_REASON = 3
 """Rows with one reason not to be measured that have a line each; more of them share one line."""
 
 ALWAYS = {"op", "case", "dtype", "provider", "median", "95% CI", "bound", "MBU", "% roof", "first call", "n"}
@@ -287,7 +287,7 @@ def _is_silent(column: Column) -> bool:
 
 def _print_others(records: Sequence[Record], console: Console) -> None:
     reasons = Counter((record.status, record.reason) for record in records)
-    alone = [record for record in records if reasons[record.status, record.reason] <= MOST_ALIKE]
+    alone = [record for record in records if reasons[record.status, record.reason] <= MAX_ROWS_PER_REASON]
     console.print()
     if alone:
         names = ("status", "op", "case", "dtype")
@@ -296,7 +296,7 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
         columns += _options(alone)
         print_grid(console, columns, [record.reason or ABSENT for record in alone], "reason")
     for (status, reason), count in reasons.items():
-        if count > MOST_ALIKE:
+        if count > MAX_ROWS_PER_REASON:
             ops = dict.fromkeys(one.op for one in records if (one.status, one.reason) == (status, reason))
             text = f"{status}: {count} rows ({', '.join(ops)}): {reason or ABSENT}"
             print_lines(console, printable(text))

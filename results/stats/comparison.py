@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from results.stats.samples import LEAST_CORRELATED, student_t
+from results.stats.samples import MIN_FOR_CORRELATION, student_t
 
 DEFAULT_MARGIN = 0.01
 """Change of the time below which two versions count as equally fast."""
 
-LEAST_PAIRS = 6
+MIN_PAIRS = 6
 """With fewer pairs, even their whole range holds the true median in less than 95 % of cases: 1 - 2 / 2^n."""
 
 MAX_ROUNDS = 10_240
@@ -94,9 +94,9 @@ def judged(
     found = Comparison(
         math.exp(center), ends, verdict_of(*ends, margin, count), reason, count, margin, p_value, drift, degrees
     )
-    if count < LEAST_PAIRS:
+    if count < MIN_PAIRS:
         return replace(found, reason="").unsure(
-            f"only {count} {unit}{'s' * (count != 1)}: {LEAST_PAIRS} or more can tell"
+            f"only {count} {unit}{'s' * (count != 1)}: {MIN_PAIRS} or more can tell"
         )
     if is_too_narrow and not is_beyond_disturbance(ends, margin):
         return found.unsure(
@@ -131,11 +131,11 @@ def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
 def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
     """Return the verdict on an interval of the ratio of the times of `pairs` pairs or samples.
 
-    Fewer than `LEAST_CORRELATED` of them do not show how neighbors correlate, so only a change that no disturbance
+    Fewer than `MIN_FOR_CORRELATION` of them do not show how neighbors correlate, so only a change that no disturbance
     explains gets a verdict. 10 % of simulated comparisons of 14 pairs, with neighbors that correlate by 0.8 and the
     true change at the margin, were called FASTER or SLOWER without this rule.
     """
-    is_enough = pairs >= LEAST_CORRELATED or (pairs >= LEAST_PAIRS and is_beyond_disturbance((low, high), margin))
+    is_enough = pairs >= MIN_FOR_CORRELATION or (pairs >= MIN_PAIRS and is_beyond_disturbance((low, high), margin))
     return _verdict_of(low, high, margin) if is_enough else UNSURE
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 Z_975 = NormalDist().inv_cdf(0.975)
 """The normal deviate that leaves 2.5 % on either side."""
 
-LEAST_VARIANCE = 0.5
+MIN_VARIANCE = 0.5
 """Neighbors that alternate can make an interval narrower than independent ones would, down to this share of its
 variance: a series that alternates strictly would otherwise get an interval of no width."""
 
-LEAST_CORRELATED = 15
+MIN_FOR_CORRELATION = 15
 """Fewer samples tell nothing about how neighbors correlate."""
 
 BIAS = 8
@@ -32,8 +32,8 @@ count. Chosen by simulation: 0.93 to 0.97 of the intervals hold the true median 
 neighbors correlate by 0 to 0.8. Theory has 4 for small correlations, Kendall, Note on bias in the estimation of
 autocorrelation, Biometrika 41 (1954) 403."""
 
-LARGEST_CORRELATION = 0.98
-LONGEST_MEMORY = 400
+MAX_CORRELATION = 0.98
+MAX_LAGS = 400
 """Samples over which the largest correlation fades to nothing: 0.98^400 = 0.0003."""
 
 OUTLIER_MADS = 5
@@ -56,7 +56,7 @@ VALLEY_DEVIATES = 2.75
 """Standard deviations by which the valley must be emptier than chance would leave it. In simulation, samples of one
 mode (normal, uniform, exponential, Laplace; 20 to 300 of them) then look like two in at most 0.5 % of series."""
 
-LEAST_DRIFT = 0.01
+MIN_DRIFT = 0.01
 """Change from the first third to the last that is worth a word: twice the interval that a GPU row aims at."""
 
 DRIFT_DEVIATES = 4.0
@@ -109,14 +109,14 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         (1992) 953.
     """
     count, factor = len(samples), 1.0
-    if count >= LEAST_CORRELATED:
+    if count >= MIN_FOR_CORRELATION:
         import numpy as np
 
         values = np.asarray(samples, dtype=np.float64)
         # Of equal samples the first, or the last, is the lower: the mean of both ways.
         first = _centered_ranks(values)
         ways = first, first if len(set(samples)) == count else _centered_ranks(values[::-1])[::-1]
-        factor = max(LEAST_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
+        factor = max(MIN_VARIANCE, _factor_by_neighbors((ways[0] + ways[1]) / 2))
         # Samples of a block, because neighbors in time correlate: three times the cube root of the count, the order of
         # Hall, Horowitz and Jing, Biometrika 82 (1995) 561; at least ten blocks, or they do not show how blocks differ.
         block = min(round(3 * math.cbrt(count)), count // 10)
@@ -155,7 +155,7 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
         return 1.0
     found = float(ranks[1:] @ ranks[:-1]) / squares
     unbiased = (found * count + 1) / (count - min(BIAS, count / 2))
-    rho = 2 * math.sin(math.pi / 6 * min(max(unbiased, -LARGEST_CORRELATION), LARGEST_CORRELATION))
+    rho = 2 * math.sin(math.pi / 6 * min(max(unbiased, -MAX_CORRELATION), MAX_CORRELATION))
     lags, weights = _lags(count)
     return 1 + 4 / math.pi * float(np.arcsin(rho**lags) @ weights)
 
@@ -164,7 +164,7 @@ def _factor_by_neighbors(ranks: NDArray[float64]) -> float:
 def _lags(count: int) -> tuple[NDArray[int64], NDArray[float64]]:
     import numpy as np
 
-    lags = np.arange(1, min(count, LONGEST_MEMORY))
+    lags = np.arange(1, min(count, MAX_LAGS))
     return lags, 1 - lags / count
 
 
@@ -295,6 +295,6 @@ def drift(samples_s: Sequence[float]) -> float | None:
     intervals = [interval_of_median(part.tolist()) for part in (flat[:third], flat[-third:])]
     errors = [(interval.high - interval.low) / 2 / Z_975 for interval in intervals]
     change = last / first - 1
-    if abs(change) <= LEAST_DRIFT or abs(last - first) <= DRIFT_DEVIATES * math.hypot(*errors):
+    if abs(change) <= MIN_DRIFT or abs(last - first) <= DRIFT_DEVIATES * math.hypot(*errors):
         return None
     return change

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from results.stats.comparison import DEFAULT_MARGIN, LEAST_PAIRS, MORE_SAMPLES, UNKNOWN, UNSURE, Comparison, judged
-from results.stats.samples import LEAST_CORRELATED, Z_975, Interval, interval_of_median, student_t
+from results.stats.comparison import DEFAULT_MARGIN, MIN_PAIRS, MORE_SAMPLES, UNKNOWN, UNSURE, Comparison, judged
+from results.stats.samples import MIN_FOR_CORRELATION, Z_975, Interval, interval_of_median, student_t
 from results.stats.spread import Spread
 
 LOOKING_FOR_A_VERDICT = 1.45
@@ -31,7 +31,7 @@ approach, J. Royal Statistical Society B 51 (1989) 305."""
 DETECTION = 0.95
 """How often the smallest detectable change is to be found."""
 
-MOST_TIMES_LONGER = 100.0
+MAX_TIMES_LONGER = 100.0
 """A comparison that needs so many times longer is too near the margin to be told."""
 
 MORE_RUNS = "save more runs of both, or compare them live with bench compare"
@@ -66,7 +66,7 @@ def compare_pairs(
     interval = interval_of_median(ratios, widening)
     return judged(
         *(interval.center, interval.low, interval.high, interval.degrees, len(ratios), margin, unit),
-        is_too_narrow=interval.share_needed > 1 and len(ratios) >= LEAST_CORRELATED,
+        is_too_narrow=interval.share_needed > 1 and len(ratios) >= MIN_FOR_CORRELATION,
         halves_in_ranks=_halves_in_ranks(ratios, interval, math.log1p(margin)),
     )
 
@@ -96,12 +96,12 @@ def times_longer(compared: Comparison) -> float | None:
 
     The half width of an interval goes with one over the square root of the rounds.
     """
-    if compared.verdict != UNSURE or compared.pairs < LEAST_PAIRS:
+    if compared.verdict != UNSURE or compared.pairs < MIN_PAIRS:
         return None
     low, high = (math.log(end) for end in compared.ci95)
     gap = abs(abs(math.log(compared.ratio)) - math.log1p(compared.margin))
     longer = ((high - low) / 2 / gap) ** 2 if gap else math.inf
-    return max(1.0, longer) if longer <= MOST_TIMES_LONGER else None
+    return max(1.0, longer) if longer <= MAX_TIMES_LONGER else None
 
 
 def smallest_detectable_change(
@@ -111,11 +111,11 @@ def smallest_detectable_change(
 
     So large a slowdown is called SLOWER in about 95 % of comparisons: the lower end of its interval lies beyond the
     margin even if its middle falls short of the truth by 1.64 standard errors. Only the scatter of the ratio counts,
-    not its value. Fewer than `LEAST_PAIRS` pairs raise ValueError.
+    not its value. Fewer than `MIN_PAIRS` pairs raise ValueError.
     """
     compared = compare_pairs(baseline_s, candidate_s, margin)
-    if compared.pairs < LEAST_PAIRS:
-        raise ValueError(f"{compared.pairs} pairs tell nothing about noise, {LEAST_PAIRS} or more do")
+    if compared.pairs < MIN_PAIRS:
+        raise ValueError(f"{compared.pairs} pairs tell nothing about noise, {MIN_PAIRS} or more do")
     low, high = compared.ci95
     half = math.log(high / low) / 2
     shortfall = NormalDist().inv_cdf(DETECTION) / Z_975 * half
@@ -172,11 +172,11 @@ def compare_sides(
     samples = min(baseline.samples, candidate.samples)
     remedy = MORE_RUNS if between > (below + above) / 2 * MOSTLY else MORE_SAMPLES
     compared = judged(*(center, center - below, center + above, degrees, samples, margin), drift=between, remedy=remedy)
-    if samples < LEAST_PAIRS:  # the range of a few samples is no interval of 95 %
+    if samples < MIN_PAIRS:  # the range of a few samples is no interval of 95 %
         return replace(compared, ci95=UNKNOWN, drift=0.0)
     if spread is None or not spread.has_runs:
         return compared.unsure(f", but nothing shows how much runs of the same code differ here; {MORE_RUNS}")
-    if samples < LEAST_CORRELATED and compared.verdict != UNSURE:
+    if samples < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
         return compared.unsure(f", but {samples} samples are too few to know how they correlate")
     return compared
 

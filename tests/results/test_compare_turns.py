@@ -10,7 +10,7 @@ from compare_runs import case, compared, refused
 
 from results.__main__ import main
 from results.compare.comparison import compare_live as live
-from results.compare.flags import LEAST_DISTURBED_ROUNDS
+from results.compare.flags import MIN_DISTURBED_ROUNDS
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import load_run
 
@@ -105,7 +105,7 @@ def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsy
 
 @pytest.mark.parametrize(
     ("rounds", "slower", "flags", "verdict"),
-    [(LEAST_DISTURBED_ROUNDS, 1.1, ("preempted",), "SLOWER"), (60, 1.1, ("preempted",), "UNSURE"),
+    [(MIN_DISTURBED_ROUNDS, 1.1, ("preempted",), "SLOWER"), (60, 1.1, ("preempted",), "UNSURE"),
      (60, 2.5, ("preempted",), "SLOWER"), (60, 1.1, ("not-converged",), "SLOWER")],
 )  # fmt: skip
 def test_flags_are_told_and_leave_turns_open_where_both_were_disturbed_in_few_rounds(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from results.stats.samples import (
-    LEAST_DRIFT,
+    MIN_DRIFT,
     drift,
     half_width,
     interval_of_median,
@@ -181,8 +181,8 @@ def test_a_steady_slope_is_told_from_third_to_third(change, found):
 
 
 def test_a_change_too_small_to_matter_is_none():
-    assert drift([1 + 1.4 * LEAST_DRIFT * i / 899 for i in range(900)]) is None
-    assert drift([1 + 1.6 * LEAST_DRIFT * i / 899 for i in range(900)]) is not None
+    assert drift([1 + 1.4 * MIN_DRIFT * i / 899 for i in range(900)]) is None
+    assert drift([1 + 1.6 * MIN_DRIFT * i / 899 for i in range(900)]) is not None
 
 
 @pytest.mark.sampled(4)

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from results.stats.comparison import FASTER, LEAST_PAIRS, SAME, SLOWER, UNSURE
+from results.stats.comparison import FASTER, MIN_PAIRS, SAME, SLOWER, UNSURE
 from results.stats.verdict import compare_pairs, judge_rounds, smallest_detectable_change
 
 TRIALS = 300
@@ -147,7 +147,7 @@ def test_unsure_says_why(center, reason):
     assert found.reason == f"{reason}; more samples would tell"
 
 
-@pytest.mark.parametrize("pairs", range(1, LEAST_PAIRS))
+@pytest.mark.parametrize("pairs", range(1, MIN_PAIRS))
 def test_too_few_pairs_are_never_sure(pairs):
     found = compare_pairs([1.0] * pairs, [2.0] * pairs)
     assert found.verdict == UNSURE

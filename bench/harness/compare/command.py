@@ -15,7 +15,7 @@ from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, c
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
 from results.show.terminal import INTERRUPTED, USAGE, Parser, add_margin, print_out, say
-from results.stats.comparison import LEAST_PAIRS, MAX_ROUNDS
+from results.stats.comparison import MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
     from bench.harness.compare.turns import ComparePolicy
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[
     add(group, "--provider", help=f"implementations to compare, at least two: {names}")
     add(group, "--baseline", help="provider to compare the others with (default: the first)")
     group = parser.add_argument_group("how to measure")
-    whole = number(LEAST_PAIRS, MAX_ROUNDS, f"a whole number from {LEAST_PAIRS} to {MAX_ROUNDS}", int)
+    whole = number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int)
     add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
     add(group, "--budget", help=BUDGET_HELP)
     add_margin(group)

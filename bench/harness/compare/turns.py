@@ -26,9 +26,9 @@ from bench.harness.measure.flags import disturbance
 from bench.harness.measure.measure_row import warm_median_s
 from bench.harness.timing import samplers
 from bench.harness.timing.protocol import LIMITS, Samples, no_garbage_collection, settle
-from results.compare.flags import LEAST_DISTURBED_ROUNDS
+from results.compare.flags import MIN_DISTURBED_ROUNDS
 from results.record import Record
-from results.stats.comparison import FASTER, LEAST_PAIRS, MAX_ROUNDS, SAME, SLOWER, VERDICT_ERROR, Comparison
+from results.stats.comparison import FASTER, MAX_ROUNDS, MIN_PAIRS, SAME, SLOWER, VERDICT_ERROR, Comparison
 from results.stats.samples import drift, half_width, median_ci95, two_modes
 from results.stats.verdict import judge_rounds
 
@@ -178,9 +178,9 @@ def run_rounds(
             if policy.rounds is None and rounds.count >= next_look:
                 next_look *= LOOK_EVERY
                 rounds.is_clear = rounds.are_clear(policy) and (
-                    rounds.count >= LEAST_DISTURBED_ROUNDS or not (is_disturbed() or rounds.look_disturbed())
+                    rounds.count >= MIN_DISTURBED_ROUNDS or not (is_disturbed() or rounds.look_disturbed())
                 )
-            if is_over and rounds.count >= LEAST_PAIRS:
+            if is_over and rounds.count >= MIN_PAIRS:
                 break
     rounds.is_clear = rounds.are_clear(policy)
     return rounds

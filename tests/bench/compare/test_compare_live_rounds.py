@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.harness.compare.turns import FIRST_LOOK, MAX_ROUNDS, ComparePolicy, run_rounds
-from results.compare.flags import LEAST_DISTURBED_ROUNDS
+from results.compare.flags import MIN_DISTURBED_ROUNDS
 from results.stats.comparison import FASTER, SAME, SLOWER, UNSURE
 from results.stats.verdict import compare_pairs, times_longer
 from tests.simulated_device import SimulatedDevice
@@ -72,7 +72,7 @@ def test_a_clear_verdict_ends_the_rounds_at_the_first_look():
 )
 def test_noisy_rounds_need_more_rounds_for_a_verdict(device, options):
     found = rounds_of(SimulatedDevice(noise=0.005, **device), 1.0, 2.0, policy=ComparePolicy(0.01), **options)
-    assert (found.count, found.is_clear) == (LEAST_DISTURBED_ROUNDS, True)
+    assert (found.count, found.is_clear) == (MIN_DISTURBED_ROUNDS, True)
 
 
 def test_contenders_exchange_copies_every_fifth_round():
