@@ -29,6 +29,8 @@ COMMANDS = {
 MODULES = {"profile": "profiler"}
 """Modules of `bench.harness.commands` with names of their own."""
 
+HELP = {"-h", "--help"}
+
 EPILOG = """\
 Each family is a command of its own, with its own --help; `python -m bench matmul` is the same:
   python -m bench.matmul --dtype bf16
@@ -121,10 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = words[0] if words else ""
-    asks_for_help = chosen in COMMANDS and chosen != "compare" and not {"-h", "--help"}.isdisjoint(words)
+    asks_for_help = chosen in COMMANDS and chosen != "compare" and not HELP.isdisjoint(words)
     needs_no_op = chosen.startswith("-") or asks_for_help
     found = Catalog({}, {}, ()) if needs_no_op else catalog_of(words)
-    add_commands(parser, chosen, found)
+    add_commands(parser, words, found)
     if not words:
         parser.error(f"name a command ({', '.join(COMMANDS)}) or an operation (matmul, gelu, ...)")
     if chosen not in COMMANDS and (target := meant(chosen, found)) is not None:
@@ -149,18 +151,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guarded(parser, run, argv)
 
 
-def add_commands(parser: Parser, chosen: str, found: Catalog) -> None:
+def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
     """Add the commands, with the options of the chosen one: to import all of them takes longer than to run one."""
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        if name != chosen or name == "list":
+        if name != (words[0] if words else "") or name == "list":
             listing = commands.add_parser(name, help=summary)
             listing.set_defaults(run=lambda args, families, argv: print_list(found, args.format))
             add(listing, "--format")
         elif name == "compare":
             from bench.harness.compare.command import add_parser
 
-            add_parser(commands, found.families)
+            named = [family for family, ops in found.families.items() if {op.name for op in ops} & {*op_words(words)}]
+            add_parser(commands, found.families if HELP.isdisjoint(words) else named)
         else:
             import_module(f"bench.harness.commands.{MODULES.get(name, name)}").add_parser(commands)
     for subcommand in commands.choices.values():

@@ -81,22 +81,22 @@ MODULES = ("bench.harness.model.transformer", "bench.harness.model.step")
 
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
-    group = parser.add_argument_group("what to measure")
     count = number(1, MAX_LAYERS, f"a whole number from 1 to {MAX_LAYERS}", int)
     defaults = ",".join(DEFAULT_MODELS)
     text = f"presets of `python -m roofline estimate params --help`, or paths of a config.json (default: {defaults})"
-    add(group, "--model", help=text)
-    group.add_argument("--layers", type=count, help="number of layers, instead of the model's")
+    add(parser, "--model", help=text)
+    parser.group("what to measure").add_argument(
+        "--layers", type=count, help="number of layers, instead of the model's"
+    )
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
-    add(group, "--shape", help=f"sequences per step x tokens per sequence, BxS (default: {shapes})")
-    add(group, "--recipe", help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
-    add(group, "--checkpoint", help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
+    add(parser, "--shape", help=f"sequences per step x tokens per sequence, BxS (default: {shapes})")
+    add(parser, "--recipe", help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
+    add(parser, "--checkpoint", help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
     text = "number of parts that the sequences of a step are split into (default: 1)"
-    add(group, "--micro-batches", help=text, const=count)
-    add(group, "--optimizer", help=f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
-    add(group, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
-    add(parser.add_argument_group("how to measure"), *MACHINE)
-    add(parser.add_argument_group("output"), *OUTPUT)
+    add(parser, "--micro-batches", help=text, const=count)
+    add(parser, "--optimizer", help=f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
+    add(parser, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
+    add(parser, *MACHINE, *OUTPUT)
     return parser
 
 

@@ -36,7 +36,7 @@ from bench.harness.op import ShapeError, parse_batch_shape, parse_size
 from results.record import Environment, Record
 from results.show.grid import print_lines
 from results.show.table import render_table
-from results.show.terminal import Parser
+from results.show.terminal import ADVANCED, Parser
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,15 +79,17 @@ MODULES = ("bench.harness.transfer",)
 
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.transfer", "[options]", __doc__ or "", EXAMPLES)
-    group = parser.add_argument_group("what to measure")
-    add(group, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
-    add(group, "--size", help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
-    add(group, "--memory", help=f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)")
-    add(group, "--transfer", help=f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)")
-    add(group, "--shape", help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
-    add(group, "--prefetch", help="number of batches that a thread prepares in advance: 0, 1 (default: both)")
-    group.add_argument("--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)")
-    group.add_argument(
+    add(parser, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
+    add(parser, "--size", help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
+    add(parser, "--memory", help=f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)")
+    add(parser, "--transfer", help=f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)")
+    add(parser, "--shape", help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
+    add(parser, "--prefetch", help="number of batches that a thread prepares in advance: 0, 1 (default: both)")
+    parser.group("what to measure").add_argument(
+        "--tokens", metavar="PATH", type=path, help="file of token ids (default: a random one)"
+    )
+    advanced = parser.group(ADVANCED)
+    advanced.add_argument(
         "--token-dtype",
         choices=tuple(TOKEN_BYTES),
         default="uint16",
@@ -95,9 +97,8 @@ def build_parser() -> Parser:
     )
     seconds = number(1e-4, 10, "a number of seconds from 0.0001 to 10")
     text = f"time of a step's own work (default: {STEP_S:g})"
-    group.add_argument("--step-time", metavar="SECONDS", type=seconds, default=STEP_S, help=text)
-    add(parser.add_argument_group("how to measure"), *MACHINE)
-    add(parser.add_argument_group("output"), *OUTPUT)
+    advanced.add_argument("--step-time", metavar="SECONDS", type=seconds, default=STEP_S, help=text)
+    add(parser, *MACHINE, *OUTPUT)
     return parser
 
 

@@ -24,6 +24,9 @@ OK, WRONG_RESULT, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
 TABLE_FORMATS = ("table", "json", "csv", "md")
 """What `--format` takes: the formats of `results.show.grid.Table`, which takes longer to import."""
 
+ADVANCED = "advanced"
+"""Title of the last group of a help, after about ten usual options."""
+
 WIDE = 400
 """Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
 
@@ -130,6 +133,11 @@ class Parser(argparse.ArgumentParser):
         self.late_help: dict[str, Callable[[], str]] = {}
         """By option, returns a help text that is slow to make; only --help needs it."""
 
+    def group(self, title: str) -> argparse._ArgumentGroup:
+        """Return the group of options with this title; --help shows `advanced` last."""
+        found = [group for group in self._action_groups if group.title == title]
+        return found[0] if found else self.add_argument_group(title)
+
     def error(self, message: str) -> NoReturn:
         said = one_line(printable(message), 1000)
         if self.raises:
@@ -163,6 +171,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         for name, text in self.late_help.items():
             self._option_string_actions[name].help = text()
+        self._action_groups.sort(key=lambda group: group.title == ADVANCED)
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:

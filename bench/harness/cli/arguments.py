@@ -16,7 +16,7 @@ from bench.harness.data.inputs import FILLS
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
 from bench.harness.op_file import OpFileError, command_of, own_families, own_file
 from results.show.spelling import REMOVED, did_you_mean, known_as
-from results.show.terminal import TABLE_FORMATS, Parser
+from results.show.terminal import ADVANCED, TABLE_FORMATS, Parser
 from roofline.work import DTYPE_BITS, dtype_named
 
 DEFAULT_DTYPE = "bf16"
@@ -166,14 +166,26 @@ INPUTS = ("--fill", "--cache", "--timeout", "--tolerance")
 OUTPUT = ("--format", "--output", "--no-save", "--plot", "--quiet", "--verbose")
 
 
-def add(group: Any, *names: str, **changes: Any) -> None:
-    """Add options by name to a parser or a group; `changes` replace what the table says of them.
+GROUPS = {
+    "how to measure": ("--device", "--cache", "--budget"),
+    "output": ("--format", "--output", "--plot"),
+    ADVANCED: (
+        *("--baseline", "--signature", "--threads", "--gpu", "--seed", "--fill", "--timeout", "--tolerance"),
+        *("--kernels", "--no-save", "--quiet", "--verbose", "--micro-batches", "--optimizer"),
+    ),
+}
+"""Options by their group in --help; all others say what to measure."""
+
+
+def add(parser: Parser, *names: str, **changes: Any) -> None:
+    """Add options by name, each to its group; `changes` replace what the table says of them.
 
     An option that is not in the table, but of one command alone, takes a list.
     """
     for name in names:
+        title = next((title for title, members in GROUPS.items() if name in members), "what to measure")
         short = [SHORT[name]] if name in SHORT else []
-        group.add_argument(*short, name, **{**OPTIONS.get(name, LIST), **changes})
+        parser.group(title).add_argument(*short, name, **{**OPTIONS.get(name, LIST), **changes})
 
 
 # ---- the parser of an op command -----------------------------------------------------------------------------------
@@ -225,24 +237,22 @@ def build_parser(
     """Return the parser of one family's command."""
     usage = "[--dtype LIST] [--shape LIST] [--provider LIST] [options]"
     parser = command_parser(command_of(family), usage, doc, examples, COLUMNS)
-    what = parser.add_argument_group("what to measure")
     all_ops = " (default: all)" if len(ops) > 1 else ""
-    add(what, "--op", help=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}")
+    add(parser, "--op", help=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
-    add(what, "--dtype", help=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
+    add(parser, "--dtype", help=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
     text = f"shapes {axes}, or one number for all; any number may be a range start:stop:step"
-    add(what, "--shape", help=text)
+    add(parser, "--shape", help=text)
     if all(op.is_sized for op in ops):
-        add(what, "--size")
+        add(parser, "--size")
     for option in options:
-        add(what, f"--{option.name}", dest=option.name)
+        add(parser, f"--{option.name}", dest=option.name)
         parser.late_help[f"--{option.name}"] = partial(option_help, option, dtypes)
-    add(what, "--provider")
+    add(parser, "--provider")
     parser.late_help["--provider"] = partial(provider_help, family)
-    add(what, "--baseline", "--signature")
-    add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
-    add(parser.add_argument_group("output"), *OUTPUT)
+    add(parser, "--baseline", "--signature")
+    add(parser, *MACHINE, *INPUTS, "--kernels", *OUTPUT)
     return parser
 
 

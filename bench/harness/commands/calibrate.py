@@ -59,10 +59,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="a third of the time, and wider intervals")
     words = "dtypes of matmul, on a GPU also of FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
     add(parser, "--dtype", help=words)
-    add(parser, "--device", "--threads")
-    group = parser.add_argument_group("output")
-    add(group, *OUTPUT[:-1])
-    add(group, "--verbose", help="say what each part found when it is done")
+    add(parser, "--device", "--threads", *OUTPUT[:-1])
+    add(parser, "--verbose", help="say what each part found when it is done")
     parser.set_defaults(run=run)
 
 

@@ -13,7 +13,7 @@ from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
 from bench.harness.timing import protocol
-from results.show.terminal import Parser, print_out, say
+from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no 
 
 def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("profile", description=DESCRIPTION)
-    what = parser.add_argument_group("what to profile")
+    what, advanced = parser.group("what to measure"), parser.group(ADVANCED)
     what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns the model to profile")
     what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
     what.add_argument(
@@ -53,22 +53,20 @@ def add_parser(commands: Any) -> None:
     shape = "sequences x tokens (default: 4x128)"
     what.add_argument("--shape", metavar="BxS", default="4x128", help=shape)
     dtypes = f"{', '.join(TORCH_DTYPES)} (default: the target's; fp32 for --model)"
-    add(what, "--dtype", metavar="NAME", nargs=None, help=dtypes)
+    add(parser, "--dtype", metavar="NAME", nargs=None, help=dtypes)
     what.add_argument("--backward", action="store_true", help="add the backward pass")
     what.add_argument(
         "--train", action="store_true", help="add the backward pass and an AdamW step with a learning rate of 0"
     )
-    what.add_argument("--compile", action="store_true", help="use torch.compile; each fused region is a row")
-    add(what, "--signature", help="print a file to start from, and exit")
-    add(parser.add_argument_group("how to measure"), *MACHINE, "--timeout")
-    output = parser.add_argument_group("output")
-    add(output, *OUTPUT)
+    advanced.add_argument("--compile", action="store_true", help="use torch.compile; each fused region is a row")
+    add(parser, "--signature", help="print a file to start from, and exit")
+    add(parser, *MACHINE, "--timeout", *OUTPUT)
     by = "group the rows (default: one row per signature)"
-    output.add_argument("--by", choices=BY, help=by)
+    what.add_argument("--by", choices=BY, help=by)
     trace = "save the Chrome trace, for Perfetto or speedscope"
-    output.add_argument("--trace", metavar="PATH", type=path, help=trace)
+    advanced.add_argument("--trace", metavar="PATH", type=path, help=trace)
     rows = number(1, 100_000, "a whole number from 1 to 100000", int)
-    output.add_argument("--top", metavar="N", type=rows, default=20, help="number of rows shown (default: 20)")
+    advanced.add_argument("--top", metavar="N", type=rows, default=20, help="number of rows shown (default: 20)")
     parser.set_defaults(run=run)
 
 

@@ -41,8 +41,7 @@ def add_parser(commands: Any) -> None:
     add(
         parser, "--provider", help="implementations; families skip those that they do not have (default: torch, triton)"
     )
-    add(parser.add_argument_group("how to measure"), *MACHINE, *INPUTS, "--kernels")
-    add(parser.add_argument_group("output"), *OUTPUT)
+    add(parser, *MACHINE, *INPUTS, "--kernels", *OUTPUT)
     parser.set_defaults(run=run)
 
 

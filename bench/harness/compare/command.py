@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from bench.harness.cli import main
 from bench.harness.cli.arguments import INPUTS, UsageError, add, build_parser, chosen_ops, number
 from bench.harness.op import Op, Option
 from bench.harness.op_file import options_of
-from results.show.terminal import INTERRUPTED, USAGE, Parser, add_margin, print_out, say
+from results.show.terminal import ADVANCED, INTERRUPTED, USAGE, Parser, add_margin, print_out, say
 from results.stats.comparison import MAX_ROUNDS, MIN_PAIRS
 
 if TYPE_CHECKING:
@@ -51,38 +51,36 @@ examples:
   python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure"""
 
 
-def add_parser(commands: Any, families: Mapping[str, tuple[Op, ...]]) -> None:
+def add_parser(commands: Any, families: Iterable[str]) -> None:
     add_arguments(commands.add_parser("compare", description=DESCRIPTION, epilog=EPILOG), families)
 
 
-def add_arguments(parser: argparse.ArgumentParser, families: Mapping[str, tuple[Op, ...]]) -> None:
-    group = parser.add_argument_group("what to compare")
-    add(group, "--op", help="operations of any family (see python -m bench list), or path/to/mine_op.py")
-    add(group, "--dtype", "--size")
-    add(group, "--shape", help="shapes, as in the family's own command (default: the op's)")
+def add_arguments(parser: Parser, families: Iterable[str]) -> None:
+    of_op = "operations of any family (see python -m bench list), or path/to/mine_op.py; --help shows their own options"
+    add(parser, "--op", help=of_op)
+    add(parser, "--dtype", "--size")
+    add(parser, "--shape", help="shapes, as in the family's own command (default: the op's)")
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
-        add(group, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
+        add(parser, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
     names = "torch, torch-compile, triton-vN, file.py:function"
-    add(group, "--provider", help=f"implementations to compare, at least two: {names}")
-    add(group, "--baseline", help="provider to compare the others with (default: the first)")
-    group = parser.add_argument_group("how to measure")
+    add(parser, "--provider", help=f"implementations to compare, at least two: {names}")
+    add(parser, "--baseline", help="provider to compare the others with (default: the first)")
     whole = number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int)
-    add(group, "--device", "--threads", "--gpu", "--seed", *INPUTS)
-    add(group, "--budget", help=BUDGET_HELP)
-    add_margin(group)
-    group.add_argument("--rounds", metavar="N", type=whole, help="fixed number of rounds, with one look at the end")
-    group = parser.add_argument_group("output")
-    group.add_argument(
+    add(parser, "--device", "--threads", "--gpu", "--seed", *INPUTS, "--format", "--output", "--no-save", "--quiet")
+    add(parser, "--budget", help=BUDGET_HELP)
+    advanced = parser.group(ADVANCED)
+    add_margin(advanced)
+    advanced.add_argument("--rounds", metavar="N", type=whole, help="fixed number of rounds, with one look at the end")
+    advanced.add_argument(
         "--fail-on", choices=("slower", "unsure"), default="slower", help="verdict that exits with 1 (default: slower)"
     )
-    add(group, "--format", "--output", "--no-save", "--quiet")
-    add(group, "--plot", help="save a plot of ratios and MFU: .png, .svg or .pdf")
-    add(group, "--verbose", help="show how each provider was verified and timed")
+    add(parser, "--plot", help="save a plot of ratios and MFU: .png, .svg or .pdf")
+    add(parser, "--verbose", help="show how each provider was verified and timed")
     parser.set_defaults(run=run)
 
 
-def merged_options(families: Mapping[str, tuple[Op, ...]]) -> dict[str, dict[str, Option]]:
+def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
     """Return the options that only some families have, by name and then by family."""
     merged: dict[str, dict[str, Option]] = {}
     for family in families:
@@ -94,7 +92,7 @@ def merged_options(families: Mapping[str, tuple[Op, ...]]) -> dict[str, dict[str
 def reserved_names() -> set[str]:
     """Return the names that no option of a family may have."""
     parser = Parser()
-    add_arguments(parser, {})
+    add_arguments(parser, ())
     actions = [*parser._actions, *build_parser("", "", (), (), ())._actions]
     taken = {action.dest for action in actions} | set(parser._defaults) | {"command", "prog"}
     return {name.replace("_", "-") for name in taken}

@@ -1,6 +1,5 @@
 """A run whose rows are not ops: what it keeps, prints and returns, whatever becomes of its rows."""
 
-import argparse
 import time
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add
 from bench.harness.device.device import cpu_device
 from bench.harness.loop import measure_once
 from results.record import Record
+from results.show.terminal import Parser
 from results.store.runfile import load_run
 from tests.bench import commands
 
@@ -43,7 +43,7 @@ def interrupted(record, run, rows):
 
 
 def run(*rows, words=()):
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add(parser, *MACHINE, *OUTPUT)
     return measure_once(parser.parse_args(words), words, "transfer", cpu_device(commands.THREADS), rows, ())
 

@@ -103,7 +103,7 @@ def test_each_family_reads_its_own_option_in_a_comparison(repository, tmp_path):
         code, out, err = run_in(repository, "bench", "compare", "--op", op, "--layout", value, "-q", *compared)
         assert (code, out) == (2, "")
         assert err == f"python -m bench compare: error: unknown layout '{value}'; choose from {there}\n"
-    out, _ = ready(repository, "bench", "compare", "--help")
+    out, _ = ready(repository, "bench", "compare", "--op", "matmul,scaled-copy", "--help")
     flat = " ".join(out.split())
     assert "matmul: how A and B are stored: nn, nt, tn; scaled_copy: how x is stored: dense, sparse" in flat
     assert "scaled_copy: the factor, 50% for half" in flat
