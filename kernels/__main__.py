@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError
-from results.show.terminal import INTERRUPTED, OK, TABLE_FORMATS, OutputError, Parser, fail, print_out, say
+from results.show.terminal import INTERRUPTED, OK, OutputError, Parser, add_format, fail, print_out, say
 
 EXAMPLES = """examples:
   python -m kernels list                                    every operation and version
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     show = commands.add_parser("list", help="families, operations, versions", description="Print the shipped kernels.")
-    show.add_argument("--format", choices=TABLE_FORMATS, default="table")
+    add_format(show)
     show.set_defaults(prog=show.prog, run=_list)
     audit = commands.add_parser("audit", help="compile and read the machine code", description=AUDIT, epilog=EXAMPLES)
     audit.set_defaults(prog=audit.prog, run=_audit)
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_choices(audit: argparse.ArgumentParser) -> None:
+def _add_choices(audit: Parser) -> None:
     audit.add_argument(
         "names",
         nargs="*",
@@ -91,7 +91,7 @@ def _add_choices(audit: argparse.ArgumentParser) -> None:
         "--version": "versions, v2; default: all",
     }.items():
         audit.add_argument(option, action="extend", type=_comma_list, default=[], metavar="LIST", help=help_text)
-    audit.add_argument("--format", choices=TABLE_FORMATS, default="table")
+    add_format(audit)
     audit.add_argument("--all", action="store_true", help="all variants of all versions: some minutes")
     audit.add_argument(
         "--sass",

@@ -19,10 +19,12 @@ from results.show.grid import Table
 from results.show.rows import parquet_bytes
 from results.show.table import describe, render_runs, render_table, table_of_run
 from results.show.terminal import (
+    ADVANCED,
     INTERRUPTED,
     TABLE_FORMATS,
     OutputError,
     Parser,
+    add_format,
     drawn,
     fail,
     prepare_streams,
@@ -68,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
     text = "where the runs are (default: RIDGEPOINT_RUNS, or results/runs)"
-    shared.add_argument("--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text)
+    shared.group(ADVANCED).add_argument("--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text)
     parser = Parser(prog="python -m results", description="Saved runs.", epilog=EXAMPLES, parents=[shared])
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
 
@@ -82,14 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(command=_show)
 
     export = commands.add_parser("export", parents=[shared], help="write one run in the format of another tool")
-    export.add_argument("--format", choices=FORMATS, required=True)
-    export.add_argument("-o", "--output", metavar="PATH", help="file to write, replaced if it exists; default: stdout")
+    output = export.group("output")
+    output.add_argument("--format", choices=FORMATS, help="output format (default: by the suffix of --output)")
+    output.add_argument("-o", "--output", metavar="PATH", help="file to write, replaced if it exists; default: stdout")
     export.set_defaults(command=_export)
     for one_run in (show, export):
         one_run.add_argument("run", metavar="RUN", help=RUN_HELP)
         add_selection(one_run, "with `latest`: the newest run")
-    for table in (listing, show):
-        table.add_argument("--format", choices=TABLE_FORMATS, default="table", help="of the output (default: table)")
+    add_format(listing)
+    add_format(show)
 
     compare = commands.add_parser("compare", parents=[shared], help="tell whether one version is faster than another")
     compare_command.add_options(compare, RUN_HELP)
@@ -144,16 +147,19 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     if options.output == "":
         raise StoreError("--output is empty; name a file")
     is_file = options.output not in (None, "-")
-    if options.format == "parquet" and not is_file:
+    form = options.format or Path(options.output or "").suffix[1:]
+    if form not in FORMATS:
+        raise StoreError(f"expected --format, or --output with a suffix, of {', '.join(FORMATS)}")
+    if form == "parquet" and not is_file:
         raise StoreError("parquet is binary and goes to a file: add --output PATH")
     if is_file and options.output.endswith(os.sep):
         raise StoreError(f"--output {options.output} is written as a folder; name a file in it")
     run = Selection.of(options).load(options.run, directory)
     problems: list[str] = []
-    if options.format == "parquet":
+    if form == "parquet":
         data = parquet_bytes(run, problems.append)
     else:
-        text = table_of_run(run.environment, run.records, problems.append).render(options.format)
+        text = table_of_run(run.environment, run.records, problems.append).render(form)
         data = text.encode("utf-8")
     if is_file:
         write_output(Path(options.output), data)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results.compare.command import add_output, finish
+from results.compare.command import finish
 from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
@@ -18,7 +18,8 @@ from results.compare.selection import Selection, add_selection
 from results.compare.sides import CompareError, RowKey, Side, definitions, revision_of
 from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
-from results.show.terminal import add_margin, printable
+from results.show.picture import add_picture
+from results.show.terminal import Parser, add_format, add_margin, printable
 from results.show.units import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
 from results.stats.comparison import FASTER, MIN_PAIRS, SLOWER, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
@@ -59,13 +60,14 @@ Series = dict[str, Any]
 """One case by one provider on one machine, as JSON has it: what it is of, and under `points` its runs by date."""
 
 
-def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
+def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
     add_selection(parser, "only runs")
     parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
     parser.add_argument("--against", metavar="RUN", help=f"compare each run with this one too: {run_help}")
     add_margin(parser)
-    add_output(parser)
+    add_format(parser)
+    add_picture(parser)
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:

@@ -60,9 +60,9 @@ def _mistakes() -> tuple[type[Exception], ...]:
     return (CeilingError, ConfigError, OutputError, OverflowError, PlotError, StoreError, UnknownGpuError)
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
+def _parser(chosen: str | None) -> Parser:
     """Return the parser with the options of one command: to import all of them takes longer than to run one."""
-    parser: argparse.ArgumentParser = Parser(
+    parser = Parser(
         prog="python -m roofline",
         description="Hardware facts, roofline plots and resource accounting. Works with or without a GPU.",
         epilog=EXAMPLES,

@@ -9,8 +9,8 @@ from pathlib import Path
 from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
-from results.show.picture import add_theme
-from results.show.terminal import TABLE_FORMATS, USAGE, add_margin, margin, print_out, say
+from results.show.picture import add_picture
+from results.show.terminal import ADVANCED, USAGE, Parser, add_format, add_margin, margin, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError, load_run
 
@@ -39,14 +39,7 @@ def finish(
     return USAGE if problems else exit_code
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the format of the text and the file of the picture, the one file that these commands write."""
-    parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="(default: table)")
-    parser.add_argument("-o", "--output", "--plot", metavar="PICTURE", type=Path, help="draw it: .png, .svg or .pdf")
-    add_theme(parser)
-
-
-def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
+def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
     parser.add_argument("baseline_run", metavar="A", help=f"run of the baseline: {run_help}")
     parser.add_argument("candidate_run", metavar="B", nargs="?", help="run of the candidate; without it, A alone")
@@ -58,12 +51,14 @@ def add_options(parser: argparse.ArgumentParser, run_help: str) -> None:
     parser.set_defaults(margin=None)  # a saved comparison has its own
     text = """how much two runs of the same code may differ, 0%% for not at all (default: learned from runs of the same
         code, these two and those beside them); rows of `bench compare` are interleaved and need none"""
-    parser.add_argument("--drift", type=margin, metavar="SHARE", help=text)
+    advanced = parser.group(ADVANCED)
+    advanced.add_argument("--drift", type=margin, metavar="SHARE", help=text)
     text = "which verdict makes the exit code 1 (default: slower)"
-    parser.add_argument("--fail-on", choices=("slower", "unsure"), default="slower", help=text)
+    advanced.add_argument("--fail-on", choices=("slower", "unsure"), default="slower", help=text)
     text = "compare although machine, fill, cache or the op's definition (`op_sha256`) differ"
-    parser.add_argument("--force", action="store_true", help=text)
-    add_output(parser)
+    advanced.add_argument("--force", action="store_true", help=text)
+    add_format(parser)
+    add_picture(parser)
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:

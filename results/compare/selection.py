@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from results.show.terminal import ADVANCED, Parser
 from results.store.runfile import MEASURING, Run, RunFileError, StoreError, load_run
 from results.store.runs import RunSummary, find_run, unix_time
 
@@ -94,7 +95,7 @@ def since(text: str) -> float:
         ) from None
 
 
-def add_selection(parser: argparse.ArgumentParser, which: str) -> None:
+def add_selection(parser: Parser, which: str) -> None:
     """Add the options of a selection; `which` says of what the runs are chosen."""
     for options, what in (
         (("--op",), "ops"),
@@ -105,7 +106,7 @@ def add_selection(parser: argparse.ArgumentParser, which: str) -> None:
         text = f"only these {what}"
         parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
     text = f"{which} of this machine, as `results list` names it"
-    parser.add_argument("--machine", metavar="SLUG", help=text)
+    parser.group(ADVANCED).add_argument("--machine", metavar="SLUG", help=text)
     _add_since(parser, which)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from results.show.terminal import one_line
+from results.show.terminal import ADVANCED, Parser, one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,9 +59,11 @@ GRAYISH = 0.12
 _drawn_in: ContextVar[str] = ContextVar("theme", default="light")
 
 
-def add_theme(parser: Any) -> None:
-    """Add the option for the colors of a picture, the same for all commands that draw one."""
-    parser.add_argument("--theme", choices=THEMES, default="light", help="colors of the picture (default: light)")
+def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -> None:
+    """Add the options of a plot, the one file that a command writes: its path and its colors."""
+    parser.group("output").add_argument("-o", "--output", "--plot", metavar="PATH", type=Path, help=text)
+    text = "colors of the plot (default: light)"
+    parser.group(ADVANCED).add_argument("--theme", choices=THEMES, default="light", help=text)
 
 
 def tone(color: str) -> str:

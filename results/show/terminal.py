@@ -134,7 +134,7 @@ class Parser(argparse.ArgumentParser):
         """By option, returns a help text that is slow to make; only --help needs it."""
 
     def group(self, title: str) -> argparse._ArgumentGroup:
-        """Return the group of options with this title; --help shows `advanced` last."""
+        """Return the group of options with this title; --help shows `output` and `advanced` last."""
         found = [group for group in self._action_groups if group.title == title]
         return found[0] if found else self.add_argument_group(title)
 
@@ -171,7 +171,7 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         for name, text in self.late_help.items():
             self._option_string_actions[name].help = text()
-        self._action_groups.sort(key=lambda group: group.title == ADVANCED)
+        self._action_groups.sort(key=lambda group: (group.title == ADVANCED, group.title == "output"))
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
@@ -196,6 +196,12 @@ def margin(text: str) -> float:
             f"'{text}' is not a share of the time from 0 to below 100 %, such as 1% or 0.01"
         )
     return value
+
+
+def add_format(parser: Parser) -> None:
+    text = "output format on stdout (default: table)"
+    group = parser.group("output")
+    group.add_argument("--format", choices=TABLE_FORMATS, type=table_format, default="table", help=text)
 
 
 def add_margin(parser: argparse._ActionsContainer) -> None:

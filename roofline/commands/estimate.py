@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Table
-from results.show.picture import add_theme, save_picture
-from results.show.terminal import OK, TABLE_FORMATS, Parser, print_out, table_format
+from results.show.picture import add_picture, save_picture
+from results.show.terminal import ADVANCED, OK, Parser, add_format, print_out
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:
@@ -31,18 +30,24 @@ EXAMPLES = """examples:
   python -m roofline estimate tensor --shape 49152x12288 --dtype fp32
   python -m roofline estimate dtype --value 1e-8
 
-  python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 --plot batch.png
+  python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png
 
 exit codes: 0 done, 2 a wrong value or an unreadable file
 """
 SWEEP = """\
 Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds).
---format table, json, csv or md; --plot PATH draws what was asked first, --theme in which colors."""
+--format table, json, csv or md; -o PATH draws what was asked first, --theme in which colors."""
 PROG = "python -m roofline estimate"
 
+USUAL = {
+    *("model", "config", "params", "tokens", "sequence", "batch", "prompt", "output_tokens", "recipe", "checkpoint"),
+    *("gpu", "gpus", "mfu", "days", "dtype", "shape", "value"),
+}
+"""Parameters that a help shows first."""
+
 PLOTS = {
-    **dict.fromkeys(("params", "flops", "memory"), "draw the parts"),
-    **dict.fromkeys(("train", "chinchilla"), "draw parameters against tokens for the same compute"),
+    **dict.fromkeys(("params", "flops", "memory"), "the parts"),
+    **dict.fromkeys(("train", "chinchilla"), "parameters against tokens for the same compute"),
 }
 
 
@@ -56,7 +61,7 @@ class _Question(Parser):
         return super().parse_known_args(args, namespace)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "estimate",
         description="Resource accounting. Each answer shows its arithmetic, its formula, its source and what it leaves "
@@ -66,21 +71,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     questions = parser.add_subparsers(metavar="WHAT", required=True, parser_class=_Question)
     for name, (_, help_text) in QUESTIONS.items():
         inner = questions.add_parser(name, help=help_text)
-        inner.add_argument("--plot", type=Path, metavar="PATH", help=PLOTS.get(name, argparse.SUPPRESS))
+        add_format(inner)
+        inner.set_defaults(run=run, prog=inner.prog, question=name, output=None)
         if name in PLOTS:
-            add_theme(inner)
-        _add_format(inner)
-        inner.set_defaults(run=run, prog=inner.prog, question=name, theme="light")
+            add_picture(inner, f"save a plot of {PLOTS[name]}: .png, .svg or .pdf")
     sweep = questions.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
     sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")
     sweep.set_defaults(run=run, prog=sweep.prog, question="sweep")
 
 
-def _add_format(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=TABLE_FORMATS, type=table_format, default="table", help="default: table")
-
-
-def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
+def _add_options(parser: Parser, name: str) -> None:
     from roofline import estimate
     from roofline.accounting.presets import preset_names
     from roofline.estimate.question import parameters
@@ -90,7 +90,8 @@ def _add_options(parser: argparse.ArgumentParser, name: str) -> None:
     for parameter in parameters(function).values():
         action = "append" if parameter.takes_several else "store_true" if parameter.read is bool else "store"
         help_text = parameter.help.replace("%", "%%")
-        parser.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, action=action)
+        group = parser.group("what to estimate" if parameter.key in USUAL else ADVANCED)
+        group.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, action=action)
     if name == "params":
         from textwrap import fill
 
@@ -109,10 +110,10 @@ def _answered(args: argparse.Namespace) -> str:
 
     function = getattr(estimate, args.question)
     answer: Answer = function(**{key: getattr(args, key) for key in parameters(function)})
-    if args.plot is not None:
+    if args.output is not None:
         from roofline.picture.charts import draw_answer
 
-        save_picture(draw_answer(answer, args.theme), args.plot)
+        save_picture(draw_answer(answer, args.theme), args.output)
     rows = answer.rows or [step._asdict() for step in answer.steps]
     table = Table(rows=lambda: rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
     return table.render(args.format)
@@ -125,20 +126,19 @@ def _swept(words: Sequence[str]) -> str:
 
     own = Parser(prog=f"{PROG} sweep", add_help=False)
     own.add_argument("--over", action="append", default=[])
-    _add_format(own)
-    own.add_argument("--plot", type=Path)
-    add_theme(own)
+    add_format(own)
+    add_picture(own)
     asked, rest = argparse.ArgumentParser.parse_known_args(own, list(words))  # the rest is of another parser
     if not rest or rest[0] not in QUESTIONS:
         raise ConfigError(f"sweep needs one of: {', '.join(QUESTIONS)}")
     name, *rest = rest
     given = vars(_Question(prog=f"{PROG} {name}").parse_args(rest))
     sweep = swept(name, given, [Over.read(text) for text in asked.over])
-    if asked.plot:
+    if asked.output:
         from roofline.picture.charts import draw_sweep
 
         title = f"{QUESTIONS[name][1]}: {' '.join(rest)}"
-        save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), asked.theme), asked.plot)
+        save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), asked.theme), asked.output)
     table = Table(
         rows=lambda: sweep.rows,
         document=lambda: {"rows": sweep.rows},

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import WHOLE_WORDS, Column, Table, print_grid, print_lines
-from results.show.terminal import OK, TABLE_FORMATS, WIDE, print_out
+from results.show.terminal import OK, WIDE, Parser, add_format, print_out
 from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
 from roofline.machine import Machine
 from roofline.model import ridge_intensity
@@ -64,14 +64,14 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "gpus",
         description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
         epilog=EXAMPLES,
     )
     parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several: a line each")
-    parser.add_argument("--format", choices=TABLE_FORMATS, default="table", help="default: %(default)s")
+    add_format(parser)
     parser.set_defaults(run=run, prog=parser.prog)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Column, Table, print_grid, print_lines
-from results.show.terminal import OK, TABLE_FORMATS, print_out, table_format
+from results.show.terminal import OK, Parser, add_format, print_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,14 +17,12 @@ FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "notes",
         description="Claims of five study notes on CS336 lecture 2: their value, ours, the formula, the verdict.",
     )
-    parser.add_argument(
-        "--format", choices=TABLE_FORMATS, type=table_format, default="table", help="default: %(default)s"
-    )
+    add_format(parser)
     parser.set_defaults(run=run, prog=parser.prog)
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from results.compare.selection import add_latest, latest_of
-from results.show.terminal import one_line, print_out
+from results.show.terminal import Parser, one_line, print_out
 from results.store.runfile import write_output
 from roofline.commands.plot import add_sources, default_dtypes, dtypes_of, load_sources
 from roofline.picture.scene import PlotError, build_scene
@@ -25,10 +25,12 @@ EXAMPLES = """examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser("page", description=DESCRIPTION, epilog=EXAMPLES)
     add_sources(parser, "dtypes whose roofs are shown at first")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="the page: .html")
+    parser.group("output").add_argument(
+        "-o", "--output", type=Path, required=True, metavar="PATH", help="the page: .html"
+    )
     text = "a layer: what roofline estimate matmul or infer wrote with --format json; may repeat"
     parser.add_argument("--estimate", action="append", type=Path, default=[], metavar="FILE", help=text)
     add_latest(parser)

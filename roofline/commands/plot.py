@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.compare.selection import Selection, add_latest, latest_of
 from results.record import Environment, Record
-from results.show.picture import add_theme, check_picture, save_picture
+from results.show.picture import add_picture, check_picture, save_picture
 from results.show.spelling import did_you_mean
-from results.show.terminal import OK, USAGE, WRONG_RESULT, one_line, print_out, say
+from results.show.terminal import ADVANCED, OK, USAGE, WRONG_RESULT, Parser, one_line, print_out, say
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
 from roofline.machine import CeilingError, Machine
@@ -105,27 +105,26 @@ def draw(
     return draw_roofline(_scene(sources, dtypes_of(dtypes)), title, ax, theme)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser("plot", description=DESCRIPTION, epilog=EXAMPLES)
     add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
-    text = "picture: .png, .svg or .pdf; with --check there may be none"
-    parser.add_argument("-o", "--output", type=Path, metavar="PATH", help=text)
-    add_theme(parser)
+    add_picture(parser, "save a plot: .png, .svg or .pdf; not required with --check")
     text = "exit with 1 where a row of this op reaches less than this share of its roof: 'gelu>=0.9'; may repeat"
     parser.add_argument("--check", action="append", default=[], metavar="OP>=SHARE", help=text)
     add_latest(parser)
     parser.set_defaults(run=run, prog=parser.prog)
 
 
-def add_sources(parser: argparse.ArgumentParser, dtypes: str) -> None:
+def add_sources(parser: Parser, dtypes: str) -> None:
     """Add the arguments that a plot and a page share; `dtypes` says what `--dtype` chooses, for its help."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
     several: dict[str, Any] = {"action": "extend", "type": _names, "default": []}
     parser.add_argument("--gpu", **several, metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
     text = f"{dtypes}; default: those of the runs, without a run a few common ones"
     parser.add_argument("--dtype", **several, metavar="DTYPE[,DTYPE]", help=text)
-    parser.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
-    parser.add_argument("--title", help="title, in place of the names of the machines")
+    advanced = parser.group(ADVANCED)
+    advanced.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
+    advanced.add_argument("--title", help="title, in place of the names of the machines")
 
 
 def run(args: argparse.Namespace) -> int:

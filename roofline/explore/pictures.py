@@ -1,4 +1,4 @@
-"""Pictures of a page: those of `estimate --plot`, and the pages that have a picture of their own."""
+"""Pictures of a page: those of `estimate -o`, and the pages that have a picture of their own."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
         ("export latest --format csv -o /proc/x", "cannot write /proc/x: "),
         ("show", "the following arguments are required: RUN"),
         ("show latest --format xml", "argument --format: invalid choice: 'xml'"),
-        ("export latest", "the following arguments are required: --format"),
+        ("export latest", "expected --format, or --output with a suffix"),
         ("show latest --op relu", "no run in "),
         (
             "list --since yesterday",

@@ -107,7 +107,7 @@ def test_only_estimates_that_can_draw_offer_plot(capsys, part, can_draw):
         ("sweep flops --model gpt2 --over sequence=1:100:+1 --over batch=1:100:+1", "10,000 points"),
         ("sweep params --over model=gpt3,gpt4", "unknown model"),
         ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "cannot tell the format"),
-        ("tensor --shape 4 --plot x.png", "--plot draws parameters"),
+        ("tensor --shape 4 --plot x.png", "unrecognized arguments: --plot x.png"),
     ],
 )
 def test_bad_sweeps_get_one_line(capsys, line, words):
