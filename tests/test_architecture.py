@@ -239,54 +239,6 @@ def test_importing_kernels_imports_nothing_else():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "\n")
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize(
-    ("module", "arguments", "wanted"),
-    [
-        ("results", ["list"], ""),
-        ("results", ["--help"], "usage"),
-        ("roofline", ["gpus"], "h100-sxm"),
-        ("roofline", ["gpus", "h100-sxm", "--format", "json"], '"slug": "h100-sxm"'),
-        ("roofline", ["plot", "--gpu", "h100-sxm", "-o", "roof.png"], ""),
-        ("roofline", ["--help"], "usage"),
-        ("roofline", ["notes"], "verdict"),
-        ("roofline", ["estimate", "params", "--model", "llama-3-8b"], "8,030,261,248"),
-        ("roofline", ["estimate", "chinchilla", "--gpu", "h100-sxm", "--gpus", "32", "--days", "14"], "tokens"),
-    ],
-)
-def test_roofline_and_results_commands_import_no_torch(tmp_path, module, arguments, wanted):
-    code = f"""
-import runpy, sys
-sys.argv = [sys.argv[0], *sys.argv[1:]]
-try:
-    runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
-except SystemExit as leaving:
-    code = leaving.code or 0
-else:
-    code = 0
-print("torch" in sys.modules, code, file=sys.stderr)
-"""
-    done = run(code, *arguments, cwd=tmp_path)
-    assert done.stderr.splitlines()[-1] == "False 0", done.stderr
-    assert wanted in done.stdout
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_help_of_a_family_imports_nothing_heavy(family):
-    code = f"""
-import atexit, runpy, sys
-@atexit.register
-def report():
-    {HEAVY_NOW}
-runpy.run_module("bench.{family}", run_name="__main__", alter_sys=True)
-"""
-    done = run(code, "--help")
-    assert done.returncode == 0
-    assert done.stderr == "\n"
-    assert "exit codes:" in done.stdout
-
-
 def test_importing_the_packages_and_an_estimate_load_nothing_heavy():
     done = run(f"""
 import bench, roofline, results, roofline.estimate

@@ -91,31 +91,6 @@ KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.
 """What a machine keeps whose launch takes 2^-20 s."""
 
 
-def test_ceilings_of_a_cpu_are_measured_with_progress(tmp_path):
-    machine = Saved(tmp_path)
-    found = machine.complete(BLANK, ["bf16", "fp32"])
-    assert {entry.name: entry.value for entry in found.entries} == KEPT | {"fp32": KEPT["bf16"]}
-    assert {entry.kind for entry in found.entries} == {"measured"}
-    assert found.bandwidth().name == "triad"  # the roof is the fastest mix
-    assert machine.notes == []
-    assert machine.said == [
-        f"calibrating: {name}"
-        for name in ("launch", "bandwidth of copy, triad, read, write", "bf16 matmul", "fp32 matmul")
-    ]
-
-
-def test_ceilings_are_saved_and_another_dtype_adds_to_them(tmp_path):
-    first = Saved(tmp_path).complete(BLANK, ["bf16"])
-    later = Saved(tmp_path, launch_s=1.0)
-    assert later.complete(BLANK, ["bf16"]) == first
-    assert (later.said, later.notes) == ([], [])
-    assert later.path.parent == tmp_path / "cpu-a-2t"
-    found = later.complete(BLANK, ["fp32", "bf16"])
-    assert (found.peak("bf16").value, found.peak("fp32").value) == (KEPT["bf16"], FLOPS)
-    third = Saved(tmp_path, launch_s=9.0).complete(BLANK, ["bf16", "fp32"])
-    assert {(e.name, e.value) for e in third.entries} == {(e.name, e.value) for e in found.entries}
-
-
 @pytest.mark.parametrize(
     "text",
     [

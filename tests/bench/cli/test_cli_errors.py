@@ -9,7 +9,6 @@ import torch
 
 from bench.harness import loop
 from bench.harness.calibrate import calibration
-from bench.harness.device import device
 from tests.bench import commands
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -44,9 +43,7 @@ NAMES = [
     ("elementwise --op nosuch", "unknown op 'nosuch'; choose from copy, add, mul, triad, relu,"),
     ("matmul --provider nosuch", "unknown provider 'nosuch' for matmul; choose from torch, torch-compile"),
     ("matmul --provider ,", "argument --provider: the list is empty; name at least one"),
-    ("matmul --provider torch,triton-v99", "unknown provider 'triton-v99' for matmul; choose from torch,"),
     ("matmul --baseline nosuch --provider torch", "unknown provider 'nosuch' for matmul; choose from torch,"),
-    ("matmul --baseline nosuch", "unknown provider 'nosuch' for matmul; choose from torch,"),
     ("matmul --baseline torch", "--baseline torch needs other providers to set against it; name them: --provider"),
     ("matmul --baseline torch --provider torch", "--baseline torch needs other providers"),
     ("matmul --gpu nosuch", "unknown GPU 'nosuch': `python -m roofline gpus` lists those it knows"),
@@ -55,7 +52,6 @@ NAMES = [
     ("matmul --gpu h100-sxm", "--gpu h100-sxm does not fit: the device measured is a CPU; leave --gpu out"),
     ("matmul --layout xx", "unknown layout 'xx'; choose from nn, nt, tn"),
     ("matmul --device tpu", "argument --device: unknown device 'tpu'; write cpu, cuda or cuda:N"),
-    ("matmul --device cuda:x", "argument --device: unknown device 'cuda:x'; write cpu, cuda or cuda:N"),
     ("matmul --device mps", "argument --device: 'mps' was removed: Apple GPUs are no longer measured; use cpu"),
     ("matmul --format xml", "argument --format: invalid choice: 'xml'"),
     ("matmul --fill ones", "argument --fill: invalid choice: 'ones'"),
@@ -86,16 +82,11 @@ SIZES = [
     ("cross_entropy --shape 1x2x3", "does not fit cross-entropy: write the width of 4096 rows or mxv"),
     ("matmul --shape ,", "argument --shape: the list is empty; name at least one"),
     ("matmul --shape 64x64", "shape '64x64' does not fit matmul: write one number or mxnxk"),
-    ("matmul --shape 64,0", "shape '0' is not a size"),
     ("matmul --shape 64:32:1", "range '64:32:1' must be start:stop:step with start <= stop"),
     ("matmul --shape 1:100000:1", "shape '1:100000:1' makes more than 10000 cases; use a larger step"),
     ("matmul --batch 0", "batch '0' must be a whole number from 1 to 999999999"),
-    ("matmul --batch=-1", "batch '-1' must be a whole number from 1 to 999999999"),
     ("matmul --batch ٤", "batch '٤' must be a whole number from 1 to 999999999"),
-    ("matmul --batch 9999999999", "batch '9999999999' must be a whole number from 1 to 999999999"),
-    ("matmul --batch 1.5", "batch '1.5' must be a whole number from 1 to 999999999"),
     ("elementwise --size 0", "size '0' must be a whole number of bytes, 1 or more"),
-    ("elementwise --size=-1", "size '-1' is not one; write a number and B, KB, MB, GB, KiB, MiB or GiB"),
     ("elementwise --size 64TB", "size '64TB' is not one; write a number and B, KB, MB, GB, KiB, MiB or GiB"),
     ("elementwise --size 2000000000GB", "size '2000000000GB' is more than 10^18 - 1 bytes"),
     ("elementwise --size 3", "size '3' is no whole number of bf16 elements of 2 bytes"),
@@ -159,36 +150,12 @@ def test_a_case_too_large_for_memory_is_rejected_before_allocation(capsys, runs,
     assert re.search(r"needs [0-9.,]+(e[0-9]+)? [TP]B, the device has [0-9.]+ GB free$", err)
 
 
-def test_error_reports_the_memory_needed(capsys, runs, monkeypatch):
-    monkeypatch.setattr(device.Device, "free_bytes", lambda self: 10**9)
-    # bf16: two operands and the result of 2 * 32768^2 bytes, twice over, and B in fp64, squared in place.
-    matrices = 2 * 3 * 2 * 32768**2
-    checking = 8 * 32768**2
-    err = refused(capsys, runs, "matmul", "--shape", "32768")
-    needed = re.search(r"needs ([0-9.]+) GB, the device has 1 GB free", err)
-    assert float(needed[1]) * 1e9 == pytest.approx(matrices + checking, rel=2e-3)
-
-
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7"])
 @pytest.mark.usefixtures("measures_nothing")
 def test_a_missing_gpu_exits_with_3(capsys, runs, name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     err = refused(capsys, runs, "matmul", "--device", name, code=3)
     assert f"no device '{name}': torch sees no GPU here; --device cpu measures the CPU" in err
-
-
-@pytest.mark.usefixtures("measures_nothing")
-def test_a_gpu_index_out_of_range_exits_with_3(capsys, runs, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert "torch sees 2 GPU(s), from cuda:0" in refused(capsys, runs, "matmul", "--device", "cuda:7", code=3)
-
-
-@pytest.mark.parametrize("dtype", ["tf32", "fp8e4m3"])
-@pytest.mark.usefixtures("measures_nothing")
-def test_a_dtype_the_device_lacks_is_rejected(capsys, runs, dtype):
-    err = refused(capsys, runs, "matmul", "--shape", "64", "--dtype", dtype)
-    assert re.search(rf"matmul {dtype} 64x64x64(:nt)?: .+ has no {dtype} arithmetic$", err)
 
 
 @pytest.mark.usefixtures("measures_nothing")

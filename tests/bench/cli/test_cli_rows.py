@@ -98,13 +98,6 @@ def test_triton_alone_on_a_cpu_is_rejected_before_measuring(capsys, runs, family
     assert (output.out, commands.run_files(runs)) == ("", [])
 
 
-def test_torch_compile_without_a_compiler_names_what_to_install(capsys, runs, monkeypatch):
-    monkeypatch.setattr(registry.shutil, "which", lambda name: None)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert commands.here("elementwise", "--op", "relu", "--shape", "1024", "--provider", "torch-compile") == 0
-    assert statuses(runs)[0][3:] == ("skipped", "torch-compile needs a C++ compiler on a CPU: install g++")
-
-
 @pytest.mark.exhaustive
 @pytest.mark.skipif(registry.shutil.which("g++") is None, reason="torch-compile on a CPU needs g++")
 def test_torch_compile_reports_compile_time_and_ratio_separately(capsys, runs):

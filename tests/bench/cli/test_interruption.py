@@ -1,4 +1,4 @@
-"""Whatever ends a run, what was finished is in its file: Ctrl-C, kill -9, two runs at once."""
+"""Finished rows are saved when a run ends early: Ctrl-C, kill -9, a full disk."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ import pytest
 import bench
 from bench import __main__ as command
 from bench.harness import loop
-from bench.harness.calibrate import bandwidth, calibration, peaks
+from bench.harness.calibrate import calibration
 from bench.harness.measure import measure_row as row_protocol
 from results.store.runfile import load_run
 from tests.bench import commands
@@ -273,38 +273,3 @@ def test_a_full_disk_still_shows_the_comparison(capsys, runs, output_format):
         assert len(document["rows"]) == 1
     else:
         assert re.search(r"SAME|UNSURE|FASTER|SLOWER", out)
-
-
-@pytest.mark.exhaustive
-def test_of_two_runs_into_one_file_the_second_is_rejected(runs, tmp_path):
-    path = tmp_path / "both.jsonl"
-    words = ("--op", "matvec", "--shape", "16,32", "--dtype", "fp32", "-q", "--device", "cpu", "--output", str(path))
-    processes = [commands.start("bench.matvec", *words) for _ in range(2)]
-    outputs = [commands.finish(process) for process in processes]
-    (refused,) = [err for code, _, err in outputs if code == 2]
-    assert sorted(code for code, *_ in outputs) == [0, 2]
-    assert refused.count("\n") == 1
-    assert str(path) in refused
-    assert [record.case for record in load_run(path).records] == ["16x16", "32x32"]
-
-
-@pytest.mark.exhaustive
-def test_saved_ceilings_are_readable_at_any_time(capsys, runs, monkeypatch):
-    """The second one saves while the first one is still calibrating: the file is always a whole one."""
-    (kept,) = runs.rglob("ceilings-*.json")
-    whole = kept.read_text()
-    saves = []
-
-    def watched(self, ceilings):
-        save(self, ceilings)
-        saves.append(json.loads(kept.read_text())["identity"])
-
-    save = calibration.MeasuredCeilings.save
-    monkeypatch.setattr(calibration.MeasuredCeilings, "save", watched)
-    monkeypatch.setattr(calibration, "QUICK", calibration.QUICK._replace(screening_s=0.01, confirming_s=0.02))
-    monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 2**22)
-    monkeypatch.setattr(peaks, "CPU_EXTENTS", ((64, 64, 64),))
-    kept.unlink()
-    assert commands.here("matvec", "--op", "matvec", "--shape", "16", "--no-save") == 0
-    assert saves == [json.loads(whole)["identity"]]
-    assert {path.name for path in kept.parent.iterdir()} == {kept.name, kept.with_suffix(".lock").name}

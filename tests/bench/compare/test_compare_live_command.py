@@ -9,14 +9,15 @@ from bench import __main__ as command
 from bench.harness.compare import interleave, turns
 from bench.harness.measure import measure_row, rows
 from bench.harness.providers.registry import Provider, ProviderUnavailableError
-from bench.harness.timing import protocol
 from results import __main__ as results
 from results.store.runfile import load_run
 from tests.bench import commands
 
 CASE = ("--op", "relu", "--dtype", "fp32", "--shape", "4096", "--device", "cpu")
 ROUNDS = ("--rounds", "25")
-MOST_TRIES = 5
+MAX_TRIES = 5
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def same(x, out):
@@ -58,12 +59,6 @@ def unavailable(x, out):
     raise ProviderUnavailableError("it needs a GPU")
 
 
-@pytest.fixture(autouse=True)
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
-
-
 @pytest.fixture
 def provide(monkeypatch):
     """Let the names of our providers stand for functions of a test."""
@@ -95,7 +90,7 @@ def document(capsys, *words, code=0):
 
 def decided(capsys, *words):
     """Return the JSON of a comparison with a clear verdict; a busy machine may leave it open, which is tried again."""
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         code = compare(*CASE, *ROUNDS, "--format", "json", "-q", *words)
         found = json.loads(capsys.readouterr().out)
         assert found["summary"]["exit_code"] == code

@@ -18,7 +18,6 @@ from bench.harness.compare.turns import run_rounds
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
 from bench.harness.measure.budget import Budget
-from bench.harness.timing import protocol
 from results.stats.samples import median_ci95
 from tests.bench import commands
 from tests.simulated_device import SimulatedDevice
@@ -110,12 +109,6 @@ def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
     world.prepare_s = 30.0
     compare_all(capsys, "--dtype", "fp32", "--shape", "1024", "--margin", "3%", "--provider", "torch,torch")
     assert world.shares == pytest.approx([30 + 10], abs=0.2)
-
-
-@pytest.fixture
-def quick(runs, monkeypatch):
-    commands.keep_ceilings(runs)
-    monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 def outcome(capsys, *words, op="relu"):

@@ -88,11 +88,6 @@ def test_bimodal_samples_are_repeated_on_a_cpu(monkeypatch):
     assert found.telemetry["repeats"] == 2
 
 
-def test_warm_rows_are_measured_once():
-    _, calls = count_calls(1)
-    assert take_samples(calls, "warm", cpu_device(), LIMITS).warm_median_s is None
-
-
 @pytest.mark.exhaustive
 def test_a_slow_launch_is_not_repeated_warm():
     found = take_samples([lambda: time.sleep(0.11)] * 2, "cold", cpu_device(), LIMITS, left_s=0.05)

@@ -96,14 +96,6 @@ def test_versions_are_found_by_file_name_in_numeric_order(versions):
     assert provider_names("elementwise")[:3] == ["torch", "torch-compile", "triton-v1"]
 
 
-def test_the_newest_version_is_the_default_on_a_gpu(versions):
-    assert list(default_providers("elementwise", GPU)) == ["torch", "triton-v10"]
-    (versions / "v11_persistent.py").write_text(KERNEL)
-    assert provider_names("elementwise")[-1] == "triton-v11"
-    assert list(default_providers("elementwise", GPU)) == ["torch", "triton-v11"]
-    assert list(default_providers("elementwise", CPU)) == ["torch"]
-
-
 def test_an_unknown_provider_lists_the_known_ones(versions):
     check_names(["torch", "torch-compile", "triton-v10"], "elementwise")
     with pytest.raises(UnknownProviderError) as caught:
