@@ -1,4 +1,4 @@
-"""The commands as a user types them: in a process of their own, or in this one where a start of torch adds nothing."""
+"""Commands as a user runs them: in a separate process, or in this one if that makes no difference."""
 
 import importlib
 import json
@@ -49,12 +49,11 @@ HALF_SECONDS = Record(
 
 
 def inputs_of(op, case, fill="uniform", seed=0):
-    """Return one set of inputs of a case, and its output, on the CPU."""
     return make_sets(op, case, Filler(fill, case.dtype, CPU, seed), CPU, 1)[0]
 
 
 def meta_inputs(op, case):
-    """Return inputs and output of a case without memory, as the op makes them."""
+    """Return inputs and output of a case on the meta device."""
     absent = Filler("zeros", case.dtype, None)
     return op.make_inputs(case, absent), absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
 
@@ -74,7 +73,7 @@ THREADS = default_threads()
 
 
 def keep_ceilings(runs, device=None):
-    """Put ceilings where a calibration of this CPU would have: known values, and no test has to wait for them."""
+    """Save known ceilings where a calibration of this CPU would, so no test has to measure them."""
     device = device or cpu_device(THREADS)
     entries = [
         Ceiling("launch", "launch", 1e-6, "measured", "made up"),
@@ -87,7 +86,7 @@ def keep_ceilings(runs, device=None):
 
 
 class StubRun:
-    """In place of a run that has started: keeps records in memory, and what is said in `lines`."""
+    """A started run that keeps records and printed lines in memory."""
 
     def __init__(self, device, deadline=None):
         self.device, self.deadline, self.ceilings = device, deadline, None
@@ -107,7 +106,7 @@ class StubRun:
 
 
 def arguments(words):
-    """Return the arguments with the CPU as the device, unless they name one: these tests hold on a GPU machine too."""
+    """Add `--device cpu` unless a device is given: these tests must also pass on a GPU machine."""
     return [str(word) for word in words] + ([] if "--device" in words else ["--device", "cpu"])
 
 
@@ -124,7 +123,7 @@ def here(family, *words, ops=None):
 
 
 def start(module, *words, **popen):
-    """Start `python -m module` in a session of its own, stdout and stderr as pipes of text."""
+    """Start `python -m module` in a separate session, with stdout and stderr as text pipes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with usual_signals():
         command = [sys.executable, "-m", module, *words]
@@ -132,7 +131,7 @@ def start(module, *words, **popen):
 
 
 def finish(process, timeout_s=120):
-    """Wait for a process and return its exit code, stdout and stderr; one that hangs is killed."""
+    """Wait for a process, or kill it at the limit; return exit code, stdout and stderr."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -143,20 +142,18 @@ def finish(process, timeout_s=120):
 
 
 def call(family, *words, **popen):
-    """Run `python -m bench.family` in a process of its own; return its exit code, stdout and stderr."""
+    """Run `python -m bench.family` in a separate process; return exit code, stdout and stderr."""
     return finish(start(f"bench.{family}", *arguments(words), **popen))
 
 
 def show(*words):
-    """Run `python -m results show` and return its exit code, stdout and stderr."""
+    """Run `python -m results show`; return exit code, stdout and stderr."""
     return finish(start("results", "show", *map(str, words)))
 
 
 def run_files(runs):
-    """Return the run files below a folder."""
     return sorted(Path(runs).rglob("*.jsonl"))
 
 
 def lines_of(path):
-    """Return the JSON objects of a run file."""
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]

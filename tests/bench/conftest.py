@@ -1,4 +1,4 @@
-"""What tests of commands start from."""
+"""Fixtures for tests of commands."""
 
 import pytest
 import torch
@@ -9,14 +9,14 @@ from tests.bench import commands
 
 @pytest.fixture
 def quick(runs, monkeypatch):
-    """Let commands judge by ceilings that are made up, and look at each row only shortly."""
+    """Save made-up ceilings, and measure each row only briefly."""
     commands.keep_ceilings(runs)
     monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 @pytest.fixture
 def one_thread():
-    """Compute small tensors with one thread: on a busy machine several wait for each other."""
+    """Use one thread for small tensors: on a busy machine several threads wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""A new op as its author writes it, one file in `bench/`, in a copy of the repository that has it."""
+"""A new op as its author writes it, and a copy of the repository that has it."""
 
 import os
 import shutil
@@ -62,7 +62,7 @@ if __name__ == "__main__":
 
 
 def repository_with(folder, **files):
-    """Return a copy of the repository's packages with further files in `bench/`, by their names."""
+    """Return a copy of the repository's packages with more files in `bench/`."""
     for package in ("bench", "kernels", "roofline", "results"):
         ignored = shutil.ignore_patterns("__pycache__", "runs", "published")
         shutil.copytree(ROOT / package, folder / package, ignore=ignored)
@@ -72,7 +72,7 @@ def repository_with(folder, **files):
 
 
 def run_in(repository, module, *words, **environment):
-    """Run `python -m module` of a copy of the repository; return its exit code, stdout and stderr."""
+    """Run `python -m module` in a copy of the repository; return exit code, stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, words)],
         cwd=repository,

@@ -34,7 +34,7 @@ READS = re.compile(r"nvmlInit|nvmlDeviceGetHandleByUUID|nvml(Device|System)Get(?
 
 
 class Machine:
-    """The recorded machine and what was asked of it."""
+    """The recorded machine, and the log of its calls."""
 
     def __init__(self) -> None:
         self.record = json.loads(RECORDING.read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ class Machine:
         return self._fields(content, arguments[1])
 
     def _fields(self, recorded: dict[str, Any], ids: list[int]) -> Any:
-        """Return the array of the real structure; an id that is not recorded is not supported, as on any GPU."""
+        """Return the array of the real structure; ids that are not recorded are not supported."""
         entries = (real.c_nvmlFieldValue_t * len(ids))()
         for entry, number in zip(entries, ids, strict=True):
             entry.fieldId, entry.valueType = number, real.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
@@ -103,7 +103,7 @@ def error(name: str) -> Exception:
 
 
 def install(monkeypatch: Any) -> Machine:
-    """Put a machine in the place of pynvml."""
+    """Replace pynvml by a recorded machine."""
     machine = Machine()
     gpu_state.handle_of.cache_clear()
     monkeypatch.setitem(sys.modules, "pynvml", machine.pynvml)

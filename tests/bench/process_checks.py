@@ -1,4 +1,4 @@
-"""What tests ask about processes that they start, and what those do on a signal."""
+"""Checks of processes that tests start, and their signal handlers."""
 
 import multiprocessing
 import signal
@@ -12,7 +12,7 @@ USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_D
 
 
 def is_running(pid):
-    """Return whether a process is there and is more than the memory of one that has ended."""
+    """Return whether a process runs and is not a zombie."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
@@ -20,7 +20,7 @@ def is_running(pid):
 
 
 def soon(condition, seconds=120):
-    """Return whether a condition comes to hold."""
+    """Return whether a condition becomes true within the given time."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
@@ -28,12 +28,11 @@ def soon(condition, seconds=120):
 
 
 def descendants(pid):
-    """Return the processes that a process, or one of those, has started, and that are still below it."""
     return [child.pid for child in psutil.Process(pid).children(recursive=True)]
 
 
 def keep_a_lock():
-    """Make a lock that lives as long as the process, as a progress bar of a library does."""
+    """Make a lock that lives as long as the process, as the progress bar of a library does."""
     LOCKS.append(multiprocessing.RLock())
 
 

@@ -1,4 +1,4 @@
-"""What ends, hangs or floods a worker costs its own row; nothing of it outlives the row, or this process."""
+"""A function that ends, blocks or floods its worker fails only its own row and leaves nothing behind."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def crashes(tmp_path_factory):
 
 
 def line_of(text):
-    """Return the number of the line of the file of crashes that has some text."""
+    """Return the line number of a text in the file of crashes."""
     return next(n for n, line in enumerate(user_kernels.CRASHES.splitlines(), start=1) if text in line)
 
 

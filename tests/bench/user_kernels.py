@@ -1,4 +1,4 @@
-"""Files of users' functions for the tests: honest ones, ones that cheat, and ones that end their process."""
+"""Files of user functions for tests: honest ones, cheats, and ones that end their process."""
 
 from bench.elementwise import OPS
 from bench.harness.device.device import Device

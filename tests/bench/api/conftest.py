@@ -1,4 +1,4 @@
-"""Measurements of these tests are as short as they can be: what they tell of a time is not looked at."""
+"""Keep measurements as short as possible: these tests do not check the times."""
 
 import pytest
 

@@ -15,7 +15,6 @@ from bench.harness.timing import samplers
 
 @pytest.fixture(autouse=True)
 def small_flush(monkeypatch):
-    """A cache that is flushed in no time."""
     monkeypatch.setattr(ours, "FLUSHED_CACHES", 1e-4)
 
 

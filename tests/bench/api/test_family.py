@@ -15,7 +15,6 @@ from tests.bench.commands import FAMILIES, QUICK, here, keep_ceilings
 
 @pytest.fixture(autouse=True)
 def quick(runs, monkeypatch):
-    """Ceilings that are known, and samplings as short as they can be."""
     keep_ceilings(runs)
     monkeypatch.setitem(LIMITS, "cpu", QUICK)
 

@@ -24,7 +24,7 @@ BLANK = Record(op="f", provider="torch", dtype="", shape={"calls": 1}, case="-",
 
 @pytest.fixture
 def ceilings(monkeypatch):
-    """A machine of 1 TFLOP/s and 1 GB/s, measured."""
+    """Set the measured ceilings to 1 TFLOP/s and 1 GB/s."""
     found = Machine(
         "cpu-x",
         "X",
@@ -35,7 +35,7 @@ def ceilings(monkeypatch):
 
 @pytest.fixture
 def threads(runs):
-    """The threads that a calibration of this CPU would have used, and its ceilings."""
+    """Save ceilings of this CPU, and use the thread count that they were measured with."""
     keep_ceilings(runs)
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)
@@ -289,7 +289,6 @@ def test_ceilings_of_another_thread_count_are_not_used(threads):
     ],
 )
 def test_metrics_of_uncounted_work_are_none(threads, counts, known):
-    """A function in which no torch operation is seen."""
     answer = bench.measure(lambda: 1, device="cpu", **({"dtype": "fp32"} | counts))
     assert {key for key, value in answer.judged.items() if value is not None} == known
 

@@ -1,4 +1,4 @@
-"""A calibration that takes a moment."""
+"""A calibration of a few milliseconds."""
 
 import pytest
 
@@ -8,7 +8,6 @@ from bench.harness.device.device import MIB
 
 @pytest.fixture
 def tiny_calibration(monkeypatch):
-    """Let the real measurements of a CPU be short and small."""
     tiny = setup.QUICK._replace(screening_s=0.01, confirming_s=0.02)
     for module in (setup, calibration):
         monkeypatch.setattr(module, "QUICK", tiny)

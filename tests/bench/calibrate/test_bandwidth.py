@@ -1,7 +1,4 @@
-"""What moves the bytes: bytes counted against what is really read and written, sizes against the cache and memory.
-
-The Triton kernels are run word by word in tests/kernels/test_calibration.py.
-"""
+"""Bandwidth candidates: bytes counted and really moved, array sizes and the cache."""
 
 import dataclasses
 
@@ -19,8 +16,6 @@ OPERANDS = {"read": 1, "write": 1, "copy": 2, "triad": 3}
 
 @dataclasses.dataclass(frozen=True)
 class Roomy(Device):
-    """A device with as much free memory as the test says."""
-
     free: int = 2**50
 
     def free_bytes(self):

@@ -1,4 +1,4 @@
-"""`python -m bench calibrate`: what it keeps, prints and says, with parts that measure nothing; one tiny real run."""
+"""`python -m bench calibrate`: what it saves and prints, with simulated parts; one tiny real run."""
 
 import csv
 import errno
@@ -50,7 +50,7 @@ def raising(error, name="a broken part"):
 
 @pytest.fixture
 def given_parts(monkeypatch):
-    """Let the command measure these parts instead."""
+    """Return a function that replaces the parts of a calibration."""
 
     def put(*parts):
         monkeypatch.setattr(calibration, "parts_of", lambda *_: list(parts))
@@ -59,7 +59,7 @@ def given_parts(monkeypatch):
 
 
 def run(capsys, *words):
-    """Run the command; return its exit code, stdout and stderr."""
+    """Return exit code, stdout and stderr."""
     try:
         code = command.main(["calibrate", "--device", "cpu", *map(str, words)])
     except SystemExit as exit:

@@ -1,4 +1,4 @@
-"""The ceilings of the machine in hand: published for a GPU of the table, measured and kept for a CPU."""
+"""The ceilings file: published values for a GPU of the table, measured and saved values for a CPU."""
 
 import contextlib
 import json
@@ -59,7 +59,7 @@ def test_gpu_option_is_rejected_on_a_cpu():
 
 
 class Saved(MeasuredCeilings):
-    """Measures nothing: every launch takes what the test says, and moves or computes what this module says."""
+    """Ceilings measured on a simulated machine: every launch takes `launch_s`."""
 
     def __init__(self, directory, device=CPU, launch_s=2.0**-20, broken=()):
         self.notes, self.said, self.launch_s, self.broken = [], [], launch_s, dict(broken)
@@ -201,7 +201,7 @@ BUSY = "300 times a second a thread lost its core"
 
 
 def keep(directory, *entries):
-    """Keep ceilings as another command would have, all that a CPU needs among them, and return a machine of its own."""
+    """Save all ceilings that a CPU needs, as another command would, and return a new machine."""
     usual = (
         ("launch", "launch", 1e-6),
         *(("bandwidth", mix, 1e10) for mix in MIX_BYTES),

@@ -1,4 +1,4 @@
-"""The calibration as a command does it: once, for what is missing, and anew where its file is of no use."""
+"""Calibration by a command: once, only for missing ceilings, and again if the file is invalid."""
 
 import json
 
@@ -20,13 +20,12 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def fresh_runs(tmp_path, monkeypatch, tiny_calibration):
-    """Return a folder without ceilings, where a calibration is a matter of milliseconds."""
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
     return tmp_path
 
 
 def calibrated(capsys, *words):
-    """Run a small case; return what was calibrated before it, and the peaks that it was judged by."""
+    """Run a small case; return the calibrated parts, the ceilings it was rated by, and stderr."""
     assert commands.here("matmul", "--shape", "16", "--no-save", "--format", "json", *words) == 0
     out, err = capsys.readouterr()
     entries = json.loads(out)["environment"]["hardware"]["entries"]
@@ -52,7 +51,7 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
 
 @pytest.fixture
 def low_peak(capsys, fresh_runs):
-    """Keep an fp32 peak a million times too low, and a noisy bandwidth; return their file, and the peak in FLOP/s."""
+    """Save an fp32 peak a million times too low and a noisy bandwidth; return the file and the peak in FLOP/s."""
     calibrated(capsys, "--dtype", "fp32")
     (kept,) = fresh_runs.rglob("ceilings-*.json")
     data = json.loads(kept.read_text())

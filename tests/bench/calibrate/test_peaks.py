@@ -31,7 +31,7 @@ def test_matmul_cases_fit_the_dtype_and_the_memory(roomy, monkeypatch):
 
 @pytest.fixture
 def simulated(monkeypatch, roomy):
-    """Let every matmul be measured as the test says, by dtype."""
+    """Return the rate of each simulated matmul in GFLOP/s, by dtype."""
     gflops = {}
     monkeypatch.setattr(peaks, "_launch", lambda device, case: case.dtype)
 

@@ -1,4 +1,4 @@
-"""How the fastest configuration is found and measured, and the ceiling and record of its samples."""
+"""Choice and measurement of the fastest configuration; the ceiling and record of its samples."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def rate_of(config, work, *samples_s, launches=1, telemetry=None, is_gpu=False):
 
 @pytest.fixture
 def simulated(monkeypatch):
-    """Make launches last as long as their calls return; returns the measured configurations with their seconds."""
+    """Make launches take as long as their calls return; return (configuration, seconds) of each measurement."""
     measured = []
 
     def timed(self, candidate, seconds):

@@ -1,4 +1,4 @@
-"""What a command can be asked: its options, frozen; its cases; and one clear line for what cannot be."""
+"""Options of each command (frozen), the cases they select, and errors for invalid ones."""
 
 import importlib
 from pathlib import Path

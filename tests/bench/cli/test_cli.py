@@ -1,4 +1,4 @@
-"""What a command of `bench` prints and keeps: help, table, JSON, CSV, Markdown, the run file, the exit code."""
+"""What a `bench` command prints and saves: help, table, JSON, Markdown, the run file, the exit code."""
 
 import importlib
 import json
@@ -48,7 +48,7 @@ except SystemExit as exit:
 
 
 def help_of(module, *words):
-    """Return what `--help` prints, after checking that nothing heavy was imported for it."""
+    """Return the output of `--help` after checking that it imports nothing heavy."""
     command = [sys.executable, "-c", HELP, module, *words, "--help"]
     done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == "0 []\n"
@@ -69,7 +69,6 @@ def test_family_help_is_complete_and_loads_no_torch(family):
 
 
 def check_common_help(text):
-    """Check what the help of each command that measures has: columns with their units, examples, exit codes."""
     for heading in ("columns:", "examples:"):
         assert f"\n{heading}" in text
     for unit in ("TFLOP/s", "GFLOP/s", "GB/s", "FLOP/B", "seconds"):
@@ -194,7 +193,7 @@ def test_json_agrees_with_the_run_file_and_show(capsys, runs):
 
 
 def check_measured(record):
-    """Check the record of a bf16 product of 32x16x48 on the made-up ceilings."""
+    """Check the record of a bf16 matmul of 32x16x48."""
     assert record["shape"] == {"m": 32, "n": 16, "k": 48}
     assert record["flops"] == 2 * 32 * 16 * 48
     assert record["bytes_read"] == 2 * (32 * 48 + 48 * 16)
@@ -222,7 +221,7 @@ def check_measured(record):
 
 
 def check_skipped(record):
-    """Check the record of a product in a dtype that no CPU has."""
+    """Check the record of a matmul in a dtype that no CPU has."""
     assert record["reason"].endswith(" has no tf32 arithmetic")
     assert record["flops"] == 2 * 64**3
     absent = ("median_s", "ci95_s", "host_latency_s", "first_call_s", "converged", "flops_per_s", "mfu", "roofline_pct")

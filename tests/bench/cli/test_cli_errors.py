@@ -1,4 +1,4 @@
-"""What cannot be asked for: one clear line on stderr, the right exit code, no traceback, and nothing measured."""
+"""Invalid arguments: one line on stderr, the right exit code, no traceback, and nothing measured."""
 
 import re
 import sys
@@ -16,8 +16,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 @pytest.fixture
 def measures_nothing(monkeypatch):
-    """Fail the test if anything is calibrated or measured."""
-
     def measured(*arguments, **options):
         raise AssertionError("something was measured")
 
@@ -26,7 +24,7 @@ def measures_nothing(monkeypatch):
 
 
 def refused(capsys, runs, *words, code=2):
-    """Return the one line that a command says when it refuses, after checking that it does nothing else."""
+    """Return the one-line error of a command, after checking that it does nothing else."""
     assert commands.here(*words) == code
     out, err = capsys.readouterr()
     assert out == ""
@@ -201,7 +199,7 @@ def test_an_unwritable_run_file_is_rejected_before_measuring(capsys, runs, tmp_p
 
 @pytest.fixture(params=["--output", "--plot", "RIDGEPOINT_RUNS"])
 def into(request, monkeypatch):
-    """Return a function that makes the arguments which write into a folder, by each of the three ways to name one."""
+    """Return a function that makes the arguments to write into a directory, by one of three ways."""
 
     def words(folder):
         if request.param != "RIDGEPOINT_RUNS":

@@ -1,4 +1,4 @@
-"""What becomes of the rows of a run: measured, skipped, invalid or failed; and of the run's exit code."""
+"""Rows of a run: measured, skipped, invalid or failed; and the exit code of the run."""
 
 import importlib
 import re
@@ -22,7 +22,6 @@ def statuses(runs):
 
 
 def with_eager(family, eager):
-    """Return the first op of a family with another `eager`."""
     return (replace(importlib.import_module(f"bench.{family}").OPS[0], eager=eager),)
 
 

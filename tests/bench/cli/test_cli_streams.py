@@ -1,4 +1,4 @@
-"""Where stdout and stderr are no terminals: a full disk, a reader that leaves, another encoding, closed."""
+"""stdout and stderr that are not terminals: a full disk, a closed pipe, another encoding, closed."""
 
 import subprocess
 import sys

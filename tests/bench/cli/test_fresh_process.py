@@ -1,4 +1,4 @@
-"""An error that the GPU keeps costs its row alone, and the profiler comes after all timing, in another process."""
+"""A sticky GPU error fails only its row; the profiler runs after all timing, in another process."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ ROWS = [Row(GELU, Case("gelu", "fp32", {"n": n}, {}), "torch", family="elementwi
 
 @dataclass
 class Machine:
-    """A GPU, the runner of this process and the workers; `breaks_at` is the row whose error the GPU keeps."""
+    """A simulated GPU and its workers; the row `breaks_at` leaves a sticky error."""
 
     breaks_at: int | None = None
     is_gpu = True
@@ -67,7 +67,7 @@ class Machine:
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Return a function that measures the rows on a machine; it returns the records."""
+    """Return a function that measures the rows on a machine and returns the records."""
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
     def run(machine, deadline=None, **settings):
@@ -113,7 +113,7 @@ def test_a_worker_measures_a_row_of_any_provider():
 
 @pytest.fixture
 def compared(monkeypatch):
-    """Return a function that compares three providers of each case; it returns the records and where each case ran."""
+    """Return a function that compares three providers of each case and returns the records."""
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
 
     def run(machine):

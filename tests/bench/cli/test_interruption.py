@@ -34,7 +34,6 @@ def start_many_rows(*words):
 
 
 def wait_for(condition, process, timeout_s=120):
-    """Wait until `condition()` is true while a process runs."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -87,7 +86,7 @@ def test_ctrl_c_and_sigterm_print_and_save_finished_rows(runs, number):
 
 
 def interrupt_in_row(monkeypatch, number):
-    """Let the row of this number, counted from 0, be interrupted while it is measured."""
+    """Interrupt the measurement of the row with this index."""
     prepare, seen = row_protocol.prepare, []
 
     def interrupted(*arguments):
@@ -156,7 +155,7 @@ def test_ctrl_c_while_torch_loads_is_one_line(runs):
 
 
 def ended(text):
-    """Run a program that sends itself a signal; return its exit code, stdout and stderr."""
+    """Run a program that signals itself; return exit code, stdout and stderr."""
     with usual_signals():
         process = subprocess.Popen(
             [sys.executable, "-c", text], cwd=commands.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -166,13 +165,12 @@ def ended(text):
 
 
 def test_ctrl_c_before_the_arguments_are_read_is_one_line():
-    """The very start: the package is imported, and the process sends itself the signal from there."""
     text = "import os, signal, sys; sys.argv = ['-m']; import bench; os.kill(os.getpid(), signal.SIGINT)"
     assert ended(text) == (130, "", "interrupted before anything was measured\n")
 
 
 def test_ctrl_c_after_the_last_line_changes_nothing():
-    """What is left is to exit: libraries that clean up then would answer with a traceback of their own."""
+    """Libraries that clean up at exit would print their own traceback."""
     text = (
         "import os, signal, sys; from bench import matmul as m; from bench.harness.cli.main import main\n"
         "sys.argv = ['bench.matmul', '--shape', '0']\n"
@@ -186,7 +184,7 @@ def test_ctrl_c_after_the_last_line_changes_nothing():
 
 @pytest.mark.exhaustive
 def test_an_ignored_ctrl_c_stays_ignored(runs):
-    """A shell starts background jobs of a script with SIGINT ignored; they go on when the script is interrupted."""
+    """A shell starts background jobs of a script with SIGINT ignored."""
     process = start_many_rows_ignoring_interrupts()
     while not process.stderr.readline().startswith("[2/"):
         assert process.poll() is None
@@ -204,7 +202,6 @@ def start_many_rows_ignoring_interrupts():
 
 @pytest.fixture
 def handler():
-    """Give the tests of the handlers the usual ones, and put back what was there."""
     before = {number: signal.signal(number, usual) for number, usual in bench.SIGNALS.items()}
     yield
     for number, handler in before.items():
@@ -228,7 +225,7 @@ def test_a_command_called_by_a_program_restores_its_handlers(capsys):
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Let the disk be full after the first record of a run."""
+    """Fill the disk after the first record of a run."""
     write, lines = os.write, []
 
     def full_after_one(descriptor, data):
@@ -242,7 +239,7 @@ def full_disk(monkeypatch):
 
 
 def assert_shown_and_told(capsys, runs, command, rows):
-    """Check what a full disk leaves: one record in the file, all of them on stdout, and a line that says so."""
+    """Check that one record is in the file and an error counts the others; return stdout."""
     out, err = capsys.readouterr()
     (saved,) = commands.run_files(runs)
     assert len(load_run(saved).records) == 1

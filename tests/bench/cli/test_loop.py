@@ -1,4 +1,4 @@
-"""The loop over rows within a budget, by a clock that only moves when it is told to."""
+"""The loop over rows within a budget, on a simulated clock."""
 
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ def clock():
 
 
 class SlowMachine:
-    """In place of measuring: a row takes so many times as long as expected, and then samples for its share."""
+    """Rows that take `slowdown` times the expected time, and then sample for their share."""
 
     def __init__(self, monkeypatch, clock, slowdown):
         self.clock, self.slowdown = clock, slowdown

@@ -1,4 +1,4 @@
-"""A run whose rows are not ops: what it keeps, prints and returns, whatever becomes of its rows."""
+"""Runs whose rows are not ops: what is saved, printed and returned for each outcome."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`--plot`: a picture of the run, in the format of its suffix, beside whatever is printed."""
+"""`--plot`: a plot of the run, in the format of its suffix."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Return the list of scenes that are drawn while the test runs."""
+    """Return the list of plotted scenes."""
     scenes, draw = [], figure.draw_roofline
 
     def watched(scene, *arguments, **style):

@@ -1,4 +1,4 @@
-"""`python -m bench doctor`: each finding from made-up facts, the page, the exit code, and one real short run."""
+"""`python -m bench doctor`: each finding from made-up facts, the report, the exit code, one short real run."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ def statuses(findings):
 
 
 def compared(change=0.0, noise=0.001, settled=True, switches=0.0):
-    """Two records of the comparison of one kernel with itself; the second is slower by `change`."""
+    """Return two records of one kernel compared with itself; the second is slower by `change`."""
     source = random.Random(1)
     rounds = {"with": ["torch", "torch#2"], "samples_per_round": 1, "is_fixed": True, "seed": 0, "seconds": 1.0}
     found = []
@@ -59,7 +59,7 @@ def checkup(ceilings=None, **options):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Return a function that sets what the host reports."""
+    """Return a function that sets the facts of the host."""
 
     def of(cores=8, quota=None, **changes):
         monkeypatch.setattr(facts, "usable_cores", lambda: facts.Cores(frozenset(range(cores)), quota))
@@ -71,7 +71,7 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A free GPU whose NVML is replayed."""
+    """Return a free GPU whose NVML is replayed."""
     replayed = nvml_replay.install(monkeypatch)
     replayed.gpu["nvmlDeviceGetComputeRunningProcesses"] = processes(os.getpid())
     return replayed

@@ -1,4 +1,4 @@
-"""`python -m bench explain`: every word of the tables has an entry, and a row of any bound has advice."""
+"""`python -m bench explain`: every term of the tables has an entry, and every bound has advice."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m bench suite`: what it plans, in which order, and the whole of a short run."""
+"""`python -m bench suite`: its plan, the order of its cases, and one short run."""
 
 import json
 
@@ -56,7 +56,6 @@ def test_a_short_run_saves_one_file_and_a_plot(capsys, runs):
 
 @pytest.fixture
 def no_roof(monkeypatch):
-    """Let no ceiling of the machine be known, and none be measured."""
     nothing = Machine("box", "a box")
     monkeypatch.setattr(run.MeasuredCeilings, "complete", lambda *_, **__: nothing)
 

@@ -1,4 +1,4 @@
-"""`python -m bench compare`, real small cases on the CPU with providers that tests make: rows, records, exit codes."""
+"""`python -m bench compare` on small CPU cases with providers made by tests: rows, records, exit codes."""
 
 import json
 
@@ -61,7 +61,7 @@ def unavailable(x, out):
 
 @pytest.fixture
 def provide(monkeypatch):
-    """Let the names of our providers stand for functions of a test."""
+    """Return a function that replaces providers by functions of a test."""
 
     def use(**functions):
         def load(name, op, family, device):
@@ -89,7 +89,7 @@ def document(capsys, *words, code=0):
 
 
 def decided(capsys, *words):
-    """Return the JSON of a comparison with a clear verdict; a busy machine may leave it open, which is tried again."""
+    """Return the JSON of a comparison; repeat it if a busy machine leaves it UNSURE."""
     for _ in range(MAX_TRIES):
         code = compare(*CASE, *ROUNDS, "--format", "json", "-q", *words)
         found = json.loads(capsys.readouterr().out)
@@ -130,7 +130,7 @@ def test_a_provider_named_twice_is_compared_with_itself(capsys, provide):
 
 
 def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):
-    """The second provider is made ten times slower in one round and ten times faster in the next."""
+    """The second provider alternates between ten times slower and ten times faster."""
     run_rounds = turns.run_rounds
 
     def jittering(*arguments, **options):

@@ -1,4 +1,4 @@
-"""Cases in processes of their own: who is to blame when one dies, and that the others go on."""
+"""Comparisons in worker processes: the provider that ends a worker is found, and the others go on."""
 
 import json
 
@@ -23,7 +23,7 @@ def record(provider, status="ok"):
 
 
 class DyingWorkers:
-    """Processes that die of the first provider in `broken` that they have; of None they die without one to blame."""
+    """Workers that die of their first provider in `broken`; None: of no provider."""
 
     def __init__(self, broken):
         self.broken, self.asked = broken, []
@@ -153,7 +153,7 @@ def compare(*words):
 
 
 def outcomes(mine, *names, timeout="20"):
-    """Compare functions with `torch`, which must stay as it is; return which were compared, and why the others not."""
+    """Compare functions with `torch`; return the compared functions, and the reasons of the others by name."""
     providers = ",".join(["torch", *(f"{mine}:{name}" for name in names)])
     code, out, err = compare("--provider", providers, "--timeout", timeout, "--margin", "90%")
     assert code == 1, err

@@ -1,4 +1,4 @@
-"""Rounds on simulated devices whose truth is known: are verdicts right, and do rounds end when they should?"""
+"""Rounds on simulated devices with known truth: the verdicts, and the number of rounds."""
 
 import math
 from functools import partial
@@ -27,7 +27,7 @@ def rounds_of(device, *times, policy, **others):
 
 
 def verdicts_of(kind, change, trials, margin=0.01, budget_s=10.0):
-    """Return the verdicts of comparisons whose candidate takes longer by `change`."""
+    """Return the verdicts of comparisons whose candidate is slower by `change`."""
     found = []
     for seed in range(trials):
         device, policy = SimulatedDevice(seed=seed, **KINDS[kind]), ComparePolicy(margin, budget_s=budget_s, seed=seed)
@@ -129,8 +129,6 @@ def test_fixed_rounds_have_an_uncorrected_interval():
 
 
 def test_more_rows_in_the_table_need_more_rounds():
-    """1.3 % under 1 % noise is little beyond the margin: the more rows, the longer it takes to be sure."""
-
     def rounds(rows):
         return sum(
             rounds_of(SimulatedDevice(seed=seed, noise=0.01), 1.0, 1.025, policy=ComparePolicy(0.01, rows=rows)).count
@@ -141,7 +139,7 @@ def test_more_rows_in_the_table_need_more_rounds():
 
 
 def spies(**fails_at):
-    """Return contenders that take one second a turn, write their names down, and may fail; and what they write."""
+    """Return contenders that take one second a turn and may fail, and the log of their turns."""
     log = []
 
     def turn(name):
@@ -196,7 +194,6 @@ def test_the_clock_is_read_after_each_turn():
     [(1.0, 0.02, 4.0), (1.0, 0.04, 16.0), (1.03, 0.04, 4.1), (1.0101, 0.04, None)],
 )
 def test_times_longer_follows_the_square_of_the_half_width(ratio, half, wanted):
-    """The half width goes with one over the root of the rounds: a half of it takes four times as many."""
     ends = (ratio * math.exp(-half), ratio * math.exp(half))
     compared = SimpleNamespace(verdict=UNSURE, pairs=100, ratio=ratio, ci95=ends, margin=0.01)
     found = times_longer(compared)

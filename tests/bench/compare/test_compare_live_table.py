@@ -26,7 +26,7 @@ SHAPES = [str(1024 * factor) for factor in range(1, 13)]
 
 
 class World:
-    """What stands in for the clock and for the providers."""
+    """A simulated clock and simulated providers."""
 
     def __init__(self, **device):
         self.kind, self.seconds = device, 0.0
@@ -37,7 +37,7 @@ class World:
         return self.seconds
 
     def interleave(self, rows, device, ceilings, policy, budget):
-        """Take the time of preparing, let the providers take turns, the second one 3 % slower, and verify again."""
+        """Prepare, run the rounds with the second provider 3 % slower, and verify again."""
         begun = self.seconds
         self.seconds += self.prepare_s
         device = SimulatedDevice(seed=policy.seed, launch_s=1e-4, seconds=self.seconds, **self.kind)
@@ -66,7 +66,7 @@ def world(runs, monkeypatch):
 
 
 def compare_all(capsys, *words, op="relu"):
-    """Compare on the CPU and return the JSON document; whether something came out slower does not matter."""
+    """Compare on the CPU and return the JSON document."""
     code = command.main(["compare", "--op", op, "--device", "cpu", "--format", "json", "-q", *map(str, words)])
     assert code in (0, 1)
     return json.loads(capsys.readouterr().out)
@@ -75,14 +75,14 @@ def compare_all(capsys, *words, op="relu"):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_verdicts_are_corrected_for_all_rows_of_the_table(capsys, world, seed):
-    """12 rows of a true +3 % under 2 % noise: at the first p of 0.05 half of them would be chance among 12."""
+    """At p = 0.05 per row, half of 12 rows of +3 % under 2 % noise would not reach the corrected level."""
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES), "--provider", "torch,torch", "--seed", 1000 * seed)
     found = compare_all(capsys, *words, "--margin", "1%")
     assert [row["verdict"] for row in found["rows"]] == ["SLOWER"] * 12
 
 
 def test_the_budget_includes_preparing(capsys, world):
-    """Four cases that never become clear, each prepared for 3 s: they take the 20 s, no more."""
+    """Four cases that stay unclear, each prepared for 3 s, take 20 s in all."""
     world.prepare_s, world.after_s, world.seconds = 3.0, 0.1, 500.0
     words = ["--dtype", "fp32", "--shape", ",".join(SHAPES[:4]), "--margin", "3%", "--budget", "20"]
     found = compare_all(capsys, *words, "--provider", "torch,torch")
@@ -92,7 +92,7 @@ def test_the_budget_includes_preparing(capsys, world):
 
 
 def test_unused_time_goes_to_the_other_cases(capsys, world, monkeypatch):
-    """The first of three cases is clear at once: the other two share nearly all of the time."""
+    """The first of three cases is clear immediately; the other two share the remaining time."""
     words = ("--dtype", "fp32", "--shape", ",".join(SHAPES[:3]), "--budget", "6", "--provider", "torch,torch")
 
     def first_at_once(rows, device, ceilings, policy, budget):
@@ -112,7 +112,7 @@ def test_without_a_budget_only_the_rounds_are_limited(capsys, world):
 
 
 def outcome(capsys, *words, op="relu"):
-    """Return which cases were compared, and of the others who, with status and reason."""
+    """Return the compared cases, and side, dtype, case, status and reason of the others."""
     found = compare_all(capsys, "--rounds", "6", "--provider", "torch,torch", *words, op=op)
     assert found["summary"]["broken"] == 0
     left = [(one["side"], one["dtype"], one["case"], one["status"], one["reason"]) for one in found["unmatched"]]

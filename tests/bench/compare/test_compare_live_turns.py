@@ -1,4 +1,4 @@
-"""All contenders of a case share the same copies of the inputs, and never run right behind each other."""
+"""Contenders share the copies of the inputs and stay as far apart as possible."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -83,7 +83,7 @@ def test_turns_start_at_copies_as_far_apart_as_possible(copies, providers, start
     ],
 )
 def test_a_provider_too_slow_for_the_time_left_is_skipped(monkeypatch, call_s, left_s, needed):
-    """The fewest calls are 15 for each provider."""
+    """Each provider needs at least 15 calls."""
     device = cpu_device()
     timed, budget = [], Budget(device, Settings())
 
@@ -112,7 +112,7 @@ def test_similar_providers_get_equal_launches_per_sample():
 
 
 def test_exchanged_copies_stay_as_far_apart_as_possible():
-    """Who follows closer behind another finds more in the cache."""
+    """A provider that follows another closely finds more data in the cache."""
     seen, made = {}, []
 
     def contender(name):

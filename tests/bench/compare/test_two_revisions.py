@@ -30,7 +30,7 @@ LAUNCH_S = {"first": 1e-5, "slower": 3e-4, "comment": 1e-5}
 
 
 class Repository:
-    """A folder under git, in which commands run as a user runs them."""
+    """A git repository in which commands run as a user runs them."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -71,7 +71,7 @@ class Repository:
         return self.python("results", "compare", f"{a}.jsonl", f"{b}.jsonl", *words)
 
     def rewrite(self, name, launch_s):
-        """Give the record of a run quiet samples, 1 % apart, and save a second run of the same code beside it."""
+        """Replace the samples of a run by quiet ones, 1 % apart, and save a second run of the same code."""
         environment, record = commands.lines_of(self.folder / f"{name}.jsonl")
         samples_s = [launch_s * (1 + index % 3 / 100) for index in range(60)]
         middle_s = launch_s * 1.01
@@ -96,7 +96,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def records(repository):
-    """The kernel's record at each revision; its run lies beside the kernel and is named by the tag."""
+    """Return the record of the kernel at each revision, by tag."""
     measured = {tag: repository.measure(tag) for tag in LAUNCH_S}
     for tag, launch_s in LAUNCH_S.items():
         repository.rewrite(tag, launch_s)

@@ -1,4 +1,4 @@
-"""Fills, copies and their memory: what the launches find in memory and in the caches."""
+"""Input values, copies and their memory."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What the replay of a graph writes is verified; a graph is played by a list of what its replay does."""
+"""A graph's replay is verified; `Graph` simulates it by a list of launches."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ CASE = Case("gelu", "fp32", {"n": 4096}, {})
 
 
 class Graph:
-    """Replays some launches, and nothing of the others."""
+    """Replays only the launches in `captured`."""
 
     def __init__(self, sets, captured, returns=False):
         self.results = [torch.empty_like(data.out) if returns else None for data in sets]

@@ -36,7 +36,6 @@ def inputs_of(case, fill="uniform", seed=0):
 
 
 def truth_of(case, data):
-    """Return the result in fp64."""
     return OPS[case.op].reference(*widened(data.inputs))
 
 
@@ -45,10 +44,7 @@ def checked(case, data, result):
 
 
 def verdict(case, fault=None, fill="uniform", seed=0):
-    """Return the verdict on the best result, after `fault` has changed it in place or returned another one.
-
-    The best that any provider can do is the result in fp64, rounded once to the dtype of the output.
-    """
+    """Return the verdict on the fp64 result rounded once, after `fault` has changed or replaced it."""
     data = inputs_of(case, fill, seed)
     result = truth_of(case, data).to(data.out.dtype)
     if fault is not None:
@@ -58,7 +54,6 @@ def verdict(case, fault=None, fill="uniform", seed=0):
 
 
 def eager(case, data):
-    """Return the verdict on the result of torch."""
     with numerics(case.dtype):
         call = lambda: OPS[case.op].eager(*data.inputs, out=data.out)  # noqa: E731
         return Checks(OPS[case.op], case, CPU).check(call, data)
@@ -104,7 +99,7 @@ def test_torch_sums_of_a_million_terms_pass(name, dtype, fill):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["sum", "softmax", "rmsnorm"])
 def test_sequential_fp32_additions_pass(name, seed):
-    """The worst order of adding that a right kernel may choose: one term after the other."""
+    """The worst order of summation that a correct kernel may use."""
     case = case_of(name, "fp32", *((2**16,) if name == "sum" else (1, MANY)))
     data = inputs_of(case, "normal", seed)
     x = data.inputs[0]
@@ -121,7 +116,7 @@ def test_sequential_fp32_additions_pass(name, seed):
 
 
 def to_tf32(x, is_truncated):
-    """Return fp32 numbers with the 10 bits of fraction that tf32 has, rounded or cut off as tensor cores do."""
+    """Return fp32 numbers with 10 bits of fraction, rounded or truncated as tensor cores do."""
     bits = x.contiguous().view(torch.int32)
     return ((bits if is_truncated else bits + (1 << 12)) & ~0x1FFF).view(torch.float32)
 
@@ -139,7 +134,7 @@ def test_tf32_matmuls_pass_as_tf32_and_fail_as_fp32(is_truncated, k):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_norms_of_the_rounded_and_unrounded_sum_pass(dtype):
-    """A compiler that fuses the two may keep the sum in fp32; a kernel that stores it first may not."""
+    """A compiler that fuses both may keep the sum in fp32; a kernel that stores it first may not."""
     case = case_of("residual-rmsnorm", dtype, 64, 512)
     data = inputs_of(case, "normal")
     x, residual, weight = widened(data.inputs)
@@ -301,7 +296,7 @@ def test_every_element_is_checked_at_any_chunk_size(monkeypatch, case, chunk):
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """Make a matmul of 512 x 48 x 64 so dear that only every 64th row is checked."""
+    """Return a matmul so expensive that only every 64th row is checked."""
     monkeypatch.setattr(verify, "FULL_CHECK_FLOPS", {"cpu": 2 * 512 * 48 * 64 // 64})
     return case_of("matmul", "bf16", 512, 48, 64)
 

@@ -34,7 +34,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 @pytest.fixture
 def call(runs, tmp_path):
-    """Return a function that runs a command without these modules and calls, and returns what it printed."""
+    """Return a function that runs a command without these modules and calls, and returns its stdout."""
 
     def run(*words):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What device this is: from a fake torch.cuda, with and without NVML; and the versions beside it."""
+"""Device detection with a fake torch.cuda, with and without NVML."""
 
 import json
 import sys
@@ -52,8 +52,6 @@ def test_an_unknown_cache_is_assumed_and_marked(monkeypatch):
 
 
 class Properties:
-    """What torch reports of a GPU."""
-
     name = "NVIDIA H100 80GB HBM3"
     major, minor = 9, 0
     multi_processor_count = 132
@@ -64,7 +62,7 @@ class Properties:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """A machine with two GPUs of one kind and no NVML."""
+    """Simulate two GPUs of one model, without NVML."""
     properties = Properties()
     chosen = []
     for name, value in {

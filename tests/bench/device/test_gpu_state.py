@@ -1,4 +1,4 @@
-"""One GPU through a replayed NVML: what is reported, what is missing, and that nothing is written."""
+"""One GPU through a replayed NVML: reported values, missing values, and no writes."""
 
 import re
 import sys

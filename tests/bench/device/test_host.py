@@ -1,4 +1,4 @@
-"""What the host reports: from files of sysfs and control groups that a test writes, and from a fake psutil."""
+"""Facts of the host, from written sysfs and cgroup files and from a fake psutil."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ GROUP = "sys/fs/cgroup"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Return a function that writes files of a system on which nothing else is reported."""
+    """Return a function that writes files of a system that reports nothing else."""
     monkeypatch.setattr(host, "ROOT", tmp_path)
     monkeypatch.setattr(host.psutil.Process, "cpu_affinity", lambda self: [0, 1])
 
@@ -159,7 +159,7 @@ def test_time_lost_in_nested_groups_is_not_added(write):
 
 
 def psutil_times(*cores):
-    """Times as psutil has them on Linux, the steal in eighth place, before the times of guests."""
+    """Return times as psutil has them on Linux: steal is eighth, before the guest times."""
 
     class Times(tuple):
         steal = property(lambda self: self[7])

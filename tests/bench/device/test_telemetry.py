@@ -1,4 +1,4 @@
-"""Telemetry of a record, of a GPU whose NVML is replayed and of a CPU."""
+"""Telemetry of a record, on a GPU with a replayed NVML and on a CPU."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ def machine(monkeypatch):
 
 
 def measure(machine, window_s=2.0, launches=1000, flops=10**12, polled=()):
-    """Return the telemetry of a measurement during which a machine goes from its first step to its second."""
+    """Return the telemetry between the first and the second step of a machine."""
     device = replace(H100, uuid=machine.uuid)
     machine.step = 0
     before = snapshot(device)

@@ -1,4 +1,4 @@
-"""How many threads a CPU measurement uses: torch's own, fewer within limits, exactly those of `--threads`."""
+"""Threads of a CPU measurement: torch's default, limited by cores and quota, or `--threads`."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ def double(x, out):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Return a function that sets what torch starts with, the CPUs of this process, and its quota."""
+    """Return a function that sets torch's thread count, the CPUs of this process, and its quota."""
 
     def of(torch_threads, cpus, quota=None):
         device.default_threads.cache_clear()
@@ -51,7 +51,6 @@ def test_default_threads_are_limited_by_cores_and_quota(machine, torch_threads, 
 
 @pytest.mark.exhaustive
 def test_threads_option_sets_the_threads_everywhere(runs, tmp_path, capsys):
-    """In this process, in that of a user's function, and where the ceilings are kept."""
     seen, file = tmp_path / "seen", tmp_path / "mine.py"
     file.write_text(PRINT_THREADS.format(seen=str(seen)))
     most, before = len(device.usable_cores().allowed), torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""How a budget is shared among rows, and the estimate of a case from smaller ones, without running what is slow."""
+"""How rows share a budget, and estimates of a case from smaller ones."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def learn(estimator, op, case, seconds):
 
 
 class Machine:
-    """A machine that does `rate` FLOPs and bytes per second, and what it was asked to run."""
+    """A machine that does `rate` FLOPs and bytes per second; `ran` has the cases it ran."""
 
     def __init__(self, monkeypatch, rate):
         self.rate, self.ran = rate, []
@@ -181,7 +181,7 @@ def test_an_unestimated_launch_is_not_reported_as_0_s(monkeypatch):
 
 
 def test_the_estimate_includes_all_interleaved_providers(monkeypatch):
-    """With a budget: 15 calls of 1 s by each of three fit 50 s, but not 40 s; without, a case is judged by itself."""
+    """With a budget, 15 calls of 1 s by each of three fit 50 s but not 40 s; without one, each counts alone."""
     assert refusal_of(monkeypatch, 1.0, 50.0, 50.0, together=3) is None
     assert "(1 s per launch) exceeds the 40 s left" in refusal_of(monkeypatch, 1.0, 40.0, 40.0, together=3)
     assert refusal_of(monkeypatch, 1.0, 40.0, 40.0) is None

@@ -1,4 +1,4 @@
-"""Kernels of rows that are compiled beforehand: the launches that the rows make themselves."""
+"""Kernels compiled before the rows are measured."""
 
 import pickle
 from dataclasses import replace

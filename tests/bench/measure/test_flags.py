@@ -1,4 +1,4 @@
-"""Every flag on numbers whose answer is known, on either side of its threshold, and the words it gives."""
+"""Every flag on both sides of its threshold, and its reason."""
 
 import itertools
 from dataclasses import replace
@@ -60,7 +60,7 @@ def row_of(
     asked_cache="cold",
     **samples,
 ):
-    """Return the record of a row, by default a clean one of a GPU with 1 TB/s and 100 TFLOP/s: 100 us for 80 MB."""
+    """Return a record, by default without flags: 80 MB in 100 us on a GPU with 1 TB/s and 100 TFLOP/s."""
     usual = {"tick_s": 1e-6, "host_launch_s": 5e-6, "target_half_width": 0.005, "warm_median_s": 5e-5}
     measured = samples_of(median_s, **(usual | {"telemetry": QUIET} | samples))
     return recorded(blank_of(work), measured, device_of(is_gpu, cache_bytes), ceilings_of(*entries), asked_cache)
@@ -154,7 +154,7 @@ def test_the_most_serious_flag_comes_first():
 
 
 def gate(median_s, cache="cold", work=NOTHING, peak=PEAK, bandwidth=BANDWIDTH, cache_bytes=10**8, slug="x"):
-    """Return the reason of a row to be invalid, or None."""
+    """Return the reason why a row is invalid, or None."""
     record = recorded(blank_of(work), samples_of(median_s, cache), device_of(True, cache_bytes), None)
     record = judged(record, device_of(True, cache_bytes), Machine(slug, "X", (peak, bandwidth)))
     reason = record.flag_reasons.get("faster-than-physics")
@@ -332,7 +332,7 @@ def test_the_physics_gate_uses_the_highest_clock(slug, dtype, highest):
 
 
 def suspect(cold_s, warm_s=5e-5, bytes_moved=80 * 10**6, cache="cold", entries=(PEAK, BANDWIDTH)):
-    """Return the reason to suspect that a cold time is that of the cache, or None."""
+    """Return the reason of `l2-suspect`, or None."""
     blank = blank_of(Work(2 * 10**9, bytes_moved // 2, bytes_moved // 2))
     samples = samples_of(cold_s, cache, warm_median_s=warm_s)
     return recorded(blank, samples, device_of(), Machine("x", "X", entries)).flag_reasons.get("l2-suspect")

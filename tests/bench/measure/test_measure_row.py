@@ -1,4 +1,4 @@
-"""The loop of a run: what goes wrong with one row stays with that row, and a wrong result is never timed."""
+"""Measuring a row: errors fail only that row, and a wrong result is never timed."""
 
 import itertools
 import re
@@ -45,7 +45,7 @@ def matmul_case(m, n, k, dtype="bf16", layout="nn", batch=1):
 
 @pytest.fixture
 def providers(monkeypatch):
-    """Providers by name; each is `function(x, y, out)`, or an error that loading raises."""
+    """Return providers by name; each is `function(x, y, out)`, or an error that loading raises."""
     table = {"right": lambda x, y, out: torch.add(x, y, out=out)}
 
     def load(name, op, family, device):
@@ -60,8 +60,6 @@ def providers(monkeypatch):
 
 @pytest.fixture
 def never_timed(monkeypatch):
-    """Fail if anything is timed."""
-
     def timed(*arguments):
         raise AssertionError("a wrong result was timed")
 

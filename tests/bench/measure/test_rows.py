@@ -1,4 +1,4 @@
-"""What a run refuses before anything is allocated: a dtype that a device lacks, a shape, too much memory."""
+"""Cases rejected before allocation: an unsupported dtype, a shape, too much memory."""
 
 from dataclasses import replace
 
@@ -43,7 +43,6 @@ def test_a_cpu_has_no_tf32_and_no_fp8():
 
 @pytest.fixture
 def free(monkeypatch):
-    """Let every device have 141 GB free."""
     monkeypatch.setattr(Device, "free_bytes", lambda self: 141_000_000_000)
 
 

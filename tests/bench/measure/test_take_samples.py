@@ -1,4 +1,4 @@
-"""What is measured beside the samples: the warm time, latency, telemetry, and how long it may take."""
+"""Measurements besides the samples: warm time, latency, telemetry, and their time limits."""
 
 import time
 
@@ -13,7 +13,7 @@ LIMITS = Limits(5, 0.5, 0.0, 0.05, 0.0, 1e-5)
 
 
 def count_calls(count=2):
-    """Calls that count how often each of them ran."""
+    """Return counts of calls, and the calls."""
     ran = [0] * count
 
     def call(index):
@@ -40,7 +40,7 @@ def test_cold_rows_are_also_measured_warm_on_one_copy(monkeypatch):
 
 @pytest.fixture
 def limits_seen(monkeypatch):
-    """The limits that each measurement was given."""
+    """Return the limits that each measurement was given."""
     seen = []
     collect = meter.collect
 

@@ -1,4 +1,4 @@
-"""Causal attention over a prompt: against a loop on paper and torch's own, mistakes found, its work."""
+"""Causal attention: compared with a loop and with torch, planted mistakes, its work."""
 
 import math
 
@@ -25,7 +25,6 @@ def data_of(case, fill="uniform"):
 
 
 def by_hand(q, keys, values):
-    """Return the attention of one sequence, token by token and head by head."""
     out = torch.zeros_like(q)
     group = q.shape[1] // keys.shape[1]
     for head in range(q.shape[1]):
@@ -78,7 +77,7 @@ def test_a_mistake_in_causal_attention_is_detected(mistake, dtype):
 
 
 def test_attention_work_counts_causal_pairs():
-    """3 pairs of 2 tokens, 2 d to score each and 2 d to weigh its value; the intensity is that of the docstring."""
+    """2 tokens have 3 pairs; each takes 2 d FLOPs to score and 2 d to weigh its value."""
     work = causal_attention_work(1, 2, 1, 1, 1, "bf16")
     assert (work.flops, work.bytes_read, work.bytes_written) == (12, 12, 4)
     work = OP.work(case_of(2, 3, "fp32", 4, 2, 8))
@@ -88,7 +87,7 @@ def test_attention_work_counts_causal_pairs():
 
 
 def test_attention_work_agrees_with_flashattention_2():
-    """FlashAttention-2 halves 4 s^2 d a FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 for 32 heads of 128."""
+    """FlashAttention-2 halves 4 s^2 d FLOPs: 4 x 8192^2 x 128 x 32 / 2 = 549.8e9 for 32 heads of 128."""
     flops = causal_attention_work(1, 8192, 32, 8, 128, "bf16").flops
     assert flops == 4 * 8192**2 * 128 * 32 // 2 + 2 * 8192 * 128 * 32
     assert flops == pytest.approx(549.8e9, rel=2e-4)

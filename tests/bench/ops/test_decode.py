@@ -1,4 +1,4 @@
-"""What decoding computes and its work: against transformers, on paper and by torch's counter; mistakes; the command."""
+"""Decoding: compared with transformers, by hand and with torch's counter; planted mistakes; the command."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def test_the_cache_of_a_block_is_not_copied(models):
 
 
 def transformers_model(family):
-    """Return a small random model of transformers in fp64, whose constants are those measured here."""
+    """Return a small random fp64 model of transformers."""
     transformers = pytest.importorskip("transformers")
     names = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gpt2": "GPT2"}
     more = {"layer_norm_epsilon": 1e-5} if family == "gpt2" else {"rms_norm_eps": 1e-6}
@@ -99,7 +99,7 @@ def transformers_model(family):
 
 
 def llama_layer(layer):
-    """Return the weights of a layer of transformers by the names used here."""
+    """Return the weights of a layer of transformers by the names used in `bench.decode`."""
     attention, mlp = layer.self_attn, layer.mlp
     parts = (attention.q_proj, attention.k_proj, attention.v_proj)
     found = {"qkv": torch.cat([part.weight for part in parts]), "output": attention.o_proj.weight}
@@ -125,7 +125,7 @@ def gpt2_layer(layer):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_decode_step_computes_what_transformers_computes(models, family):
-    """Its model reads a prompt of 11 tokens and one more; ours takes its weights and its cache for the one more."""
+    """transformers reads a prompt of 11 tokens; both then compute one more from its weights and cache."""
     model, length = transformers_model(family), 12
     words = torch.randint(0, 101, (3, length), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -168,7 +168,7 @@ def wrong_heads(q, keys, values, key, value):
 
 
 def rotated_too_little(x, table):
-    """One position back: the angles of each pair less the angle of one step."""
+    """Rotate by one position less: subtract the angle of one step."""
     half = table.shape[1] // 2
     step = 10_000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.atan2(table[1].double(), table[0].double()) - torch.cat((step, step))
@@ -218,7 +218,7 @@ def test_a_layer_left_out_of_a_step_is_detected(models):
 
 
 def supported(op="decode-block", length=64):
-    """Return the presets that are measured."""
+    """Return the presets that `op` supports."""
     found = []
     for name in preset_names():
         try:
@@ -265,7 +265,7 @@ def counted(function, inputs):
 @pytest.mark.parametrize("model", supported())
 @pytest.mark.parametrize("op", OP)
 def test_decode_bytes_are_those_of_tensors_and_flops_those_of_torch(op, model):
-    """The tables of rotary positions are no traffic: they follow from the position."""
+    """The tables of rotary positions are not traffic: they follow from the position."""
     batch, length, config = 3, 40, load_model(model)
     case = case_of(op, model, batch, length, layers="2" if op == "decode-step" else "all")
     work, (inputs, out) = OP[op].work(case), meta_inputs(OP[op], case)
@@ -288,7 +288,7 @@ def test_every_family_but_biasless_gpt_has_a_supported_model():
 @pytest.mark.parametrize("batch", [1, 16, 512])
 @pytest.mark.parametrize("model", ["gpt2", "qwen2.5-0.5b", "llama-3-8b", "qwen3-0.6b"])
 def test_decode_work_is_what_estimate_infer_predicts(model, batch):
-    """`python -m roofline estimate infer` leaves the logits out, as activations; nothing else is different."""
+    """The estimate differs only in the logits, which it does not count."""
     length, config = 1000, load_model(model)
     machine = load_gpus()["h100-sxm"]
     row = estimate.infer(model=config, gpu="h100-sxm", prompt=length, batch=batch).rows[0]

@@ -1,4 +1,4 @@
-"""Which definition of an op a record measured: what its hash covers, and that every record has it."""
+"""The op definition of a record: what its hash covers, and that every record has it."""
 
 import ast
 import hashlib
@@ -48,12 +48,11 @@ OPS = (make_op("one", 1, scaled), make_op("two", 2, lambda x: x + OTHER))
 
 @pytest.fixture(autouse=True)
 def roofs(runs):
-    """Ceilings that are known, so that none has to be measured."""
     commands.keep_ceilings(runs)
 
 
 def hashes(path, text, monkeypatch):
-    """Return the hashes of both ops of a file with this text."""
+    """Return the hashes of both ops of a file."""
     name = f"op_file_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     (path / f"{name}.py").write_bytes(text.encode())
     monkeypatch.syspath_prepend(path)
@@ -119,7 +118,6 @@ def test_imports_of_an_op_file_are_part_of_its_definition(family):
 
 
 def kept(folder):
-    """Return the records of the one run in a folder."""
     (path,) = Path(folder).glob("*.jsonl")
     return load_run(path).records
 
@@ -161,7 +159,6 @@ def test_an_op_edited_during_a_run_fails_in_the_worker(monkeypatch):
 
 @pytest.mark.exhaustive
 def test_two_definitions_of_an_op_are_compared_only_by_force(tmp_path):
-    """From one end to the other: measure, edit the op, measure, compare the two runs."""
     repository = repository_with(tmp_path / "repository", scaled_copy=SCALED_COPY)
     measure = ("bench.scaled_copy", "--dtype", "fp32", "--provider", "torch", "--device", "cpu", "-q", "--output")
     runs = [tmp_path / f"{name}.jsonl" for name in ("first", "commented", "changed")]
@@ -187,7 +184,7 @@ def test_two_definitions_of_an_op_are_compared_only_by_force(tmp_path):
 
 @pytest.mark.parametrize("name", OPS)
 def test_units_agree_with_those_of_older_records(name):
-    """Records of older versions do not say `units`: `VECTOR_OPS` lists the vector ops among them."""
+    """Older records have no `units`: `VECTOR_OPS` lists their vector ops."""
     family, op = OPS[name]
     shape = dict(zip(op.axes, op.extents((64,), op.axes), strict=True))
     case = Case(name, op.dtypes[0], shape, {one.name: one.default(op.dtypes[0]) for one in options_of(family)})

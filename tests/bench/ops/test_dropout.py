@@ -1,4 +1,4 @@
-"""A random result: held to its rule, element by element and on the whole; masks differ from seed to seed."""
+"""Dropout: checked by its rule, per element and as a whole; masks differ between seeds."""
 
 import json
 
@@ -26,14 +26,14 @@ def case_of(n, dtype="bf16"):
 
 
 def kernel(x, seed, out, keep=0.9, scale=1.0):
-    """Write what a right kernel would: the mask is drawn from the seed, the quotient is rounded once."""
+    """Compute dropout as a correct kernel does: the mask follows from the seed, the quotient is rounded once."""
     generator = torch.Generator().manual_seed(int(seed) % 2**63)
     mask = torch.rand(x.shape, generator=generator, dtype=torch.float64) < keep
     out.copy_((x.double() / 0.9 * scale).to(x.dtype) * mask)
 
 
 def launches(n=MANY, dtype="bf16", fill="uniform", copies=2, run=kernel):
-    """Return the case and launches on as many sets of inputs."""
+    """Return the case, and inputs and output of a launch on each copy."""
     case = case_of(n, dtype)
     sets = make_sets(DROPOUT, case, Filler(fill, dtype, CPU, 0), CPU, copies)
     for data in sets:
@@ -64,7 +64,7 @@ def test_every_copy_has_its_own_integer_seed():
 
 
 def set_to(place, value):
-    """Return a fault: what is kept at the n-th place of those that are becomes a function of x there."""
+    """Return a fault that replaces the n-th nonzero element by a function of x there."""
 
     def fault(x, out):
         index = out.nonzero()[place].item()

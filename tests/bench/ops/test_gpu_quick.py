@@ -1,4 +1,4 @@
-"""The first minutes with a GPU: every version of every kernel once in each dtype, as `bench` runs it."""
+"""First GPU checks: every version of every kernel once in each dtype."""
 
 import functools
 import importlib
@@ -35,7 +35,7 @@ def op_of(family):
 
 
 def cases():
-    """Return the family, dtype and provider of each row: torch, and the versions that search no configuration."""
+    """Return family, dtype and provider of each row: torch, and the versions without autotuning."""
     found = []
     for family in SHAPES:
         names = [name for name in kernel_versions(family) if not name.endswith(AUTOTUNE)]
@@ -59,13 +59,12 @@ def row_of(family, dtype, provider):
 
 
 def measured(family, dtype, provider):
-    """Return the record of one row, of a run as short as can be."""
     return measure_row(row_of(family, dtype, provider), gpu(), None, QUICK)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_beforehand():
-    """Compile all kernels at once, on all cores: one after the other they take minutes."""
+    """Compile all kernels in parallel: one after the other they take minutes."""
     compile_rows([row_of(*one.values) for one in cases()], gpu())
 
 

@@ -1,4 +1,4 @@
-"""The grouped product of experts: against a loop on paper, mistakes found, its shares of tokens and its work."""
+"""The grouped matmul: compared with a loop, planted mistakes, its tokens per expert and its work."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_tokens_are_divided_into_exact_counts(tokens, experts, load, shared):
 
 
 def test_grouped_matmul_work_by_hand():
-    """5 tokens, 2 to one expert, none to the next, 3 to the last: two matrices of 7 x 11 are read."""
+    """Experts have 2, 0 and 3 tokens: two matrices of 7 x 11 are read."""
     work = grouped_matmul_work((2, 0, 3), 11, 7, "bf16")
     assert work.flops == 2 * 5 * 11 * 7
     assert work.bytes_read == 2 * (5 * 7 + 2 * 7 * 11) + 4 * 3

@@ -1,4 +1,4 @@
-"""A new op is one file: it is listed, measured and compared, whatever its options are called."""
+"""A new op is one file: it is listed, measured and compared, with options of any name."""
 
 import json
 import re
@@ -29,18 +29,17 @@ UNFINISHED = {
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """A copy of the repository with a new op, and with files that are not finished."""
+    """Return a copy of the repository with a new op and with unfinished files."""
     return repository_with(tmp_path_factory.mktemp("copy") / "repository", scaled_copy=SCALED_COPY, **UNFINISHED)
 
 
 @pytest.fixture(autouse=True)
 def roofs(runs):
-    """Ceilings that are known, so that none has to be measured."""
     commands.keep_ceilings(runs)
 
 
 def ready(repository, *words):
-    """Return what a command of the copy prints on stdout and stderr; it must end well."""
+    """Run a command of the copy; return stdout and stderr."""
     code, out, err = run_in(repository, *words)
     assert code == 0, err
     return out, err

@@ -1,4 +1,4 @@
-"""An op of a user's own, in a file anywhere: measured, compared, refused in one line."""
+"""A user's op file in any directory: measured, compared, rejected in one line."""
 
 import json
 import runpy
@@ -27,7 +27,7 @@ def fast(x, out):
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """The path of an own op in the current folder: a copy of `bench/softmax.py` with another name."""
+    """Return the path of an op file: a copy of `bench/softmax.py` with another name."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "soft_cap.py"
     path.write_text(SOFTMAX.read_text(encoding="utf-8").replace('name="softmax"', 'name="soft-cap"'), encoding="utf-8")

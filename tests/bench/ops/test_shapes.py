@@ -1,4 +1,4 @@
-"""Sizes as a user writes them: numbers, products, ranges, bytes; and everything that is none."""
+"""Sizes as a user writes them: numbers, products, ranges, bytes; and invalid ones."""
 
 import pytest
 

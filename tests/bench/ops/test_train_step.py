@@ -1,4 +1,4 @@
-"""Training steps: what was predicted is what is held and computed, and a wrong step is never timed."""
+"""Training steps: predicted memory and FLOPs, and wrong steps."""
 
 import gc
 import itertools
@@ -46,7 +46,7 @@ def report_of(of_plan):
 
 
 def differences(report):
-    """Return by how many bytes the peak and what stays from step to step differ, those that do."""
+    """Return the bytes by which the peak and the state differ from the estimate, without zeros."""
     measured = {name: report["measured"][name] for name in report["error_pct"]}
     found = {name: report["estimated"][name] - size for name, size in measured.items() if size is not None}
     return {name: size for name, size in found.items() if size}
@@ -117,7 +117,7 @@ def test_state_of_each_optimizer_is_predicted_to_the_byte(optimizer):
 
 
 def test_memory_of_a_counted_step_is_released_immediately():
-    """At once: Python's garbage collector may not run before the next case needs the memory."""
+    """The garbage collector may not run before the next case needs the memory."""
     step = TrainingStep(plan(gpt()), cpu_device(), seed=0)
     step()
     memory_report(step)

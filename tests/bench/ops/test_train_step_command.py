@@ -1,4 +1,4 @@
-"""`python -m bench.train_step` as a user sees it: table, JSON, bad input, what does not fit."""
+"""`python -m bench.train_step`: table, JSON, invalid arguments, steps too large for memory."""
 
 import json
 from functools import partial

@@ -1,4 +1,4 @@
-"""Copies between host and device, what of them hides, and batches of a token file."""
+"""Copies between host and device, their overlap with work, and batches of a token file."""
 
 import itertools
 import json
@@ -29,13 +29,13 @@ GPU = replace(commands.GPU, slug="h100-sxm", name="NVIDIA H100 80GB HBM3", memor
 
 @pytest.fixture
 def command(capsys):
-    """Return a function that runs the command and returns its exit code and what it printed."""
+    """Return a function that runs the command and returns exit code and output."""
     return lambda *words: (main(["--no-save", "--device", "cpu", *words]), capsys.readouterr())
 
 
 @pytest.fixture
 def measured(quick, command, monkeypatch):
-    """Return a function that measures shortly, and returns the exit code and the records."""
+    """Return a function that measures briefly and returns exit code and records."""
     monkeypatch.setattr(harness, "ROUNDS_S", 0.01)
     monkeypatch.setattr(harness, "FILE_BYTES", 2**16)
 
@@ -63,7 +63,7 @@ def test_hidden_share_of_an_overlap(copy_s, compute_s, both_s, share):
 
 
 def test_the_copy_runs_while_the_matmuls_do(monkeypatch):
-    """Both meet in every second call of the matmuls: one after the other breaks the barrier."""
+    """Copy and matmuls meet in every second call: running one after the other breaks the barrier."""
     barrier, calls = threading.Barrier(2), itertools.count()
 
     def copy():
@@ -157,7 +157,7 @@ def test_a_batch_may_be_the_whole_file(ids):
 
 
 def test_the_next_batch_is_made_during_a_step(ids):
-    """The work of the first step ends only when the second batch has been begun."""
+    """The first step ends only after the second batch was started."""
     begun = [threading.Event() for _ in range(3)]
     batches = harness.random_batches(ids, 2, 8, CPU, 7)
     noted = (event.set() or batch for event, batch in zip(begun, batches, strict=False))

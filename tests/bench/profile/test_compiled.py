@@ -1,4 +1,4 @@
-"""Compiled steps: a row for each region, with what goes in and out of it, and what was fused has none of its own."""
+"""Compiled steps: a row for each region, with its inputs and outputs."""
 
 import shutil
 
@@ -15,7 +15,7 @@ from bench.harness.profile.tracing import timed
 
 @pytest.fixture
 def _without_code(monkeypatch):
-    """Let each region run as it was traced: generating code and compiling it takes seconds."""
+    """Run each region as traced: generating and compiling code takes seconds."""
 
     def inner(graph, _, **options):
         def run(args):

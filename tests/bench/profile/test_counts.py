@@ -1,4 +1,4 @@
-"""Bytes and FLOPs of single operations, held against values computed by hand."""
+"""Bytes and FLOPs of single operations, compared with values computed by hand."""
 
 import pytest
 import torch
@@ -132,7 +132,7 @@ def test_grouped_matmul_flops_use_one_matrix_per_token(first, second, flops):
 
 @pytest.fixture(params=[torch.library.custom_op, torch.library.triton_op])
 def double(request):
-    """An operation of a user's own, which a Triton kernel would compute on a GPU."""
+    """Return the name and function of a custom operation, which on a GPU would be a Triton kernel."""
     name = f"ridgepoint_test::double_by_{request.param.__name__}"
 
     @request.param(name, mutates_args=())

@@ -1,4 +1,4 @@
-"""Profiles of whole models: what is counted is what torch counts, and nothing is left changed."""
+"""Profiles of whole models: counts agree with torch's, and the model is left unchanged."""
 
 import json
 import time
@@ -83,7 +83,7 @@ def test_matmul_flops_of_a_model_agree_with_flop_counter_mode(name):
 
 
 def check_a_model(target, unseen_flops=0):
-    """All of its work has a rule, and every operation that moves bytes has a time."""
+    """Check that all work has a rule, and every operation that moves bytes has a time."""
     step = ProfiledStep(target, "backward")
     breakdown = timed(step, account(step), detect("cpu"), left_s=0.0)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):

@@ -1,4 +1,4 @@
-"""What a profile shows: totals in words, its rows put together, in a terminal, in a notebook and as a frame."""
+"""Output of a profile: totals, grouped rows, terminal, notebook and dataframe."""
 
 import io
 from collections import Counter

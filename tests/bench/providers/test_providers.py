@@ -1,4 +1,4 @@
-"""Who computes: eager torch, compiled torch, and every kernel version found in its folder."""
+"""Providers: eager torch, compiled torch, and every kernel version of a family."""
 
 import importlib
 import sys
@@ -62,7 +62,7 @@ MINIMUM_ARCH = 90  # TMA
 
 @pytest.fixture
 def versions(tmp_path, monkeypatch):
-    """A kernels folder with ten versions of one family, and files that are none."""
+    """Return the directory of a family with four kernel versions, and files that are not versions."""
     package = tmp_path / "kernels_of_a_test"
     family = package / "elementwise"
     family.mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_torch_compile_uses_static_shapes_for_each_case(monkeypatch, name, takes
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Return the list of the graphs that `torch.compile` compiles by default, which then run as they are."""
+    """Return the list of graphs that `torch.compile` compiles; they run uncompiled."""
     graphs, compile_with = [], torch.compile
 
     def backend(graph, inputs):
@@ -184,7 +184,7 @@ def test_loading_torch_compile_keeps_the_users_compiled_code(compiled, name):
 
 @pytest.mark.parametrize("name", ["add", "matmul"])
 def test_each_of_many_cases_is_compiled_once(compiled, name):
-    """Also beyond the number of times that torch compiles one function, and the same case again."""
+    """More cases than torch recompiles one function for, and the first case again."""
     sizes = [*range(8, 8 * (torch._dynamo.config.recompile_limit + 4), 8), 8]
     for size in sizes:
         call = call_of(name, size)

@@ -1,4 +1,4 @@
-"""Which version of a kernel measures a case that the newest refuses, and which text a record says it measured."""
+"""Fallback to older kernel versions, and the source hash of a record."""
 
 import pytest
 from test_providers import A100, CPU, FOR_HOPPER, H100, KERNEL, OPS, TUNED, versions  # noqa: F401  the fixture
@@ -39,7 +39,7 @@ KERNELS = {"add": add}
 
 @pytest.fixture
 def on_a_gpu(versions, monkeypatch):  # noqa: F811
-    """A newest version that takes even sizes alone, and a machine that says it has a GPU, but computes on its CPU."""
+    """Add a newest version that supports only even sizes, and simulate a GPU on the CPU."""
     (versions / "v11_even.py").write_text(ONLY_EVEN)
     as_gpu = load
     monkeypatch.setattr(row_protocol, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
@@ -101,7 +101,7 @@ def test_the_source_hash_covers_imports_within_the_package(versions):  # noqa: F
 
 
 class PlannedError(Exception):
-    """Thrown in place of a plan, with what was to stand in."""
+    """Raised instead of planning, with the fallbacks."""
 
 
 @pytest.mark.parametrize(

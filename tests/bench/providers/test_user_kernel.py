@@ -1,4 +1,4 @@
-"""A user's function as a provider: how it is found and loaded, what is said of one that cannot be used."""
+"""A user's function as a provider: how it is found and loaded, and errors of invalid ones."""
 
 import json
 import os
@@ -46,13 +46,12 @@ _hidden = lambda x: x
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Let rows end as soon as they can: workers sample within the limits of this process."""
     monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
 
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A folder with the file `mine.py`, from which commands run."""
+    """Return the file `mine.py` in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # as for `python -m`
     file = tmp_path / "mine.py"
@@ -108,7 +107,7 @@ BAD = [
 
 @pytest.fixture
 def others(mine):
-    """Files that are not what they should be, beside the good one."""
+    """Add invalid files to the directory of `mine.py`, and return it."""
     folder = mine.parent
     (folder / "text.txt").write_text("def f(x): pass\n")
     (folder / "broken.py").write_text("import torch\ndef f(x:\n    pass\n")

@@ -1,4 +1,4 @@
-"""Functions that look fast and are not: each row is `invalid`, with the reason; honest functions pass."""
+"""Functions that only look fast are `invalid` with the reason; honest functions pass."""
 
 import pytest
 

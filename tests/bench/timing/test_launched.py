@@ -1,4 +1,4 @@
-"""What a launch starts on a GPU, read from recordings of the form that torch's profiler writes."""
+"""Kernels that a launch starts on a GPU, read from recordings in the format of torch's profiler."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ HOST = {"ph": "X", "cat": "cuda_runtime", "name": "cudaEventRecord", "ts": 0.0, 
 
 
 def recording(*lost):
-    """Return events of three launches of two equal kernels and another one, the last launch first, without some."""
+    """Return a recording of three launches, last launch first, without the events at the indices `lost`."""
     events = [HOST, kernel("spin_kernel", 0, 1)]
     for number, took_us in reversed(list(enumerate((10, 30, 20)))):
         begin = 100 * number + 2
@@ -34,7 +34,7 @@ def recording(*lost):
 
 @pytest.fixture
 def sessions(monkeypatch):
-    """Return a function that sets what torch's profiler writes in each of its sessions; eager launches take 50 us."""
+    """Return a function that sets the recording of each profiler session; eager launches take 50 us."""
     for name in ran.PROFILER_ENVIRONMENT:
         monkeypatch.setenv(name, "1")  # given back at the end
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""The ladder of clocks. A GPU is played by a fake torch.cuda, in which every launch takes the time it is told to."""
+"""Samplers, on a fake torch.cuda with simulated launch times."""
 
 import contextlib
 import weakref
@@ -31,7 +31,7 @@ from tests.bench.commands import CPU, GPU
 
 
 class FakeGpu:
-    """Host and device clocks, a stream that runs what is queued, and a log of what was asked for."""
+    """Host and device clocks, a stream that runs queued work, and a log."""
 
     def __init__(self, enqueue_s=2e-6):
         self.host_s = self.device_s = 0.0
@@ -66,7 +66,7 @@ class FakeGpu:
 
     @contextlib.contextmanager
     def graph(self, graph, stream, pool=None):
-        """Record; where that fails, leave behind what torch does: the stream, and the state of the generator."""
+        """Record; if that fails, leave stream and generator as torch leaves them."""
         assert stream is self.streams[-1]  # captured on the stream that it is replayed on
         before, self.current = self.current, stream
         self.capturing, self.draws_recorded_numbers = graph.captured, True
@@ -151,8 +151,6 @@ def gpu(monkeypatch):
 
 
 class HostClock:
-    """A host clock that calls move on."""
-
     def __init__(self, monkeypatch):
         self.seconds = 0.0
         self.log = []
@@ -292,7 +290,7 @@ def test_queued_launches_wait_behind_a_spin(gpu):
 
 
 def spins_of(gpu, monkeypatch):
-    """Return the list of the seconds that each spin is asked to last, at the clock that it is counted with."""
+    """Return the requested length of each spin in seconds, at the clock it is counted with."""
     spins_s, sleep = [], gpu.sleep
     monkeypatch.setattr(
         torch.cuda, "_sleep", lambda cycles: spins_s.append(cycles / SPIN_CYCLES_PER_S) or sleep(cycles)
@@ -345,7 +343,7 @@ def test_the_graph_sampler_replays_whole_rounds_of_copies(gpu, duration_s):
 
 @pytest.mark.parametrize(("late", "event_s"), [(3, 0.0), (5, 0.0), (0, 8e-6)], ids=["late", "later", "slow events"])
 def test_a_late_host_does_not_shorten_the_samples(gpu, late, event_s):
-    """The first five calls tell what one keeps the host, the next five are queued behind a spin that is too short."""
+    """The first five calls measure the enqueue time, the next five are queued behind too short a spin."""
     launch, calls, gpu.event_s = gpu.launch("a", 5e-6), iter(range(10**6)), event_s
 
     def call():

@@ -1,4 +1,4 @@
-"""Warm-up by state: it ends when the time of the work has converged, on simulated clocks, and says if it never does."""
+"""Warm-up on simulated clocks: it ends when the times have converged, and reports if they never do."""
 
 import itertools
 from dataclasses import replace
@@ -22,7 +22,7 @@ def settled(device, limits=GPU_LIMITS):
 
 
 def settled_with(times_s, limits=GPU_LIMITS):
-    """Settle work of these times, the last of them again and again."""
+    """Settle work with these times; the last one repeats."""
     seconds, coming = [0.0], itertools.chain(times_s, itertools.repeat(times_s[-1]))
 
     def work():

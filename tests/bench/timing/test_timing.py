@@ -1,4 +1,4 @@
-"""The timing protocol against a clock and samplers that do what the test says: no real time passes."""
+"""The timing protocol on simulated clocks and samplers."""
 
 import gc
 import itertools
@@ -15,7 +15,7 @@ LIMITS = Limits(min_samples=20, target_half_width=0.02, min_time_s=0.0, cap_s=10
 
 
 class Sampler:
-    """Hands out given durations, each of which passes on a clock that only moves so."""
+    """Returns the given durations, each of which passes on a simulated clock."""
 
     method = "host"
 
