@@ -95,7 +95,7 @@ def leave_most_for_later(items, sample):
         if count := mark.args[0] if mark else sample:
             cases.setdefault((item.nodeid.partition("[")[0], count), []).append(item)
     for (_, count), same in cases.items():
-        kept = {round(place * (len(same) - 1) / max(1, count - 1)) for place in range(count)}
-        for place, item in enumerate(same):
-            if place not in kept:
+        chosen = {round(index * (len(same) - 1) / max(1, count - 1)) for index in range(count)}
+        for index, item in enumerate(same):
+            if index not in chosen:
                 item.add_marker(pytest.mark.exhaustive)

@@ -146,7 +146,7 @@ def modules():
 
 
 def test_folders_import_only_earlier_folders():
-    def place(module, parent):
+    def position(module, parent):
         name = module.removeprefix(parent + ".").partition(".")[0]
         groups = [group.split() for group in FOLDERS[parent]]
         return next((at for at, group in enumerate(groups) if name in group), groups.index([]) if [] in groups else -1)
@@ -156,7 +156,7 @@ def test_folders_import_only_earlier_folders():
         for module in [name for name, own in modules().items() if own == path]:
             for parent in [parent for parent in FOLDERS if module.startswith(parent + ".")]:
                 inside = {name for name in imports_at_large(path) & set(modules()) if name.startswith(parent + ".")}
-                found |= {name for name in inside if place(name, parent) > place(module, parent)}
+                found |= {name for name in inside if position(name, parent) > position(module, parent)}
         return found
 
     assert not offenders(to_the_right)

@@ -127,5 +127,9 @@ def test_a_source_distribution_has_no_runs(tmp_path):
 )
 def test_dependencies_without_a_wheel_are_not_required(system, left_out):
     needed = [Requirement(text) for text in PROJECT["dependencies"]]
-    skipped = {one.name for one in needed if one.marker and not one.marker.evaluate({"sys_platform": system})}
+    skipped = {
+        requirement.name
+        for requirement in needed
+        if requirement.marker and not requirement.marker.evaluate({"sys_platform": system})
+    }
     assert skipped == left_out

@@ -98,7 +98,7 @@ class StubRun:
         if replaces is None:
             self.records.append(record)
         else:
-            self.records = [record if one is replaces else one for one in self.records]
+            self.records = [record if kept is replaces else kept for kept in self.records]
         return record
 
     def rewrite(self):

@@ -138,8 +138,8 @@ def test_bad_rows_do_not_affect_other_rows(runs, crashes, tmp_path):
     assert found["crashes.py:exits"] == ("failed", f"called sys.exit('enough') (line {line_of('sys.exit')})")
     assert found["crashes.py:endless"] == ("failed", "a call did not end within 12 s; --timeout allows more")
     assert "on stdout torch.Size([4096])" in err
-    kept = commands.lines_of(commands.run_files(runs)[0])
-    assert [line["status"] for line in kept[1:]] == [r["status"] for r in records]
+    lines = commands.lines_of(commands.run_files(runs)[0])
+    assert [line["status"] for line in lines[1:]] == [r["status"] for r in records]
 
 
 @pytest.mark.exhaustive

@@ -33,10 +33,10 @@ PROPERTIES = SimpleNamespace(
 """Names as `torch.cuda.get_device_properties` has them, values of an H100 SXM except for the cache."""
 
 
-def reject_in_capture(what):
+def reject_in_capture(action):
     """Raise what CUDA raises if the host waits for, or queries, a stream that is being captured."""
     if capturing:
-        raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({what})")
+        raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({action})")
 
 
 def index_of(device=None):

@@ -92,7 +92,7 @@ def steps():
         compare("matmul", "matmul", "--shape 4096,8192"),
         # To twenty minutes: correctness, fp8, and the versions of each family.
         gpu_tests("quick", "tests/bench/ops/test_gpu_quick.py"),
-        *(compare(*one) for one in compared),
+        *(compare(*arguments) for arguments in compared),
         # To forty-five: the whole calibration and the suite judged by it, other timers, whole models, all tests.
         CALIBRATE,
         Step("suite-full", "bench suite --budget {budget} --plot suite-full.png", 380, is_judged=True),

@@ -47,7 +47,9 @@ def measure(path, *options):
 def as_other_code(run, name, rows=None):
     """Return a run whose records, those at the indices `rows` or all, say that they measured other code."""
     records = enumerate(run.records)
-    changed = (replace(one, source_sha256=name) if rows is None or at in rows else one for at, one in records)
+    changed = (
+        replace(record, source_sha256=name) if rows is None or index in rows else record for index, record in records
+    )
     return replace(run, records=tuple(changed))
 
 
@@ -119,7 +121,7 @@ def main():
     if sides:
         # The path of the file is part of the provider's name, so both sides take the name of the first.
         before, after = (
-            [replace(run, records=tuple(replace(one, provider="mine") for one in run.records)) for run in side]
+            [replace(run, records=tuple(replace(record, provider="mine") for record in run.records)) for run in side]
             for side in sides.values()
         )
         counts = verdicts(before[-1], after[-1], [*before[:-1], *after[:-1]])

@@ -29,9 +29,9 @@ def test_false_and_right_verdicts_are_counted_by_kind():
 
 def test_rows_cover_every_op_of_a_size_before_the_next_size():
     rows = false_verdicts.rows_of("same", 500, false_verdicts.SHAPES)
-    assert len({(one.op, one.shape, one.dtype) for one in rows}) == 120
-    assert [one.op for one in rows[:12]] == list(false_verdicts.OPS)
-    assert {one.shape for one in rows[:12]} == {(8, 8)}
+    assert len({(case.op, case.shape, case.dtype) for case in rows}) == 120
+    assert [case.op for case in rows[:12]] == list(false_verdicts.OPS)
+    assert {case.shape for case in rows[:12]} == {(8, 8)}
 
 
 @pytest.mark.exhaustive
@@ -40,8 +40,8 @@ def test_counting_continues_after_an_interruption(tmp_path, capsys):
     words = ["--planted", "1", "--budget", "0.05", "--output", str(path)]
     assert false_verdicts.main(["--rows", "1", *words]) == 0
     assert false_verdicts.main(["--rows", "2", *words]) == 0
-    kept = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(one["index"], one["kind"]) for one in kept] == [(0, "same"), (0, "+5 %"), (1, "same")]
+    saved = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(saved_row["index"], saved_row["kind"]) for saved_row in saved] == [(0, "same"), (0, "+5 %"), (1, "same")]
     assert cells(capsys.readouterr().out.split("\n\n")[-2])["same", "all"]["rows"] == "2"
 
 

@@ -38,14 +38,21 @@ def test_doctor_calibration_and_suite_come_first():
 
 
 def test_steps_that_measure_rows_use_measured_ceilings():
-    measuring = [one for one in publish.steps() if re.match("bench (?!doctor|calibrate)|bench[.]", one.arguments)]
+    measuring = [
+        planned for planned in publish.steps() if re.match("bench (?!doctor|calibrate)|bench[.]", planned.arguments)
+    ]
     assert len(measuring) > 10
-    assert all(one.is_judged for one in measuring)
+    assert all(planned.is_judged for planned in measuring)
 
 
 def test_full_calibration_and_suite_fit_into_one_call(tmp_path):
     clock = Clock(publish.CALIBRATE.limit_s)
-    call(tmp_path, [one for one in publish.steps() if one.name in ("calibrate", "suite-full")], clock, 9 * 60.0)
+    call(
+        tmp_path,
+        [planned for planned in publish.steps() if planned.name in ("calibrate", "suite-full")],
+        clock,
+        9 * 60.0,
+    )
     assert clock.ran == ["calibrate", "suite-full"]
 
 
@@ -82,8 +89,8 @@ def test_a_step_starts_only_if_it_can_end_before_the_deadline(tmp_path):
 def test_the_next_call_skips_done_steps_and_retries_failed_ones(tmp_path):
     clock, steps = Clock(10, {"s0": 2, "s1": None, "s2": 1}), [step(f"s{index}") for index in range(4)]
     assert not call(tmp_path, steps[:3], clock)
-    kept = json.loads((tmp_path / "steps.json").read_text())
-    assert {name: one["state"] for name, one in kept.items()} == {"s0": FAILED, "s1": STOPPED, "s2": DONE}
+    states = json.loads((tmp_path / "steps.json").read_text())
+    assert {name: planned["state"] for name, planned in states.items()} == {"s0": FAILED, "s1": STOPPED, "s2": DONE}
     clock = Clock(10)
     assert call(tmp_path, steps, clock)
     assert clock.ran == ["s3", "s0", "s1"]

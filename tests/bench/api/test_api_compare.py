@@ -38,37 +38,37 @@ def fails(x):
 
 
 @pytest.fixture(scope="module")
-def found():
+def comparison():
     functions = {"double": double, "slow": slow, "wrong": wrong, "fails": fails}
     return bench.compare(functions, X, margin=0.01, budget_s=0.3, rounds=12, seed=7)
 
 
-def test_correct_functions_get_a_verdict_and_others_a_reason(found):
-    assert found.verdicts == {"slow": found.rows["slow"].compared.verdict}
-    assert found.rows["slow"].ratio > 1  # 60 times the work
-    assert len(found.unmatched) == 2
-    assert "wrong: invalid: its result differs from the baseline's by up to" in found.unmatched[0]
-    assert "fails: failed: raised ZeroDivisionError: by nothing" in found.unmatched[1]
+def test_correct_functions_get_a_verdict_and_others_a_reason(comparison):
+    assert comparison.verdicts == {"slow": comparison.rows["slow"].compared.verdict}
+    assert comparison.rows["slow"].ratio > 1  # 60 times the work
+    assert len(comparison.unmatched) == 2
+    assert "wrong: invalid: its result differs from the baseline's by up to" in comparison.unmatched[0]
+    assert "fails: failed: raised ZeroDivisionError: by nothing" in comparison.unmatched[1]
 
 
-def test_comparison_prints_the_table_of_the_command(found):
-    assert repr(found) == as_text(found.compared, "table", "slower")
-    assert found.verdicts["slow"] in repr(found)
-    assert "not compared:" in repr(found)
+def test_comparison_prints_the_table_of_the_command(comparison):
+    assert repr(comparison) == as_text(comparison.compared, "table", "slower")
+    assert comparison.verdicts["slow"] in repr(comparison)
+    assert "not compared:" in repr(comparison)
 
 
-def test_dataframe_has_the_json_rows_of_the_command(found):
-    assert found.to_dataframe().to_dict("records") == list(map(json_row, found.compared.rows))
+def test_dataframe_has_the_json_rows_of_the_command(comparison):
+    assert comparison.to_dataframe().to_dict("records") == list(map(json_row, comparison.compared.rows))
 
 
-def test_saved_records_give_the_same_comparison(found):
-    kept = load_run(found.save())
-    settings = [kept.environment.settings[name] for name in ("baseline", "margin", "budget_s", "rounds", "seed")]
+def test_saved_records_give_the_same_comparison(comparison):
+    run = load_run(comparison.save())
+    settings = [run.environment.settings[name] for name in ("baseline", "margin", "budget_s", "rounds", "seed")]
     assert settings == ["double", 0.01, 0.3, 12, 7]
-    again = compare_live(kept.environment, kept.records, "double", 0.01)
-    assert [row.compared for row in again.rows] == [row.compared for row in found.compared.rows]
-    assert {record.extra["work"] for record in kept.records} == {"counted by the profiler's rules: add, of double"}
-    assert {record.flops for record in kept.records} == {32 * 32}
+    again = compare_live(run.environment, run.records, "double", 0.01)
+    assert [row.compared for row in again.rows] == [row.compared for row in comparison.compared.rows]
+    assert {record.extra["work"] for record in run.records} == {"counted by the profiler's rules: add, of double"}
+    assert {record.flops for record in run.records} == {32 * 32}
 
 
 def test_the_baseline_is_the_first_or_the_named_function():
@@ -81,11 +81,11 @@ def test_the_baseline_is_the_first_or_the_named_function():
 
 def test_complex_results_are_compared_and_saved_only_with_a_dtype(tmp_path):
     functions = {"a": double, "close": lambda x: (2 + 1e-7) * x, "far": lambda x: 3 * x}
-    found = bench.compare(functions, torch.randn(32, 32, dtype=torch.complex64), **QUICK)
-    assert list(found.rows) == ["close"]
-    assert "far: invalid: its result differs" in found.unmatched[0]
+    comparison = bench.compare(functions, torch.randn(32, 32, dtype=torch.complex64), **QUICK)
+    assert list(comparison.rows) == ["close"]
+    assert "far: invalid: its result differs" in comparison.unmatched[0]
     with pytest.raises(bench.UsageError, match="without a dtype, as of complex numbers; dtype= names one"):
-        found.save(tmp_path / "run.jsonl")
+        comparison.save(tmp_path / "run.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,9 +108,9 @@ def test_a_result_that_is_wrong_after_timing_is_left_out():
 
 
 def test_functions_that_write_into_their_arguments_get_copies():
-    kept = X.clone()
-    found = bench.compare({"a": lambda x: x.mul_(1.0), "b": lambda x: x.clone()}, kept, **QUICK)
-    assert list(found.rows) == ["b"]
+    x = X.clone()
+    comparison = bench.compare({"a": lambda x: x.mul_(1.0), "b": lambda x: x.clone()}, x, **QUICK)
+    assert list(comparison.rows) == ["b"]
 
 
 def test_a_function_that_raises_while_timed_has_failed():
@@ -176,5 +176,5 @@ def test_compare_rejects_invalid_arguments_in_one_line(call, said):
     ],
 )  # fmt: skip
 def test_results_may_differ_by_rounding_or_the_given_tolerance(truth, result, said, tolerance):
-    found = difference(truth, result, tolerance)
-    assert found is None if said is None else re.search(said, found)
+    problem = difference(truth, result, tolerance)
+    assert problem is None if said is None else re.search(said, problem)

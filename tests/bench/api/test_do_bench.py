@@ -21,18 +21,20 @@ def small_flush(monkeypatch):
 def test_do_bench_has_the_signature_of_triton():
     testing = pytest.importorskip("triton.testing")
     mine, theirs = (inspect.signature(function).parameters for function in (bench.do_bench, testing.do_bench))
-    assert [(one.name, one.default) for one in mine.values()] == [(one.name, one.default) for one in theirs.values()]
+    assert [(parameter.name, parameter.default) for parameter in mine.values()] == [
+        (parameter.name, parameter.default) for parameter in theirs.values()
+    ]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [{"return_mode": mode} for mode in ("mean", "median", "min", "max", "all")]
     + [{"quantiles": shares} for shares in ([0.5], [0.5, 0.2, 0.8], [0.0, 0.33, 1.0])],
 )
-def test_do_bench_returns_what_triton_returns(asked):
+def test_do_bench_returns_what_triton_returns(options):
     testing = pytest.importorskip("triton.testing")
     times = [3.0, 1.0, 2.5, 7.0, 1.5]
-    whole = {"quantiles": None, "return_mode": "mean"} | asked
+    whole = {"quantiles": None, "return_mode": "mean"} | options
     assert summary(times, **whole) == pytest.approx(testing._summarize_statistics(list(times), **whole))
 
 

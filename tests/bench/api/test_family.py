@@ -28,28 +28,28 @@ def test_every_family_can_be_called():
 
 
 def test_a_call_measures_the_same_rows_as_the_command(capsys, runs):
-    asked = {"dtype": "fp32", "shape": [16, (16, 8, 32)], "layout": ["nn", "nt"], "device": "cpu"}
+    options = {"dtype": "fp32", "shape": [16, (16, 8, 32)], "layout": ["nn", "nt"], "device": "cpu"}
     threads = torch.get_num_threads()
-    found = bench.matmul.run(**asked)
+    records = bench.matmul.run(**options)
     assert torch.get_num_threads() == threads
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "")
+    streams = capsys.readouterr()
+    assert (streams.out, streams.err) == ("", "")
     words = "--dtype fp32 --shape 16,16x8x32 --layout nn,nt --format json --no-save --quiet"
     assert here("matmul", *words.split()) == 0
     document = json.loads(capsys.readouterr().out)
-    told = ("op", "case", "dtype", "provider", "status", "flops", "bytes_read", "op_sha256", "fill", "options")
-    assert [{key: record.to_dict()[key] for key in told} for record in found] == [
-        {key: row[key] for key in told} for row in document["records"]
+    keys = ("op", "case", "dtype", "provider", "status", "flops", "bytes_read", "op_sha256", "fill", "options")
+    assert [{key: record.to_dict()[key] for key in keys} for record in records] == [
+        {key: row[key] for key in keys} for row in document["records"]
     ]
-    assert found.environment.argv[:4] == ("python", "-m", "bench.matmul", "--dtype")
+    assert records.environment.argv[:4] == ("python", "-m", "bench.matmul", "--dtype")
     assert list(runs.rglob("*matmul*.jsonl")) == []
-    assert found[0].mfu is not None
-    assert "16x8x32:nt" in repr(found)
+    assert records[0].mfu is not None
+    assert "16x8x32:nt" in repr(records)
 
 
 def test_save_writes_the_run_file(tmp_path, runs):
-    found = bench.softmax.run(dtype=torch.float32, shape=(8, 16), device="cpu", save=tmp_path / "kept.jsonl")
-    assert [record.case for record in load_run(tmp_path / "kept.jsonl").records] == [found[0].case] == ["8x16"]
+    records = bench.softmax.run(dtype=torch.float32, shape=(8, 16), device="cpu", save=tmp_path / "kept.jsonl")
+    assert [record.case for record in load_run(tmp_path / "kept.jsonl").records] == [records[0].case] == ["8x16"]
     bench.softmax.run(dtype="fp32", shape="8x16", device="cpu", save=True)
     assert len(list(runs.rglob("*softmax*.jsonl"))) == 1
 
@@ -62,8 +62,8 @@ def test_impossible_cases_are_skipped_or_an_error_if_all_are():
 
 
 def test_transfer_can_be_called_like_an_op():
-    (found,) = bench.transfer.run(op="h2d", size="4KiB", device="cpu", budget=5)
-    assert (found.op, found.status) == ("h2d", "ok")
+    (record,) = bench.transfer.run(op="h2d", size="4KiB", device="cpu", budget=5)
+    assert (record.op, record.status) == ("h2d", "ok")
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,9 @@ def test_cold_measurements_rotate_through_copies_and_warm_do_not():
 
 def test_without_tensor_arguments_the_measurement_is_warm():
     x = torch.randn(N)
-    found = bench.measure(lambda: torch.relu(x))
-    assert found.cache == "warm"
-    assert "no tensor is among the arguments" in found.flag_reasons["not-cold"]
+    record = bench.measure(lambda: torch.relu(x))
+    assert record.cache == "warm"
+    assert "no tensor is among the arguments" in record.flag_reasons["not-cold"]
 
 
 def test_copies_keep_strides_shared_memory_and_gradients():
@@ -179,18 +179,18 @@ def test_tensors_on_two_gpus_need_a_device():
 
 
 def test_declared_work_is_not_counted():
-    found = bench.measure(torch.relu, torch.randn(N), flops=7, bytes_read=8, bytes_written=9, dtype=torch.float64)
-    assert (found.flops, found.bytes_read, found.bytes_written, found.dtype) == (7, 8, 9, "fp64")
-    assert found.extra["work"] == "as declared"
-    some = bench.measure(torch.relu, torch.randn(N), flops=7)
-    assert (some.flops, some.bytes_read, some.bytes_written) == (7, 4 * N, 4 * N)
-    assert some.extra["work"].endswith("; flops as declared")
+    record = bench.measure(torch.relu, torch.randn(N), flops=7, bytes_read=8, bytes_written=9, dtype=torch.float64)
+    assert (record.flops, record.bytes_read, record.bytes_written, record.dtype) == (7, 8, 9, "fp64")
+    assert record.extra["work"] == "as declared"
+    partly_declared = bench.measure(torch.relu, torch.randn(N), flops=7)
+    assert (partly_declared.flops, partly_declared.bytes_read, partly_declared.bytes_written) == (7, 4 * N, 4 * N)
+    assert partly_declared.extra["work"].endswith("; flops as declared")
 
 
 def test_unknown_work_is_none_rather_than_zero():
-    found = bench.measure(lambda count: sum(range(count)), 10)
-    assert (found.flops, found.bytes_read, found.bytes_written, found.flops_per_s) == (None, None, None, None)
-    assert "no torch operation was seen" in repr(found)
+    record = bench.measure(lambda count: sum(range(count)), 10)
+    assert (record.flops, record.bytes_read, record.bytes_written, record.flops_per_s) == (None, None, None, None)
+    assert "no torch operation was seen" in repr(record)
 
 
 def test_complex_numbers_have_no_dtype_unless_given():
@@ -203,8 +203,8 @@ def test_complex_numbers_have_no_dtype_unless_given():
     "made", [lambda: [torch.randn(N), torch.randn(N)], lambda: ([torch.randn(N), torch.randn(N)],)]
 )
 def test_a_list_of_tensors_can_be_an_argument(made):
-    found = bench.measure(torch.cat, inputs=made)
-    assert (found.bytes_read, found.bytes_written, found.result.shape) == (8 * N, 8 * N, (2 * N,))
+    record = bench.measure(torch.cat, inputs=made)
+    assert (record.bytes_read, record.bytes_written, record.result.shape) == (8 * N, 8 * N, (2 * N,))
 
 
 def test_an_operation_without_a_rule_is_named():
@@ -231,20 +231,20 @@ def test_a_backward_pass_is_counted_only_if_called():
 
 def test_a_function_is_measured_counted_and_rated(ceilings):
     a, b = torch.randn(N, N), torch.randn(N, N)
-    found = bench.measure(torch.matmul, a, b)
-    assert isinstance(found, Record)
-    assert (found.status, found.op, found.case, found.dtype) == ("ok", "matmul", f"{N}x{N},{N}x{N}", "fp32")
-    assert (found.flops, found.bytes_read, found.bytes_written) == (2 * N**3, 8 * N * N, 4 * N * N)
-    assert found.ci95_s[0] <= found.median_s <= found.ci95_s[1]
-    assert len(found.samples_s) >= 5
-    assert found.flops_per_s == pytest.approx(2 * N**3 / found.median_s)
-    assert found.mfu == pytest.approx(found.flops_per_s / 1e12)
-    assert found.mbu == pytest.approx(found.bytes_per_s / 1e9)
-    assert found.intensity == pytest.approx(2 * N**3 / (12 * N * N))
-    assert found.bound == "memory"
-    assert found.roofline_pct == pytest.approx(100 * found.mbu)
-    assert "counted by the profiler's rules: mm" in repr(found)
-    assert torch.equal(found.result, a @ b)
+    record = bench.measure(torch.matmul, a, b)
+    assert isinstance(record, Record)
+    assert (record.status, record.op, record.case, record.dtype) == ("ok", "matmul", f"{N}x{N},{N}x{N}", "fp32")
+    assert (record.flops, record.bytes_read, record.bytes_written) == (2 * N**3, 8 * N * N, 4 * N * N)
+    assert record.ci95_s[0] <= record.median_s <= record.ci95_s[1]
+    assert len(record.samples_s) >= 5
+    assert record.flops_per_s == pytest.approx(2 * N**3 / record.median_s)
+    assert record.mfu == pytest.approx(record.flops_per_s / 1e12)
+    assert record.mbu == pytest.approx(record.bytes_per_s / 1e9)
+    assert record.intensity == pytest.approx(2 * N**3 / (12 * N * N))
+    assert record.bound == "memory"
+    assert record.roofline_pct == pytest.approx(100 * record.mbu)
+    assert "counted by the profiler's rules: mm" in repr(record)
+    assert torch.equal(record.result, a @ b)
 
 
 def test_times_are_per_launch_and_the_result_is_of_the_first_call():
@@ -294,36 +294,38 @@ def test_metrics_of_uncounted_work_are_none(threads, counts, known):
 
 
 def test_a_record_repr_shows_metrics_and_escapes_control_characters(ceilings):
-    found = bench.measure(lambda x: x + 1, torch.randn(N))
-    assert "of the roofline, bound by memory" in repr(found)
-    assert f"{found.flops:,} FLOP" in repr(found)
-    lost = dataclasses.replace(found, status="failed", reason="it\x1b broke", median_s=None)
+    record = bench.measure(lambda x: x + 1, torch.randn(N))
+    assert "of the roofline, bound by memory" in repr(record)
+    assert f"{record.flops:,} FLOP" in repr(record)
+    lost = dataclasses.replace(record, status="failed", reason="it\x1b broke", median_s=None)
     assert "failed    it\\x1b broke" in repr(lost)
 
 
 def test_records_become_a_table_a_dataframe_and_a_run_file(ceilings, runs):
     one = bench.measure(torch.relu, torch.randn(N))
-    found = bench.Records(one.environment, [one, one])
-    assert len(found) == 2
-    assert [record.op for record in found] == ["relu", "relu"]
-    assert "relu" in repr(found)
-    assert list(found.to_dataframe()["median_s"]) == [one.median_s] * 2
-    kept = load_run(found.save())
-    assert [record.median_s for record in kept.records] == [one.median_s] * 2
-    assert not kept.problems
+    records = bench.Records(one.environment, [one, one])
+    assert len(records) == 2
+    assert [record.op for record in records] == ["relu", "relu"]
+    assert "relu" in repr(records)
+    assert list(records.to_dataframe()["median_s"]) == [one.median_s] * 2
+    run = load_run(records.save())
+    assert [record.median_s for record in run.records] == [one.median_s] * 2
+    assert not run.problems
 
 
 def test_saving_a_record_without_dtype_is_an_error():
-    one = bench.measure(lambda: math.sqrt(2))
+    record = bench.measure(lambda: math.sqrt(2))
     with pytest.raises(bench.UsageError, match="without a dtype, as of complex numbers; dtype= names one"):
-        bench.Records(one.environment, [one]).save()
+        bench.Records(record.environment, [record]).save()
 
 
 def test_the_environment_is_cached_while_the_ceilings_stay(monkeypatch):
-    one, two = (bench.measure(torch.relu, torch.randn(N)) for _ in range(2))
-    first, second = (dataclasses.replace(found.environment, run_id="", started_at="") for found in (one, two))
+    first_record, second_record = (bench.measure(torch.relu, torch.randn(N)) for _ in range(2))
+    first, second = (
+        dataclasses.replace(record.environment, run_id="", started_at="") for record in (first_record, second_record)
+    )
     assert first == second
-    assert one.environment.preflight is two.environment.preflight
+    assert first_record.environment.preflight is second_record.environment.preflight
     new = Machine("cpu-x", "X", (Ceiling("bandwidth", "copy", 1e9, "measured", "s"),))
     monkeypatch.setattr(function_meter, "known_ceilings", lambda device: new)
     assert bench.measure(torch.relu, torch.randn(N)).environment.hardware == new.to_dict()

@@ -60,10 +60,10 @@ def test_too_little_memory_is_a_one_line_error():
 
 def test_every_array_has_its_own_normal_random_values():
     x, y, out = filled(cpu(), SIZE)
-    for one in (x, y, out):
-        assert one.numel() * one.itemsize == SIZE
-        assert len(one.unique()) > 0.9 * one.numel() / (1 + one.numel() / 2**24)
-        normal = one[one != 0].abs()
+    for array in (x, y, out):
+        assert array.numel() * array.itemsize == SIZE
+        assert len(array.unique()) > 0.9 * array.numel() / (1 + array.numel() / 2**24)
+        normal = array[array != 0].abs()
         assert normal.min() >= torch.finfo(torch.float32).smallest_normal  # denormal numbers are slow on a CPU
     assert not torch.equal(x, y)
     assert not torch.equal(y, out)
@@ -79,9 +79,9 @@ def test_on_a_gpu_every_bit_is_random():
 @pytest.mark.parametrize("mix", MIXES)
 def test_torch_candidates_read_and_write_the_counted_bytes(mix):
     x, y, out = arrays = filled(cpu(), 64 * 1024)
-    found = bandwidth.candidates(mix, cpu(), arrays)
-    kept = x.clone(), y.clone()
-    for candidate in found:
+    candidates = bandwidth.candidates(mix, cpu(), arrays)
+    before = x.clone(), y.clone()
+    for candidate in candidates:
         out.fill_(7.0)
         candidate.prepare()()
         expected = {
@@ -93,7 +93,7 @@ def test_torch_candidates_read_and_write_the_counted_bytes(mix):
             "torch add": x + y,
         }.get(candidate.name, torch.full_like(x, 7.0))  # a read leaves `out` alone
         assert torch.equal(out, expected)
-        assert torch.equal(x, kept[0])
-        assert torch.equal(y, kept[1])
+        assert torch.equal(x, before[0])
+        assert torch.equal(y, before[1])
         assert candidate.work == (2 if "two arrays" in candidate.name else OPERANDS[mix]) * 64 * 1024
-    assert len(found) >= 2
+    assert len(candidates) >= 2

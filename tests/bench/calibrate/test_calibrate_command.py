@@ -67,7 +67,7 @@ def run(capsys, *words):
     return code, *capsys.readouterr()
 
 
-def kept(runs):
+def saved_values(runs):
     (path,) = runs.rglob("ceilings-*.json")
     return {(e["quantity"], e["name"]): e["value"] for e in json.loads(path.read_text())["entries"]}
 
@@ -85,12 +85,12 @@ def test_a_measured_ceiling_replaces_only_its_earlier_value(capsys, runs, given_
     run(capsys, "--no-save")
     given_parts(a_part(a_ceiling(value=5e10)))
     run(capsys, "--no-save")
-    assert kept(runs) == {("bandwidth", "copy"): 5e10, ("bandwidth", "triad"): 1e10}
+    assert saved_values(runs) == {("bandwidth", "copy"): 5e10, ("bandwidth", "triad"): 1e10}
     assert list(runs.rglob("*.jsonl")) == []
     given_parts(a_part(replace(a_ceiling(value=3e10), disturbed="heat")))
     out = run(capsys, "--no-save")[1]
     assert "the copy bandwidth of an earlier calibration is kept: 30.00 GB/s may be too low" in out
-    assert kept(runs)["bandwidth", "copy"] == 5e10
+    assert saved_values(runs)["bandwidth", "copy"] == 5e10
 
 
 def test_a_calibration_can_be_plotted_directly_and_from_its_file(capsys, runs, tmp_path, given_parts):
@@ -146,7 +146,7 @@ def test_ctrl_c_saves_and_prints_finished_parts(capsys, runs, given_parts):
     given_parts(a_part(a_ceiling()), raising(KeyboardInterrupt()), a_part(a_ceiling(name="read")))
     code, out, err = run(capsys)
     assert code == 130
-    assert kept(runs) == {("bandwidth", "copy"): 2e10}
+    assert saved_values(runs) == {("bandwidth", "copy"): 2e10}
     assert "20.00 GB/s" in out
     assert "interrupted: what was finished is kept" in err
     (file,) = runs.rglob("*.jsonl")
@@ -165,7 +165,7 @@ def test_a_calibration_that_measures_nothing_exits_with_1(capsys, given_parts):
 def test_a_full_disk_leaves_the_earlier_ceilings(capsys, runs, monkeypatch, given_parts):
     given_parts(a_part(a_ceiling()))
     run(capsys, "--no-save")
-    before = kept(runs)
+    before = saved_values(runs)
 
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_the_earlier_ceilings(capsys, runs, monkeypatch, give
     assert code == 0
     assert "90.00 GB/s" in out
     assert err.count("the measured ceilings are not kept: ") == err.count("No space left on device") == 1
-    assert kept(runs) == before
+    assert saved_values(runs) == before
     assert list(runs.rglob("*.tmp")) == []
 
 

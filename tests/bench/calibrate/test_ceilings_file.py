@@ -208,7 +208,7 @@ def keep(directory, *entries):
         ("flops", "bf16", 1e9),
     )
     machine = Saved(directory)
-    known = Machine(CPU.slug, CPU.name, tuple(Ceiling(*one, "measured", "here") for one in usual))
+    known = Machine(CPU.slug, CPU.name, tuple(Ceiling(*values, "measured", "here") for values in usual))
     machine.save(known.with_entries(entries))
     return machine
 
@@ -223,7 +223,7 @@ def test_a_noisy_ceiling_gets_a_note(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "is_old_disturbed", "new", "is_new_disturbed", "kept"),
+    ("old", "is_old_disturbed", "new", "is_new_disturbed", "expected"),
     [
         (2e9, False, 1e9, True, 2e9),
         (2e9, True, 1e9, True, 2e9),
@@ -231,13 +231,13 @@ def test_a_noisy_ceiling_gets_a_note(tmp_path):
         (2e9, False, 3e9, True, 3e9),
     ],
 )
-def test_a_noisy_measurement_replaces_no_better_ceiling(old, is_old_disturbed, new, is_new_disturbed, kept):
-    one, other = (
+def test_a_noisy_measurement_replaces_no_better_ceiling(old, is_old_disturbed, new, is_new_disturbed, expected):
+    earlier, later = (
         Ceiling("bandwidth", "copy", value, "measured", "here", disturbed=BUSY if is_disturbed else None)
         for value, is_disturbed in ((old, is_old_disturbed), (new, is_new_disturbed))
     )
-    [entry] = merged(Machine("a", "a", (one,)), [other]).entries
-    assert entry.value == kept
+    [entry] = merged(Machine("a", "a", (earlier,)), [later]).entries
+    assert entry.value == expected
 
 
 def test_a_second_command_waits_for_the_ceilings_of_the_first(tmp_path, monkeypatch):

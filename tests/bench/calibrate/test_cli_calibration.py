@@ -39,8 +39,8 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
     assert done == ["launch", "bandwidth of copy, triad, read, write", "fp32 matmul"]
     assert set(first) == {"launch", "copy", "triad", "read", "write", "fp32"}
     assert all(value > 0 for value in first.values())
-    (kept,) = fresh_runs.rglob("ceilings-*.json")
-    assert {entry["name"]: entry["value"] for entry in json.loads(kept.read_text())["entries"]} == first
+    (file,) = fresh_runs.rglob("ceilings-*.json")
+    assert {entry["name"]: entry["value"] for entry in json.loads(file.read_text())["entries"]} == first
 
     done, again, _ = calibrated(capsys, "--dtype", "fp32")
     assert (done, again) == ([], first)
@@ -53,17 +53,17 @@ def test_a_cpu_is_calibrated_once_and_for_each_new_dtype(capsys, fresh_runs, mon
 def low_peak(capsys, fresh_runs):
     """Save an fp32 peak a million times too low and a noisy bandwidth; return the file and the peak in FLOP/s."""
     calibrated(capsys, "--dtype", "fp32")
-    (kept,) = fresh_runs.rglob("ceilings-*.json")
-    data = json.loads(kept.read_text())
+    (file,) = fresh_runs.rglob("ceilings-*.json")
+    data = json.loads(file.read_text())
     peak = next(entry for entry in data["entries"] if entry["quantity"] == "flops")
     peak["value"] /= 1e6
     next(entry for entry in data["entries"] if entry["name"] == "copy")["disturbed"] = "throttled"
-    kept.write_text(json.dumps(data))
-    return kept, peak["value"]
+    file.write_text(json.dumps(data))
+    return file, peak["value"]
 
 
 def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_peak):
-    kept, low = low_peak
+    file, low = low_peak
     run = fresh_runs / "run.jsonl"
     assert commands.here("matmul", "--dtype", "fp32", "--shape", "64", "--output", run, "--format", "json") == 0
     out, err = capsys.readouterr()
@@ -71,24 +71,24 @@ def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_
     assert "copy" not in err  # what no row is above stays
     document, saved = json.loads(out), load_run(run)
     peaks = {
-        Machine.from_dict(one).peak("fp32").value
-        for one in (document["environment"]["hardware"], saved.environment.hardware)
+        Machine.from_dict(hardware).peak("fp32").value
+        for hardware in (document["environment"]["hardware"], saved.environment.hardware)
     }
-    assert peaks == {Machine.from_dict(json.loads(kept.read_text())).peak("fp32").value}
-    [judge] = peaks
-    assert judge > low
+    assert peaks == {Machine.from_dict(json.loads(file.read_text())).peak("fp32").value}
+    [peak] = peaks
+    assert peak > low
     for row, record in zip(document["records"], saved.records, strict=True):
-        reached = 2 * 64**3 / record.median_s / judge
+        reached = 2 * 64**3 / record.median_s / peak
         assert row["mfu"] == pytest.approx(reached)
         assert ("measured peak" in record.flag_reasons.get("above-roof", "")) == (reached > ABOVE_ROOF)
 
 
 def test_a_ceiling_that_a_comparison_exceeds_is_measured_again(capsys, fresh_runs, low_peak):
     run = fresh_runs / "run.jsonl"
-    asked = ["--op", "matmul", "--dtype", "fp32", "--shape", "64", "--provider", "torch,torch", "--rounds", "15"]
-    bench.main(["compare", *asked, "--device", "cpu", "--output", str(run), "--format", "json"])
+    words = ["--op", "matmul", "--dtype", "fp32", "--shape", "64", "--provider", "torch,torch", "--rounds", "15"]
+    bench.main(["compare", *words, "--device", "cpu", "--output", str(run), "--format", "json"])
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    judge = Machine.from_dict(load_run(run).environment.hardware).peak("fp32").value
-    assert judge > low_peak[1]
+    peak = Machine.from_dict(load_run(run).environment.hardware).peak("fp32").value
+    assert peak > low_peak[1]
     assert load_run(run).environment.hardware["note"].count("Perhaps too low") == 1
-    assert row["mfu_baseline"] == pytest.approx(2 * 64**3 / row["baseline_s"] / judge)
+    assert row["mfu_baseline"] == pytest.approx(2 * 64**3 / row["baseline_s"] / peak)

@@ -183,10 +183,10 @@ def test_json_agrees_with_the_run_file_and_show(capsys, runs):
     assert re.match(r"\[1/12, \d+ s left\] matmul 64x64x64 bf16 torch\n", err)
     first, *rest = commands.lines_of(saved)
     assert first == environment
-    for kept, record in zip(rest, records, strict=True):
+    for line, record in zip(rest, records, strict=True):
         measured = {key: value for key, value in record.items() if key not in JUDGED_KEYS}
-        assert kept == measured
-        assert kept["units"] == "matrix"  # by the op's definition, so it is kept
+        assert line == measured
+        assert line["units"] == "matrix"  # by the op's definition, so it is kept
 
     assert results_main(["show", "latest", "--format", "json"]) == 0
     assert capsys.readouterr() == (out, "")

@@ -133,7 +133,9 @@ def compared(monkeypatch):
 
         here, in_worker = interleaved("here"), interleaved("worker")
         monkeypatch.setattr(interleave, "interleave", here)
-        monkeypatch.setattr(interleave.worker, "call", lambda function, *what, **limits: (in_worker(*what), ""))
+        monkeypatch.setattr(
+            interleave.worker, "call", lambda function, *arguments, **limits: (in_worker(*arguments), "")
+        )
         stub = StubRun(machine)
         names = ("torch", "breaks", "triton-v1")
         cases = [[replace(row, provider=name) for name in names] for row in ROWS[:2]]

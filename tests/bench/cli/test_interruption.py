@@ -154,7 +154,7 @@ def test_ctrl_c_while_torch_loads_is_one_line(runs):
     assert commands.run_files(runs) == []
 
 
-def ended(text):
+def run_to_end(text):
     """Run a program that signals itself; return exit code, stdout and stderr."""
     with usual_signals():
         process = subprocess.Popen(
@@ -166,7 +166,7 @@ def ended(text):
 
 def test_ctrl_c_before_the_arguments_are_read_is_one_line():
     text = "import os, signal, sys; sys.argv = ['-m']; import bench; os.kill(os.getpid(), signal.SIGINT)"
-    assert ended(text) == (130, "", "interrupted before anything was measured\n")
+    assert run_to_end(text) == (130, "", "interrupted before anything was measured\n")
 
 
 def test_ctrl_c_after_the_last_line_changes_nothing():
@@ -178,7 +178,7 @@ def test_ctrl_c_after_the_last_line_changes_nothing():
         "os.kill(os.getpid(), signal.SIGINT)\n"
         "raise SystemExit(code)"
     )
-    code, _, err = ended(text)
+    code, _, err = run_to_end(text)
     assert (code, err.count("\n")) == (2, 1)
 
 
@@ -238,14 +238,14 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(os, "write", full_after_one)
 
 
-def assert_shown_and_told(capsys, runs, command, rows):
+def check_lost_records(capsys, runs, command, rows):
     """Check that one record is in the file and an error counts the others; return stdout."""
     out, err = capsys.readouterr()
     (saved,) = commands.run_files(runs)
     assert len(load_run(saved).records) == 1
-    told = f"cannot write {saved}: No space left on device"
-    assert err.count(f"records are not kept from here on: {told}") == 1
-    assert err.splitlines()[-1].startswith(f"{command}: error: {rows - 1} of {rows} records are in no file: {told}")
+    problem = f"cannot write {saved}: No space left on device"
+    assert err.count(f"records are not kept from here on: {problem}") == 1
+    assert err.splitlines()[-1].startswith(f"{command}: error: {rows - 1} of {rows} records are in no file: {problem}")
     assert "Traceback" not in err
     return out
 
@@ -253,7 +253,7 @@ def assert_shown_and_told(capsys, runs, command, rows):
 @pytest.mark.usefixtures("full_disk")
 def test_a_full_disk_still_shows_the_measured_rows(capsys, runs):
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32,48") == 2
-    out = assert_shown_and_told(capsys, runs, "python -m bench.matvec", 3)
+    out = check_lost_records(capsys, runs, "python -m bench.matvec", 3)
     assert re.findall(r"^matvec +(\d+)x", out, re.MULTILINE) == ["16", "32", "48"]
 
 
@@ -263,7 +263,7 @@ def test_a_full_disk_still_shows_the_measured_rows(capsys, runs):
 def test_a_full_disk_still_shows_the_comparison(capsys, runs, output_format):
     words = ["--op", "relu", "--dtype", "fp32", "--shape", "1024", "--provider", "torch,torch", "--rounds", "10"]
     assert command.main(["compare", *words, "--device", "cpu", "--format", output_format]) == 2
-    out = assert_shown_and_told(capsys, runs, "python -m bench compare", 2)
+    out = check_lost_records(capsys, runs, "python -m bench compare", 2)
     if output_format == "json":
         document = json.loads(out)
         assert document["summary"]["exit_code"] == 2

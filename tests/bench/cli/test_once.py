@@ -48,7 +48,7 @@ def run(*rows, words=()):
     return measure_once(parser.parse_args(words), words, "transfer", cpu_device(commands.THREADS), rows, ())
 
 
-def kept(runs):
+def outcomes(runs):
     (path,) = commands.run_files(runs)
     return [(record.status, record.reason) for record in load_run(path).records]
 
@@ -56,19 +56,19 @@ def kept(runs):
 def test_a_row_that_raises_fails_alone(capsys, runs):
     assert run((blank(1), fails), (blank(2), no_memory), (blank(3), ok)).conclude() == 1
     assert "[3/3] nap 3 fp32 torch" in capsys.readouterr().err
-    assert kept(runs) == [("failed", "RuntimeError: it broke"), ("skipped", "out of memory"), ("ok", None)]
+    assert outcomes(runs) == [("failed", "RuntimeError: it broke"), ("skipped", "out of memory"), ("ok", None)]
 
 
 def test_no_row_is_measured_after_a_sticky_gpu_error(runs, monkeypatch):
     usable = [True, False]
     monkeypatch.setattr(loop, "release", lambda device: usable.pop(0))
     assert run((blank(1), ok), (blank(2), ok)).conclude() == 1
-    assert kept(runs) == [("ok", None), ("failed", loop.DEVICE_LOST)]
+    assert outcomes(runs) == [("ok", None), ("failed", loop.DEVICE_LOST)]
 
 
 def test_impossible_rows_are_saved_with_a_reason_unless_all_are(runs):
     assert run((blank(1, "too large"), ok), (blank(2), ok)).conclude() == 0
-    assert kept(runs) == [("skipped", "too large"), ("ok", None)]
+    assert outcomes(runs) == [("skipped", "too large"), ("ok", None)]
     with pytest.raises(UsageError, match=r"nap fp32 1: too large \(and 1 more\)"):
         run((blank(1, "too large"), ok), (blank(2, "too small"), ok))
     assert len(commands.run_files(runs)) == 1
@@ -77,7 +77,7 @@ def test_impossible_rows_are_saved_with_a_reason_unless_all_are(runs):
 def test_ctrl_c_saves_and_prints_finished_rows(capsys, runs):
     assert run((blank(1), ok), (blank(2), interrupted), (blank(3), ok)).conclude() == 130
     assert "interrupted: what was finished is kept" in capsys.readouterr().err
-    assert kept(runs) == [("ok", None)]
+    assert outcomes(runs) == [("ok", None)]
 
 
 def test_a_spent_budget_starts_no_further_row(runs):
@@ -90,6 +90,6 @@ def test_a_spent_budget_starts_no_further_row(runs):
         return ok(record, run, rows)
 
     assert run((blank(1), slow), (blank(2), fails), words=("--budget", "0.25")).conclude() == 0
-    assert kept(runs) == [("ok", None), ("skipped", "the budget of 0.25 s is spent")]
+    assert outcomes(runs) == [("ok", None), ("skipped", "the budget of 0.25 s is spent")]
     assert 0 < shares[0] <= 0.25  # less than a second is shared by no others
     assert shares[1] == 0

@@ -207,16 +207,16 @@ def test_a_published_figure_takes_precedence_over_the_datasheet():
 
 def test_published_figures_have_a_source_and_are_possible():
     records = tomllib.loads(doctor.PUBLISHED.read_text(encoding="utf-8"))["record"]
-    seen = [(gpu, one["quantity"], one["name"]) for one in records for gpu in one["gpus"]]
-    assert len(seen) == len(set(seen))
-    for one in records:
-        assert one["unit"] == QUANTITIES[one["quantity"]]
-        assert one["source"].startswith(("github.com/", "AMD"))
-        for gpu in (load_gpus()[slug] for slug in one["gpus"]):
-            if one["quantity"] == "flops":  # boost clocks are above those of the datasheet
-                assert one["value"] < 1.1 * gpu.peak(one["name"]).value
-            if one["quantity"] == "bandwidth":
-                assert one["value"] < gpu.memory_bandwidth_bytes_per_s
+    names = [(gpu, figure["quantity"], figure["name"]) for figure in records for gpu in figure["gpus"]]
+    assert len(names) == len(set(names))
+    for figure in records:
+        assert figure["unit"] == QUANTITIES[figure["quantity"]]
+        assert figure["source"].startswith(("github.com/", "AMD"))
+        for gpu in (load_gpus()[slug] for slug in figure["gpus"]):
+            if figure["quantity"] == "flops":  # boost clocks are above those of the datasheet
+                assert figure["value"] < 1.1 * gpu.peak(figure["name"]).value
+            if figure["quantity"] == "bandwidth":
+                assert figure["value"] < gpu.memory_bandwidth_bytes_per_s
 
 
 def test_only_large_rows_are_compared_with_expected_rates():
@@ -280,8 +280,8 @@ def test_an_error_fails_only_its_check_and_findings_are_saved_at_once(monkeypatc
     monkeypatch.setattr(doctor, "noise_check", two)
     checked = checkup(H100, output=saved, format="table")
     doctor.check_all(checked)
-    assert [one.name for one in checked.findings][:3] == ["device", "launch", "first"]
-    assert [one.name for one in checked.findings][4:] == ["large", "family"]
+    assert [finding.name for finding in checked.findings][:3] == ["device", "launch", "first"]
+    assert [finding.name for finding in checked.findings][4:] == ["large", "family"]
     failed = checked.findings[3]
     assert (failed.status, failed.value) == (BAD, "RuntimeError: no such kernel")
     ((text, findings),) = printed
@@ -297,7 +297,7 @@ def test_no_check_runs_after_a_sticky_gpu_error(monkeypatch):
         monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
     checked = checkup(H100)
     doctor.check_all(checked)
-    assert [(one.name, one.status) for one in checked.findings] == [
+    assert [(finding.name, finding.status) for finding in checked.findings] == [
         ("device", OK),
         ("launch", OK),
         ("the other checks", BAD),

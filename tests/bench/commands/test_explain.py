@@ -79,9 +79,9 @@ def test_advice_depends_on_bound_and_percentage_of_the_ceiling(bound, share, sai
     assert lines[2].startswith("read on: ")
 
 
-@pytest.mark.parametrize("asked", ["memory 40%", "memory 40", "Memory-bound at 40%"])
-def test_a_bound_with_a_percentage_has_several_spellings(asked):
-    assert answer(asked) == lines_about("memory", 40)
+@pytest.mark.parametrize("words", ["memory 40%", "memory 40", "Memory-bound at 40%"])
+def test_a_bound_with_a_percentage_has_several_spellings(words):
+    assert answer(words) == lines_about("memory", 40)
 
 
 def test_a_word_that_is_a_column_and_a_bound_has_both_entries(capsys):
@@ -92,9 +92,9 @@ def test_a_word_that_is_a_column_and_a_bound_has_both_entries(capsys):
 
 
 def test_the_side_of_a_row_is_explained_as_the_table_writes_it():
-    told = answer("compute side")
-    assert "'side' means that something else limits the row" in told[1]
-    assert told[3].startswith("bound: Computing takes longer")
+    lines = answer("compute side")
+    assert "'side' means that something else limits the row" in lines[1]
+    assert lines[3].startswith("bound: Computing takes longer")
 
 
 def test_explain_lists_every_term_with_its_meaning(capsys):

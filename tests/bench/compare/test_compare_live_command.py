@@ -134,9 +134,9 @@ def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):
     run_rounds = turns.run_rounds
 
     def jittering(*arguments, **options):
-        found = run_rounds(*arguments, **options)
-        found.slots[1] = [(slot[0] * 10 ** (1 - 2 * (place % 2)),) for place, slot in enumerate(found.slots[0])]
-        return found
+        rounds = run_rounds(*arguments, **options)
+        rounds.slots[1] = [(slot[0] * 10 ** (1 - 2 * (index % 2)),) for index, slot in enumerate(rounds.slots[0])]
+        return rounds
 
     monkeypatch.setattr(turns, "run_rounds", jittering)
     provide(torch=same)
@@ -194,9 +194,9 @@ def test_paired_samples_are_saved_in_order(capsys, runs, provide):
     for record in records:
         assert (record.status, len(record.samples_s)) == ("ok", 25)
         assert set(record.verified) == {"before", "after"}
-        kept = record.interleaved
-        assert (kept["rounds"], kept["samples_per_round"], kept["is_fixed"]) == (25, 1, True)
-        assert kept["with"] == ["torch", "torch-compile"]
+        pairing = record.interleaved
+        assert (pairing["rounds"], pairing["samples_per_round"], pairing["is_fixed"]) == (25, 1, True)
+        assert pairing["with"] == ["torch", "torch-compile"]
     assert len({record.launches_per_sample for record in records}) == 1
     code, out, _ = commands.show(saved)
     assert code == 0

@@ -40,7 +40,7 @@ class DyingWorkers:
 
 
 @pytest.mark.parametrize(
-    ("names", "broken", "asked", "found"),
+    ("names", "broken", "calls", "expected"),
     [
         (
             ["torch", "a", "b", "c"],
@@ -70,14 +70,14 @@ class DyingWorkers:
     ],
     ids=["two break", "the baseline breaks", "the baseline is left alone", "nobody is to blame"],
 )
-def test_providers_that_end_the_worker_are_left_out_one_by_one(monkeypatch, names, broken, asked, found):
+def test_providers_that_end_the_worker_are_left_out_one_by_one(monkeypatch, names, broken, calls, expected):
     rows = [Row(OPS[0], CASE, name, label=f"{name}#") for name in names]
     workers = DyingWorkers(broken)
     monkeypatch.setattr(worker, "call", workers.call)
     policy = ComparePolicy(0.02, rows=12, deadline=100.0)
     records = interleave_safely(rows, cpu_device(), None, policy, None, 60.0, lambda text: None, in_worker=True)
-    assert workers.asked == asked
-    assert [(made.provider, made.status, made.reason) for made in records] == found
+    assert workers.asked == calls
+    assert [(made.provider, made.status, made.reason) for made in records] == expected
 
 
 MINE = """

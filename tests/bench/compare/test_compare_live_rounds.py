@@ -87,7 +87,7 @@ def test_rounds_go_on_until_all_verdicts_are_clear():
     alone = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, policy=policy)
     with_another = rounds_of(SimulatedDevice(noise=0.02), 1.0, 1.5, 1.0, policy=policy)
     assert with_another.count > alone.count
-    assert [with_another.comparison(place, policy).verdict for place in (1, 2)] == [SLOWER, SAME]
+    assert [with_another.comparison(index, policy).verdict for index in (1, 2)] == [SLOWER, SAME]
 
 
 def test_unclear_comparisons_use_the_whole_budget():

@@ -41,8 +41,8 @@ class World:
         begun = self.seconds
         self.seconds += self.prepare_s
         device = SimulatedDevice(seed=policy.seed, launch_s=1e-4, seconds=self.seconds, **self.kind)
-        times = [1.03 if place else 1.0 for place in range(len(rows))]
-        rounds = run_rounds([device.load(one).slot for one in times], policy, device.now)
+        times = [1.03 if index else 1.0 for index in range(len(rows))]
+        rounds = run_rounds([device.load(factor).slot for factor in times], policy, device.now)
         self.seconds = device.seconds + self.after_s
         self.shares.append(self.seconds - begun)
         names, records = [row.blank().provider for row in rows], []

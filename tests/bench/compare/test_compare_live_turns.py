@@ -46,8 +46,8 @@ class Plain(Contender):
 
 
 def begin(contenders):
-    for place, contender in enumerate(contenders):
-        contender.begin(place * len(contender.calls) // len(contenders), None)
+    for index, contender in enumerate(contenders):
+        contender.begin(index * len(contender.calls) // len(contenders), None)
 
 
 def test_providers_share_memory_through_separate_tensors():
@@ -125,38 +125,38 @@ def test_exchanged_copies_stay_as_far_apart_as_possible():
     both = [contender("first"), contender("second")]
     begin(both)
     share_launches(both)
-    for one in both:
-        one.sampler.launches_per_sample = 1
+    for plain in both:
+        plain.sampler.launches_per_sample = 1
     exchange, starts = Exchange(both, seed=1), []
     made.clear()
     for _ in range(20):
         exchange()
-        for one in both:
-            one.slot()
+        for plain in both:
+            plain.slot()
         starts.append((seen["first"], seen["second"]))
     assert all(abs(first - second) == 6 for first, second in starts)
     assert [min(pair) for pair in starts] == [turn % 6 for turn in range(20)]  # each copy is used as rarely as before
     assert 4 <= sum(first < second for first, second in starts) <= 16
-    assert 4 <= sum(made[place] == "first" for place in range(0, 40, 2)) <= 16
+    assert 4 <= sum(made[index] == "first" for index in range(0, 40, 2)) <= 16
 
 
 def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
     """Where memory lies makes up to 2 % of a short launch: one draw for a whole comparison would look like code."""
-    now, moved, kept = [0.0], [], []
+    now, moved, retained = [0.0], [], []
 
     def move(copy):
         now[0] += 1.0
         moved.append(copy)
 
     monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
-    both = [Plain([lambda: None] * 4, new_call=lambda copy: lambda: kept.append(copy)) for _ in range(2)]
+    both = [Plain([lambda: None] * 4, new_call=lambda copy: lambda: retained.append(copy)) for _ in range(2)]
     begin(both)
     for contender in both:
         contender.move = move
     exchange = Exchange(both, seed=1)
     exchange()
     assert sorted(moved) == [0, 1, 2, 3]
-    assert sorted(kept) == [0, 0, 1, 1, 2, 2, 3, 3]  # untimed: the results of the next samples take the place of these
+    assert sorted(retained) == [0, 0, 1, 1, 2, 2, 3, 3]  # untimed calls replace the retained results
     now[0] += 3.9
     exchange()
     assert len(moved) == 4
@@ -175,16 +175,16 @@ def test_moved_copies_have_the_same_values_in_other_memory():
 
 
 def test_each_graph_is_verified_from_its_first_copy(monkeypatch):
-    asked, calls = [], [lambda: None] * 4
+    checks, calls = [], [lambda: None] * 4
     sampler = samplers.HostSampler(calls, 1)
     monkeypatch.setattr(
-        samplers, "make_sampler", lambda calls, device, limits, refusal, reading: asked.append(refusal) or sampler
+        samplers, "make_sampler", lambda calls, device, limits, refusal, reading: checks.append(refusal) or sampler
     )
     both = [Plain(calls), Plain(calls)]
-    for one in both:
-        one.replay_check = lambda first: SimpleNamespace(refusal=f"from {first}")
+    for plain in both:
+        plain.replay_check = lambda first: SimpleNamespace(refusal=f"from {first}")
     begin(both)
-    assert asked == ["from 0", "from 2"]
+    assert checks == ["from 0", "from 2"]
 
 
 def test_a_contender_that_raises_in_preparation_is_left_out():
@@ -193,5 +193,5 @@ def test_a_contender_that_raises_in_preparation_is_left_out():
 
     contenders = [Plain([lambda: None], "a"), Plain([fails], "b"), Plain([lambda: None], "c")]
     take_turns(contenders, cpu_device(), ComparePolicy(0.5, rounds=6))
-    assert [one.record.status for one in contenders] == ["ok", "failed", "ok"]
+    assert [contender.record.status for contender in contenders] == ["ok", "failed", "ok"]
     assert contenders[0].record.interleaved["with"] == ["a", "c"]

@@ -58,8 +58,8 @@ def test_uniform_is_uniform_in_minus_one_to_one(dtype):
 
 @pytest.mark.parametrize("fill", [fill for fill in FILLS if fill != "zeros"])
 def test_equal_seeds_repeat_values_and_copies_differ(fill):
-    one, same, other = (Filler(fill, "bf16", CPU, seed) for seed in (7, 7, 8))
-    copies = [one(64, 64) for _ in range(50)]
+    filler, same, other = (Filler(fill, "bf16", CPU, seed) for seed in (7, 7, 8))
+    copies = [filler(64, 64) for _ in range(50)]
     assert torch.equal(copies[0], same(64, 64))
     for first, second in itertools.combinations([*copies, other(64, 64)], 2):
         assert (first == second).double().mean() < 0.1

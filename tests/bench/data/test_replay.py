@@ -22,9 +22,9 @@ class Graph:
 
     def replay(self):
         self.replays += 1
-        for place in self.captured:
-            out = self.sets[place].out if self.results[place] is None else self.results[place]
-            out.copy_(torch.nn.functional.gelu(*self.sets[place].inputs))
+        for index in self.captured:
+            out = self.sets[index].out if self.results[index] is None else self.results[index]
+            out.copy_(torch.nn.functional.gelu(*self.sets[index].inputs))
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def sets():
 @pytest.mark.parametrize("captured", [(), (0,), (0, 1, 2), (1, 2, 3)])
 def test_a_replay_that_omits_launches_is_rejected(sets, captured, returns):
     check = ReplayCheck(GELU, CASE, sets)
-    told = check.refusal(Graph(sets, captured, returns))
-    assert told.startswith("its replay does not do what the calls do, so that work is on a stream of its own: wrong")
-    assert "NaN" in told
+    reason = check.refusal(Graph(sets, captured, returns))
+    assert reason.startswith("its replay does not do what the calls do, so that work is on a stream of its own: wrong")
+    assert "NaN" in reason
     assert check.after() is None  # it is not timed, so there is nothing to look at afterwards
 
 
@@ -58,8 +58,8 @@ def test_a_complete_replay_is_accepted_and_checked_again(sets, returns):
 
 def test_a_rejected_replay_restores_cached_and_given_tensors(sets):
     cached, given = torch.ones(4096), sets[0].inputs[0]
-    for kept in (cached, given):
-        graph, before = Graph(sets, ()), kept.clone()
-        graph.results = [kept] * len(sets)
+    for tensor in (cached, given):
+        graph, before = Graph(sets, ()), tensor.clone()
+        graph.results = [tensor] * len(sets)
         assert ReplayCheck(GELU, CASE, sets).refusal(graph) is not None
-        assert torch.equal(kept, before)
+        assert torch.equal(tensor, before)

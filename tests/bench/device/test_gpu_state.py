@@ -29,14 +29,14 @@ def test_values_the_driver_does_not_support_are_none(machine, answer):
     assert set(state.pop("throttle_s").values()) == set(modes.values()) == set(state.values()) == {None}
 
 
-@pytest.mark.parametrize("what", ["NotFound", "LibraryNotFound", "ModuleNotFoundError"])
-def test_missing_binding_driver_or_gpu_is_one_error(machine, monkeypatch, what):
-    uuid = None if what == "NotFound" else machine.uuid
-    if what == "LibraryNotFound":
-        machine.record["system"]["nvmlInit"] = {"error": what}
-    if what == "ModuleNotFoundError":
+@pytest.mark.parametrize("problem", ["NotFound", "LibraryNotFound", "ModuleNotFoundError"])
+def test_missing_binding_driver_or_gpu_is_one_error(machine, monkeypatch, problem):
+    uuid = None if problem == "NotFound" else machine.uuid
+    if problem == "LibraryNotFound":
+        machine.record["system"]["nvmlInit"] = {"error": problem}
+    if problem == "ModuleNotFoundError":
         monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_state.errors(uuid) == {"nvml": what}
+    assert gpu_state.errors(uuid) == {"nvml": problem}
     assert set(gpu_state.modes(uuid).values()) == {None}
 
 

@@ -53,17 +53,17 @@ def test_default_threads_are_limited_by_cores_and_quota(machine, torch_threads, 
 def test_threads_option_sets_the_threads_everywhere(runs, tmp_path, capsys):
     seen, file = tmp_path / "seen", tmp_path / "mine.py"
     file.write_text(PRINT_THREADS.format(seen=str(seen)))
-    most, before = len(device.usable_cores().allowed), torch.get_num_threads()
+    allowed, before = len(device.usable_cores().allowed), torch.get_num_threads()
     words = ("--op", "relu", "--shape", "64", "--dtype", "fp32", "--budget", "90", "--no-save", "-q", "--format=json")
     try:
-        for threads in dict.fromkeys((1, most)):
+        for threads in dict.fromkeys((1, allowed)):
             commands.here("elementwise", "--threads", threads, "--provider", f"torch,{file}:double", *words)
             found = json.loads(capsys.readouterr().out)["environment"]["device"]
             assert (found["threads"], found["slug"].rpartition("-")[2]) == (threads, f"{threads}t")
             assert torch.get_num_threads() == threads
             assert int(seen.read_text()) == threads
-            [kept] = (runs / found["slug"]).glob("ceilings-*.json")
-            assert json.loads(kept.read_text())["identity"]["threads"] == threads
+            [ceilings] = (runs / found["slug"]).glob("ceilings-*.json")
+            assert json.loads(ceilings.read_text())["identity"]["threads"] == threads
     finally:
         torch.set_num_threads(before)
 

@@ -54,13 +54,15 @@ def test_each_triton_launch_compiles_and_can_be_pickled(rows, tmp_path, monkeypa
 
 
 def test_few_kernels_a_cpu_or_rejected_rows_start_no_process(rows, monkeypatch):
-    asked = []
-    monkeypatch.setattr(precompile, "precompile", lambda launches: asked.append(sorted(launches)) or {"a row": "why"})
+    compiled = []
+    monkeypatch.setattr(
+        precompile, "precompile", lambda launches: compiled.append(sorted(launches)) or {"a row": "why"}
+    )
     assert beforehand.compile_rows(rows, H100) == {}
     monkeypatch.setattr(beforehand, "FEWEST", 3)
     assert beforehand.compile_rows(rows, replace(H100, type="cpu")) == {}
-    assert asked == []
+    assert compiled == []
     assert beforehand.compile_rows(rows, H100) == {"a row": "why"}
-    assert len(asked[0]) == 3
+    assert len(compiled[0]) == 3
     refused = [replace(row, refused="a record") for row in rows]
     assert beforehand.compile_rows(refused, H100) == {}

@@ -43,8 +43,8 @@ def device_of(is_gpu=True, cache_bytes=100 * 10**6):
 
 
 def blank_of(work=USUAL):
-    what = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
-    return Record(**what, flops=work.flops, bytes_read=work.bytes_read, bytes_written=work.bytes_written)
+    fields = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
+    return Record(**fields, flops=work.flops, bytes_read=work.bytes_read, bytes_written=work.bytes_written)
 
 
 def ceilings_of(*entries):
@@ -139,8 +139,8 @@ TWO = [1e-4 * (1 + 0.1 * (i % 3 == 0)) for i in range(60)]
 )
 def test_drifting_and_bimodal_samples_are_flagged(samples_s, reason):
     samples = Samples(tuple(samples_s), 10, "graph", "cold", 1e-4, (1e-4, 1e-4), True)
-    (told,) = recorded(blank_of(), samples, device_of(), ceilings_of()).flag_reasons.values()
-    assert told.startswith(f"{reason}; ")
+    (text,) = recorded(blank_of(), samples, device_of(), ceilings_of()).flag_reasons.values()
+    assert text.startswith(f"{reason}; ")
 
 
 def test_neighboring_timer_ticks_are_not_bimodal():
@@ -207,8 +207,8 @@ def test_a_possible_rate_above_a_measured_peak_is_flagged(reached, is_flagged):
     record = row_of(10**12 / (reached * 1e14), TERAFLOP, (replace(PEAK, kind="measured"),))
     assert record.flags == ("above-roof",) * is_flagged
     if is_flagged:
-        told = f"{100 * reached:.0f} % of the measured peak; calibrate again"
-        assert record.flag_reasons["above-roof"].startswith(told)
+        text = f"{100 * reached:.0f} % of the measured peak; calibrate again"
+        assert record.flag_reasons["above-roof"].startswith(text)
 
 
 @pytest.mark.parametrize(("time_s", "is_near"), [(3e-6, True), (23e-6, True), (24e-6, False)])
@@ -217,8 +217,8 @@ def test_a_launch_of_a_few_floors_is_flagged_with_the_floor(time_s, is_near):
     record = row_of(time_s, Work(0, 0, 0), (floor,), launches=100, host_launch_s=1e-6)
     assert record.flags == ("near-floor",) * is_near
     if time_s == 3e-6:
-        told = "an empty kernel takes 2.4e-06 s of these 3e-06 s, which leaves 6e-07 s"
-        assert record.flag_reasons["near-floor"].startswith(told)
+        text = "an empty kernel takes 2.4e-06 s of these 3e-06 s, which leaves 6e-07 s"
+        assert record.flag_reasons["near-floor"].startswith(text)
 
 
 def test_a_row_without_a_graph_has_the_reason():

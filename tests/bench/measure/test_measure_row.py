@@ -120,7 +120,7 @@ def test_launches_rotate_through_every_copy(providers):
     assert record.copies == len(set(seen)) == 5
     assert record.cache == "cold"
     timed = seen[1:-1]
-    assert all(one != other for one, other in itertools.pairwise(timed[:10]))
+    assert all(address != next_address for address, next_address in itertools.pairwise(timed[:10]))
 
 
 def test_a_wrong_result_is_invalid_and_never_timed(providers, never_timed):

@@ -117,7 +117,7 @@ def test_imports_of_an_op_file_are_part_of_its_definition(family):
         assert of_bench <= set(op.defined_in), f"{op.name} leaves out of defined_in: {of_bench - set(op.defined_in)}"
 
 
-def kept(folder):
+def records_in(folder):
     (path,) = Path(folder).glob("*.jsonl")
     return load_run(path).records
 
@@ -132,10 +132,10 @@ def test_rows_of_every_status_have_the_op_hash(tmp_path):
         "elementwise", *shapes, "--provider", names, "--output", tmp_path, "--format", "json"
     )
     assert code == 1, err
-    records = kept(tmp_path)
-    assert {one.status for one in records} == {"ok", "skipped", "failed"}
-    assert {one.op_sha256 for one in records} == {op_sha256(OPS["relu"][1])}
-    assert {one["op_sha256"] for one in json.loads(out)["records"]} == {op_sha256(OPS["relu"][1])}
+    records = records_in(tmp_path)
+    assert {record.status for record in records} == {"ok", "skipped", "failed"}
+    assert {record.op_sha256 for record in records} == {op_sha256(OPS["relu"][1])}
+    assert {record["op_sha256"] for record in json.loads(out)["records"]} == {op_sha256(OPS["relu"][1])}
 
 
 @pytest.mark.parametrize("family", ["transfer", "train_step"])
@@ -144,7 +144,7 @@ def test_rows_that_are_not_ops_have_the_hash_of_their_command(family, tmp_path):
     assert commands.here(family, *words[family], "--budget", "0.001", "--output", tmp_path) in (0, 2)
     module = op_file.read_catalog().commands[family]
     expected = modules_sha256([f"bench.{family}", *module.MODULES])
-    assert {record.op_sha256 for record in kept(tmp_path)} == {expected}
+    assert {record.op_sha256 for record in records_in(tmp_path)} == {expected}
     assert expected is not None
 
 
@@ -187,7 +187,7 @@ def test_units_agree_with_those_of_older_records(name):
     """Older records have no `units`: `VECTOR_OPS` lists their vector ops."""
     family, op = OPS[name]
     shape = dict(zip(op.axes, op.extents((64,), op.axes), strict=True))
-    case = Case(name, op.dtypes[0], shape, {one.name: one.default(op.dtypes[0]) for one in options_of(family)})
+    case = Case(name, op.dtypes[0], shape, {option.name: option.default(op.dtypes[0]) for option in options_of(family)})
     if name in VECTOR_OPS:
         assert Row(op, case, "torch").blank().units == "vector"
     elif family in ("matmul", "matvec", "attention", "grouped_matmul", "decode"):

@@ -63,11 +63,11 @@ def test_every_copy_has_its_own_integer_seed():
     assert len({int(seed) for seed in seeds}) == 5
 
 
-def set_to(place, value):
+def set_to(n, value):
     """Return a fault that replaces the n-th nonzero element by a function of x there."""
 
     def fault(x, out):
-        index = out.nonzero()[place].item()
+        index = out.nonzero()[n].item()
         out[index] = value(x[index : index + 2].double())
 
     return fault
@@ -120,11 +120,11 @@ def ignores_the_seed(x, seed, out):
 
 
 def test_equal_masks_of_two_seeds_fail():
-    case, (one, other) = launches(run=ignores_the_seed)
-    assert check_dropout(case, other, None) is None
-    assert "the masks of two seeds agree in 100.00%" in check_dropout(case, other, one)
-    same_seed = ((other[0][0], one[0][1]), other[1])
-    assert check_dropout(case, same_seed, one) is None
+    case, (first, second) = launches(run=ignores_the_seed)
+    assert check_dropout(case, second, None) is None
+    assert "the masks of two seeds agree in 100.00%" in check_dropout(case, second, first)
+    same_seed = ((second[0][0], first[0][1]), second[1])
+    assert check_dropout(case, same_seed, first) is None
 
 
 def measured(monkeypatch, run, fill="uniform"):

@@ -65,7 +65,7 @@ def measured(family, dtype, provider):
 @pytest.fixture(autouse=True, scope="module")
 def compiled_beforehand():
     """Compile all kernels in parallel: one after the other they take minutes."""
-    compile_rows([row_of(*one.values) for one in cases()], gpu())
+    compile_rows([row_of(*case.values) for case in cases()], gpu())
 
 
 @pytest.mark.parametrize(("family", "dtype", "provider"), cases())

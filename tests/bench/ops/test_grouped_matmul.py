@@ -90,9 +90,9 @@ def test_grouped_matmul_work_by_hand():
     assert work.bytes_read == 2 * (5 * 7 + 2 * 7 * 11) + 4 * 3
     assert work.bytes_written == 2 * 5 * 11
     assert OP.work(case_of(2, 16, 32, "bf16")) == grouped_matmul_work((0, 1, 0, 1), 16, 32, "bf16")
-    one, product = grouped_matmul_work((64,), 32, 48, "fp32"), matmul_work(64, 32, 48, "fp32", "fp32")
-    assert (one.flops, one.bytes_written) == (product.flops, product.bytes_written)
-    assert one.bytes_read == product.bytes_read + 4
+    grouped, product = grouped_matmul_work((64,), 32, 48, "fp32"), matmul_work(64, 32, 48, "fp32", "fp32")
+    assert (grouped.flops, grouped.bytes_written) == (product.flops, product.bytes_written)
+    assert grouped.bytes_read == product.bytes_read + 4
 
 
 @pytest.mark.parametrize(("dtype", "multiple"), [("bf16", 8), ("fp32", 4)])

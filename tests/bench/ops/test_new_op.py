@@ -50,17 +50,17 @@ def test_a_new_op_is_listed_and_unfinished_files_are_noted(repository):
     (line,) = [line for line in out.splitlines() if "scaled-copy" in line]
     assert line.split()[:2] == ["bench.scaled_copy", "scaled-copy"]
     assert "bench.matmul" in out
-    told = dict(re.findall(r"^note: bench/(\w+)\.py is left out: (.+)$", err, re.MULTILINE))
-    assert len(err.splitlines()) == len(told) == len(UNFINISHED)
-    assert told["empty"] == "it has no OPS (of an operation) and no SCENARIO"
-    assert told["half"] == "NameError: name 'undefined' is not defined (line 3)"
-    assert "SyntaxError" in told["broken"]
-    assert "line 3" in told["broken"]
-    assert "SystemExit" in told["leaving"]
-    assert told["clashing"] == "another option is called --fail-on too; give it another name"
-    assert told["usual"] == "another option is called --dtype too; give it another name"
-    assert told["twin"] == "bench/scaled_copy.py has an op 'scaled-copy' too; give it another name"
-    assert told["wrong"] == "its OPS must be a tuple of Op"
+    notes = dict(re.findall(r"^note: bench/(\w+)\.py is left out: (.+)$", err, re.MULTILINE))
+    assert len(err.splitlines()) == len(notes) == len(UNFINISHED)
+    assert notes["empty"] == "it has no OPS (of an operation) and no SCENARIO"
+    assert notes["half"] == "NameError: name 'undefined' is not defined (line 3)"
+    assert "SyntaxError" in notes["broken"]
+    assert "line 3" in notes["broken"]
+    assert "SystemExit" in notes["leaving"]
+    assert notes["clashing"] == "another option is called --fail-on too; give it another name"
+    assert notes["usual"] == "another option is called --dtype too; give it another name"
+    assert notes["twin"] == "bench/scaled_copy.py has an op 'scaled-copy' too; give it another name"
+    assert notes["wrong"] == "its OPS must be a tuple of Op"
 
 
 def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
@@ -69,11 +69,13 @@ def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
     (path,) = tmp_path.glob("*.jsonl")
     records = load_run(path).records
     names = ["4096:scale-by=3.0", "4096:layout=sparse:scale-by=3.0"]
-    assert [(one.case, one.status) for one in records] == [(name, "ok") for name in names]
-    assert [one.options["layout"] for one in records] == ["dense", "sparse"]
+    assert [(record.case, record.status) for record in records] == [(name, "ok") for name in names]
+    assert [record.options["layout"] for record in records] == ["dense", "sparse"]
     # Each of another provider is set against the baseline's row of its own values.
-    others = [replace(one, provider="mine", median_s=one.median_s * by) for by, one in enumerate(records, 2)]
-    ratios = [f"scaled-copy {name} fp32 mine: {by} x the time of torch" for by, name in enumerate(names, 2)]
+    others = [
+        replace(record, provider="mine", median_s=record.median_s * factor) for factor, record in enumerate(records, 2)
+    ]
+    ratios = [f"scaled-copy {name} fp32 mine: {factor} x the time of torch" for factor, name in enumerate(names, 2)]
     assert baseline_lines([*records, *others], "torch") == ratios
 
 
@@ -111,8 +113,10 @@ def test_each_family_reads_its_own_option_in_a_comparison(repository, tmp_path):
 @pytest.mark.parametrize("name", sorted(compare.merged_options(families())))
 def test_an_option_that_an_op_does_not_have_is_rejected(name, capsys):
     known = families()
-    other = next(ops[0].name for family, ops in known.items() if name not in [one.name for one in options_of(family)])
-    owner = next(ops[0].name for family, ops in known.items() if name in [one.name for one in options_of(family)])
+    other = next(
+        ops[0].name for family, ops in known.items() if name not in [option.name for option in options_of(family)]
+    )
+    owner = next(ops[0].name for family, ops in known.items() if name in [option.name for option in options_of(family)])
     for ops in (other, f"{owner},{other}"):
         words = ["compare", "--op", ops, "--provider", "torch,torch", f"--{name}", "no-such-value"]
         assert main(words) == 2

@@ -43,7 +43,7 @@ def test_a_copy_of_an_op_file_runs(mine, runs):
     (saved,) = commands.run_files(runs)
     assert "-soft_cap-" in saved.name
     run = load_run(saved)
-    assert [(one.op, one.dtype, one.status) for one in run.records] == [
+    assert [(record.op, record.dtype, record.status) for record in run.records] == [
         ("soft-cap", "fp32", "ok"),
         ("soft-cap", "bf16", "ok"),
     ]
@@ -67,7 +67,7 @@ def test_ops_of_a_file_are_measured_by_path_and_with_others(mine, runs, words, o
     options = ("--dtype", "fp32", "--shape", "64", "--provider", "torch", "--device", "cpu", "-q")
     assert main([*words, *options]) == 0
     (saved,) = commands.run_files(runs)
-    assert [(one.op, one.status) for one in load_run(saved).records] == [(op, "ok") for op in ops]
+    assert [(record.op, record.status) for record in load_run(saved).records] == [(op, "ok") for op in ops]
 
 
 @pytest.mark.usefixtures("quick")

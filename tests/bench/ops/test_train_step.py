@@ -105,8 +105,8 @@ def test_the_shape_decides_the_moment_of_peak_memory(config, moment, shape):
 def test_estimate_memory_is_what_a_step_allocates():
     tiny_llama = {"style": "llama", "layers": 9, "width": 256, "heads": 8, "kv_heads": 2, "ffn": 1024, "vocab": 4096}
     step = plan(replace(load_preset("tiny-llama"), layers=9), checkpoint="full", sequence=64)
-    asked = {"batch": 4, "sequence": 64, "recipe": "fp32", "checkpoint": "full", "kernels": "cpu", "tied": True}
-    estimated = estimate.memory(**tiny_llama, **asked).values["total_bytes"]
+    options = {"batch": 4, "sequence": 64, "recipe": "fp32", "checkpoint": "full", "kernels": "cpu", "tied": True}
+    estimated = estimate.memory(**tiny_llama, **options).values["total_bytes"]
     assert estimated == report_of(step)["measured"]["total"] == 169_444_692
 
 

@@ -33,7 +33,7 @@ def small(quick, one_thread, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def kept(runs):
+def saved_records(runs):
     """Return a function that returns the records of the only run."""
     return lambda: load_run(commands.run_files(runs)[0]).records
 
@@ -118,10 +118,10 @@ def test_invalid_train_step_arguments_are_a_one_line_error(capsys, words, said):
     assert said in err
 
 
-def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(capsys, monkeypatch, kept):
+def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(capsys, monkeypatch, saved_records):
     monkeypatch.setattr(device.Device, "free_bytes", lambda self: 40_000_000)
     assert run("--model", "small.json", "--shape", "1x16,512x64", "--recipe", "fp32") == 0
-    small, large = kept()
+    small, large = saved_records()
     assert (small.status, large.status) == ("ok", "skipped")
     assert large.reason.startswith("needs an estimated ")
     assert large.reason.endswith("the device has 40.00 MB free")
@@ -134,7 +134,7 @@ def test_a_step_too_large_for_memory_is_skipped_with_its_estimate(capsys, monkey
 @pytest.mark.parametrize(
     ("right_calls", "reason"), [(0, "the gradient of "), (4, "after timing: the gradient of ")], ids=["always", "later"]
 )
-def test_a_wrong_gradient_is_invalid_and_has_no_time(monkeypatch, kept, right_calls, reason):
+def test_a_wrong_gradient_is_invalid_and_has_no_time(monkeypatch, saved_records, right_calls, reason):
     right, calls = TrainingStep.loss, []
 
     def wrong(self, *tokens):
@@ -143,7 +143,7 @@ def test_a_wrong_gradient_is_invalid_and_has_no_time(monkeypatch, kept, right_ca
 
     monkeypatch.setattr(TrainingStep, "loss", wrong)
     assert run(*SMALL, "--recipe", "fp32") == 1
-    (record,) = kept()
+    (record,) = saved_records()
     assert (record.status, record.samples_s) == ("invalid", ())
     assert record.reason.startswith(reason)
     assert "before" in record.verified

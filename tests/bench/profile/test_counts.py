@@ -29,7 +29,7 @@ def counted(function, *args):
 
 def moved(function, *args):
     counts = counted(function, *args)
-    return sum(one.bytes_read for one in counts), sum(one.bytes_written for one in counts)
+    return sum(operation.bytes_read for operation in counts), sum(operation.bytes_written for operation in counts)
 
 
 def floats(*shape):
@@ -104,16 +104,16 @@ def test_bytes_agree_with_counts_by_hand(case):
 )
 def test_flops_agree_with_counts_by_hand(function, flops, products):
     counts = counted(function)
-    assert sum(one.flops for one in counts) == flops
-    assert sum(one.matmul_flops for one in counts) == products
-    assert all(one.is_modelled for one in counts)
+    assert sum(operation.flops for operation in counts) == flops
+    assert sum(operation.matmul_flops for operation in counts) == products
+    assert all(operation.is_modelled for operation in counts)
 
 
 @pytest.mark.parametrize("heads", [4, 2])
 def test_fused_attention_has_the_flops_of_eager_attention(heads):
     query, key, value = floats(2, 4, 8, 16), floats(2, heads, 8, 16), floats(2, heads, 8, 16)
     fused = torch.nn.functional.scaled_dot_product_attention
-    flops = sum(one.matmul_flops for one in counted(lambda: fused(query, key, value, enable_gqa=True)))
+    flops = sum(operation.matmul_flops for operation in counted(lambda: fused(query, key, value, enable_gqa=True)))
     assert flops == 2 * (2 * 2 * 4 * 8 * 8 * 16)
 
 

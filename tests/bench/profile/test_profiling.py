@@ -121,17 +121,17 @@ def test_profiling_leaves_model_gradients_and_rng_unchanged(mode):
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     x = torch.randn(4, 8, requires_grad=True)
     model(x).sum().backward()
-    gradients = [x.grad, *(one.grad for one in model.parameters())]
-    kept = [x, *model.parameters(), *model.buffers(), *gradients]
-    before = [one.detach().clone() for one in kept]
+    gradients = [x.grad, *(tensor.grad for tensor in model.parameters())]
+    tensors = [x, *model.parameters(), *model.buffers(), *gradients]
+    before = [tensor.detach().clone() for tensor in tensors]
     torch.manual_seed(2)
     expected = torch.rand(3)
     torch.manual_seed(2)
     step = ProfiledStep(target_of("model", model, [x]), mode)
     timed(step, account(step), detect("cpu"), left_s=0.0)
     assert torch.equal(torch.rand(3), expected)
-    assert all(one.grad is gradient for one, gradient in zip([x, *model.parameters()], gradients, strict=True))
-    for value, same in zip(kept, before, strict=True):
+    assert all(tensor.grad is gradient for tensor, gradient in zip([x, *model.parameters()], gradients, strict=True))
+    for value, same in zip(tensors, before, strict=True):
         assert torch.equal(value, same)
 
 
@@ -252,13 +252,13 @@ def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(USER)
     names = ("nothing", "leaves", "exits", "absent", "wants", "raises", "computes_nothing", "too_large")
-    asked = [f"{file}:{name}" for name in (*names, "without_gradient")]
-    asked += [str(file), "--model=absent"]
-    for word in asked:
+    words = [f"{file}:{name}" for name in (*names, "without_gradient")]
+    words += [str(file), "--model=absent"]
+    for word in words:
         assert main(["profile", word, "--backward", "--device", "cpu", "--no-save"]) == 2
-        said = capsys.readouterr()
-        assert (said.out, said.err.count("error: "), said.err.count("\n")) == ("", 1, 1), said.err
-        assert ("returned nothing; it must return a function" in said.err) == word.endswith(":nothing")
+        output = capsys.readouterr()
+        assert (output.out, output.err.count("error: "), output.err.count("\n")) == ("", 1, 1), output.err
+        assert ("returned nothing; it must return a function" in output.err) == word.endswith(":nothing")
 
 
 @pytest.mark.parametrize(
@@ -274,9 +274,9 @@ def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
 )
 def test_invalid_profile_options_are_a_one_line_error(words, said, capsys):
     assert main(["profile", *words, "--no-save"]) == 2
-    heard = capsys.readouterr()
-    assert (heard.out, heard.err.count("\n")) == ("", 1)
-    assert said in heard.err
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert said in output.err
 
 
 @pytest.mark.parametrize(
@@ -290,9 +290,9 @@ def test_a_file_that_exits_or_hangs_is_a_one_line_error(tmp_path, capsys, text, 
     file = tmp_path / "mine.py"
     file.write_text(f"{text}\ndef make(): pass\n")
     assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "--timeout", "0.5"]) == 2
-    heard = capsys.readouterr()
-    assert (heard.out, heard.err.count("\n")) == ("", 1)
-    assert said in heard.err
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert said in output.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -306,8 +306,8 @@ def test_a_profile_that_needs_a_missing_gpu_exits_with_3(tmp_path, capsys):
 def test_output_of_a_step_is_printed_once(capsys):
     step = ProfiledStep(target_of("loud", lambda: (print("noise"), torch.ones(3).exp()), []), "forward")
     timed(step, account(step), detect("cpu"), left_s=0.0)
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("noise")) == ("", 1)
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("noise")) == ("", 1)
 
 
 def test_rows_of_a_profile_sum_to_the_step(tmp_path, capsys, runs):
@@ -316,9 +316,9 @@ def test_rows_of_a_profile_sum_to_the_step(tmp_path, capsys, runs):
     file.write_text(USER)
     arguments = ["--device", "cpu", "--backward", "--budget", "0.1", "--format", "json", "-q"]
     assert main(["profile", f"{file}:make", *arguments]) == 0
-    heard = capsys.readouterr()
-    assert heard.err.splitlines()[:2] == ["noise", "raw noise"]
-    document = json.loads(heard.out)
+    output = capsys.readouterr()
+    assert output.err.splitlines()[:2] == ["noise", "raw noise"]
+    document = json.loads(output.out)
     totals, records = document["totals"], document["records"]
     assert sum(record["time_s"] for record in records) == pytest.approx(totals["profiled_s"], rel=1e-9)
     assert totals["matmul_flops"] == 2 * (2 * 4 * 32 * 32)  # no gradient of the input is asked for
@@ -335,7 +335,7 @@ def test_a_step_that_fails_while_timed_exits_with_1(tmp_path, capsys, runs):
     assert main(["profile", f"{file}:make", *words, "--output", str(tmp_path / "run.jsonl")]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["totals"] == {}
-    (record, *_) = kept = load_run(tmp_path / "run.jsonl").records
-    assert [one.op for one in kept] == [one["op"] for one in document["records"]]
+    (record, *_) = saved = load_run(tmp_path / "run.jsonl").records
+    assert [row.op for row in saved] == [row["op"] for row in document["records"]]
     assert (record.status, record.bytes_written) == ("failed", 12)
     assert record.reason.endswith("make: ValueError: late")

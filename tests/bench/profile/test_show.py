@@ -125,11 +125,11 @@ def test_a_profile_repr_is_its_table(made):
 def test_dataframe_json_and_saved_run_have_the_same_rows(made, tmp_path):
     document = document_of(made.environment, list(made))
     frame = made.to_dataframe()
-    kept = load_run(made.save(tmp_path / "run.jsonl")).records
-    assert list(frame["op"]) == [row["op"] for row in document["records"]] == [record.op for record in kept]
+    records = load_run(made.save(tmp_path / "run.jsonl")).records
+    assert list(frame["op"]) == [row["op"] for row in document["records"]] == [record.op for record in records]
     assert list(frame["time_s"]) == [row["time_s"] for row in document["records"]]
     assert sum(frame["time_s"]) == pytest.approx(20e-6)
-    assert [record.extra["time_s"] for record in kept] == list(frame["time_s"])
+    assert [record.extra["time_s"] for record in records] == list(frame["time_s"])
     wanted = {"count", "shapes", "dtypes", "module", "phase", "share", "flops", "bytes_read", "bytes_written"}
     assert wanted | {"intensity", "bound", "roofline_pct", "flags"} <= set(document["records"][0])
 

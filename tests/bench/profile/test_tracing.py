@@ -11,8 +11,8 @@ from bench.harness.profile.tracing import divide
 
 
 def event(name, begin, duration, category="cpu_op", thread=1, **details):
-    place = {"ph": "X", "cat": category, "pid": 9, "tid": thread, "args": details}
-    return place | {"name": name, "ts": begin, "dur": duration}
+    base = {"ph": "X", "cat": category, "pid": 9, "tid": thread, "args": details}
+    return base | {"name": name, "ts": begin, "dur": duration}
 
 
 def tag(index, name, begin, duration, thread=1):
@@ -113,7 +113,7 @@ def test_operations_and_remainders_sum_to_the_recorded_step(breakdown):
 
 
 def test_the_report_is_of_the_step_nearest_to_the_unprofiled_time(breakdown):
-    later = [one | {"ts": one["ts"] + 1000.0} for one in ON_CPU]
+    later = [recorded | {"ts": recorded["ts"] + 1000.0} for recorded in ON_CPU]
     later[0]["dur"] = 90.5
     for expected_s, duration_ns in ((80e-6, 82_750), (95e-6, 92_750)):
         breakdown = Breakdown([Operation("aten.mm")], samples_s=[expected_s])
@@ -143,5 +143,5 @@ def test_gpu_time_is_kernel_time_and_overlaps_count_once(breakdown):
     assert times(breakdown) == [20_000, 10_000, 10_000]  # the last one was launched by autograd's thread
     assert [operation.kernels for operation in breakdown.operations] == [{"gemm"}, {"add_kernel"}, {"gemm"}]
     assert breakdown.duration_ns == 100_000
-    nobodys = next(record.extra for record in records_of(breakdown) if record.op == "unattributed")
-    assert (nobodys["kernels"], nobodys["kernels_s"]) == (["my_triton_kernel"], pytest.approx([5e-6]))
+    unattributed = next(record.extra for record in records_of(breakdown) if record.op == "unattributed")
+    assert (unattributed["kernels"], unattributed["kernels_s"]) == (["my_triton_kernel"], pytest.approx([5e-6]))

@@ -138,11 +138,11 @@ def test_torch_compile_without_a_compiler_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize(("name", "takes_out"), [("add", True), ("matmul", False)])
 def test_torch_compile_uses_static_shapes_for_each_case(monkeypatch, name, takes_out):
-    asked = []
+    options_seen = []
     monkeypatch.setattr(registry.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: options_seen.append(options) or function)
     provider = load("torch-compile", OPS[name], "any", CPU)
-    assert asked == [{"dynamic": False}]
+    assert options_seen == [{"dynamic": False}]
     assert provider.takes_out is takes_out
 
     case, data = sets_of(name, 32)
@@ -225,10 +225,10 @@ def test_fp8_is_measured_with_and_without_fast_accumulation():
 def test_fast_accumulation_has_its_own_tolerance(monkeypatch):
     provider = load("torch-fast-accum", OPS["matmul"], "matmul", H100)
     assert provider.tolerance == registry.FAST_TOLERANCE
-    scaled, asked = torch._scaled_mm, []
+    scaled, settings = torch._scaled_mm, []
 
     def seen(*tensors, **options):
-        asked.append(options["use_fast_accum"])
+        settings.append(options["use_fast_accum"])
         return scaled(*tensors, **options)
 
     monkeypatch.setattr(torch, "_scaled_mm", seen)
@@ -239,7 +239,7 @@ def test_fast_accumulation_has_its_own_tolerance(monkeypatch):
 
     data = InputSet(MATMUL[0].make_inputs(case, tensor), torch.empty(32, 48, dtype=torch.bfloat16))
     provider.call(data)()
-    assert asked == [True]
+    assert settings == [True]
     assert check(OPS["matmul"], case, data, data.out).is_right
     with pytest.raises(provider.refuses_with, match="fast accumulation is for fp8"):
         provider.function(torch.ones(2, 2), torch.ones(2, 2), out=torch.ones(2, 2))

@@ -206,8 +206,8 @@ def test_the_printed_signature_is_a_working_provider(tmp_path, runs, capsys, fam
     file = tmp_path / "mine.py"
     file.write_text(signature(family, *words))
     for function in providers.split():
-        one = ["--op", function.replace("_", "-"), *words[2:], "--shape", "64x48", "--cache", "warm"]
-        assert commands.here(family, *one, "--provider", f"{file}:{function}", "--format", "csv") == 0
+        options = ["--op", function.replace("_", "-"), *words[2:], "--shape", "64x48", "--cache", "warm"]
+        assert commands.here(family, *options, "--provider", f"{file}:{function}", "--format", "csv") == 0
         assert ",ok," in capsys.readouterr().out
 
 

@@ -38,8 +38,8 @@ def flag_names(bytes_moved=40_000_000, limits=GPU_LIMITS, **parameters):
         warm_median_s=warm.median_s,
         telemetry=device.telemetry(),
     )
-    what = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
-    blank = Record(**what, flops=10**10, bytes_read=bytes_moved // 2, bytes_written=bytes_moved // 2)
+    fields = {"op": "x", "provider": "torch", "dtype": "bf16", "shape": {}, "case": "x", "status": "skipped"}
+    blank = Record(**fields, flops=10**10, bytes_read=bytes_moved // 2, bytes_written=bytes_moved // 2)
     return set(recorded(blank, seen, GPU, Machine("x", "X", (MEMORY_ROOF, PEAK)), "cold").flags)
 
 

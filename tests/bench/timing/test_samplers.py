@@ -272,8 +272,8 @@ def test_clock_and_power_are_polled_during_untimed_work(gpu):
     for sampler in (GraphSampler([call], 30, read), EventSampler([call], 30, 2e-6, read)):
         gpu.log.clear()
         assert [sampler.sample(), sampler.sample()] == pytest.approx([30 * BUSY_S / 299.5] * 2)
-        one = ["spin", *["a"] * 30, "wait", *["a"] * 300, "read"]
-        assert gpu.log == one * 2
+        expected = ["spin", *["a"] * 30, "wait", *["a"] * 300, "read"]
+        assert gpu.log == expected * 2
     assert min(busy_s) > 0.9 * BUSY_S
 
 

@@ -27,7 +27,7 @@ def test_every_doctor_check_has_a_finding(monkeypatch, tmp_path):
     saved = tmp_path / "doctor.json"
     main(["doctor", "--device", "cuda", "-q", "--budget", "0.1", "-o", str(saved)])
     page = json.loads(saved.read_text())
-    found = {one["name"]: one for one in page["findings"]}
+    found = {finding["name"]: finding for finding in page["findings"]}
     checks = ("the device", "launches", "one kernel as two providers", "large matmul and copy", "families")
     assert not [found[check] for check in checks if check in found]  # what a check that fails is called
     for name in ("launch floor", "launch in a graph of 10", "smallest change that would be seen"):

@@ -118,5 +118,5 @@ def test_a_failed_capture_releases_its_memory():
 
 def test_returned_results_are_retained_for_a_round():
     x = torch.ones(2**10, device=GPU)
-    kept = GraphSampler([lambda: x + 1] * 40, 400)
-    assert len({result.data_ptr() for result in kept.results}) == 40
+    sampler = GraphSampler([lambda: x + 1] * 40, 400)
+    assert len({result.data_ptr() for result in sampler.results}) == 40
