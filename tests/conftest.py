@@ -1,4 +1,4 @@
-"""One place decides what is skipped or left for later, and says why; no test sees the runs or signals of another."""
+"""Which tests are skipped or run only in the exhaustive tier; separate runs and signal handlers for each test."""
 
 import itertools
 import os
@@ -17,7 +17,7 @@ def runs_of_all_tests(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def runs(runs_of_all_tests, monkeypatch):
-    """Keep the runs of tests out of the user's: a folder that commands started by a test see too."""
+    """Save runs of tests, and of the commands they start, in a separate directory."""
     folder = runs_of_all_tests / str(next(NUMBERS))  # pytest's own numbered folders take longer with each one
     folder.mkdir()
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(folder))
@@ -26,9 +26,9 @@ def runs(runs_of_all_tests, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def signals():
-    """Put back what the process does on Ctrl-C and SIGTERM.
+    """Restore the handlers of Ctrl-C and SIGTERM.
 
-    A command that ran in this process ignores both at its end, and what a later test starts would inherit that.
+    A command run in this process ignores both at its end, and processes of later tests would inherit that.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
@@ -36,31 +36,30 @@ def signals():
         signal.signal(number, handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads what was asked for
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the options
 def pytest_cmdline_main(config):
-    """Share the whole suite among processes, where pytest-xdist is there and no `-n` says otherwise.
+    """Run the whole suite in several processes if pytest-xdist is installed and `-n` is not given.
 
-    The default tier takes two thirds of the time so on two cores; more processes would disturb what they measure. Many
-    tests of the exhaustive tier wait for commands that they start, so that a third process finds a core that is free.
-    Each computes with one thread, as do the commands that it starts: threads of several processes on the same cores
-    spend most of their time waiting for each other. Tests of a GPU have it to themselves.
+    On two cores, two processes need two thirds of the time for the default tier; more would make measurements noisy.
+    Many tests of the exhaustive tier wait for commands, so a third process finds a free core. Each process and its
+    commands use one thread: several would mostly wait for each other. GPU tests are not run in parallel.
     """
-    if "PYTEST_XDIST_WORKER" in os.environ:  # this hook runs in each of the processes too: they share no further
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the hook also runs in each worker process
         return
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     on_a_gpu = "gpu" in config.option.markexpr and "not gpu" not in config.option.markexpr
     if is_whole and not on_a_gpu and not config.option.usepdb and getattr(config.option, "numprocesses", 0) is None:
         is_exhaustive = config.option.markexpr.startswith("exhaustive")
         config.option.numprocesses, config.option.dist = 3 if is_exhaustive else 2, "loadfile"
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # the variable that numpy, torch and the commands respect
-        config.option.loadscopereorder = False  # the order is that of `begin_with_the_longest`
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # respected by numpy, torch and the commands
+        config.option.loadscopereorder = False  # keep the order of `begin_with_the_longest`
 
 
 def pytest_addoption(parser):
-    parser.addoption("--sample", type=int, help="of each test run so many cases alone, as if it were marked sampled")
+    parser.addoption("--sample", type=int, help="number of cases to run of each test that is not marked sampled")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not choose
+@pytest.hookimpl(tryfirst=True)  # before pytest applies `-m`
 def pytest_collection_modifyitems(config, items):
     leave_most_for_later(items, config.getoption("--sample"))
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -76,16 +75,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def begin_with_the_longest(items):
-    """Order files as two processes should take them: the commands of the READMEs, then files of many tests, then few.
-
-    A process that took the commands last would run them for minutes while the other one has nothing to do.
-    """
     count = Counter(item.path for item in items)
     items.sort(key=lambda item: (item.path.name != "test_readme.py", -count[item.path], str(item.path)))
 
 
 def leave_most_for_later(items, sample):
-    """Make all cases of a test marked `sampled(n)` exhaustive but n, which lie as far apart as they can.
+    """Mark all cases of a `sampled(n)` test as exhaustive except n evenly spaced ones.
 
     `sample` is the n of tests without the mark, None for all of their cases.
     """

@@ -1,4 +1,4 @@
-"""A device whose speed, noise and drift are known, on a clock that moves only when it works."""
+"""A device with known speed, noise and drift, on a clock that moves only when it works."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ DRAWS = 512
 
 @dataclass
 class SimulatedDevice:
-    """A clock, a load on it, and the sampler that times the load; by default steady except for its noise."""
+    """A clock, its load and the sampler that times the load; steady by default, except for noise."""
 
     seed: int = 0
     launch_s: float = 1e-4
@@ -53,7 +53,7 @@ class SimulatedDevice:
         return self.seconds
 
     def sample(self, times=1.0):
-        """Work for one sample, `times` as long, and return its time by the device's timer, seconds."""
+        """Work for one sample, `times` as long; return its seconds by the device's timer."""
         before = self.seconds
         launch_s = times * self._launch_now_s() * math.exp(self.noise * self._next_normal())
         self.seconds += self.launches_per_sample * launch_s
@@ -62,7 +62,7 @@ class SimulatedDevice:
         return (math.floor(self.seconds / self.tick_s) - math.floor(before / self.tick_s)) * self.tick_s
 
     def load(self, times=1.0):
-        """Return a contender; all of one device share its clock, drift and noise."""
+        """Return a contender; contenders of one device share clock, drift and noise."""
         return SimulatedLoad(self, times)
 
     def _launch_now_s(self):
@@ -74,14 +74,14 @@ class SimulatedDevice:
         return launch_s / (self.clock_hz() / self.max_clock_hz)
 
     def clock_hz(self):
-        """Return the SM clock now, in steps of 15 MHz as NVIDIA's GPUs have them."""
+        """Return the current SM clock, in steps of 15 MHz as on NVIDIA GPUs."""
         share = 1 - (1 - self.start_clock) * math.exp(-(self.seconds - self.started_s) / self.settle_s)
         if self.throttled_share and self.seconds / 0.02 % 1 < self.throttled_share:
             share /= 2
         return max(round(share * self.max_clock_hz / 15e6), 1) * 15e6
 
     def telemetry(self):
-        """Return a record's telemetry, as far as flags need it."""
+        """Return the telemetry that flags need."""
         shares = {"sw_power_cap": 0.0, "sw_thermal": self.throttled_share, "hw_thermal": 0.0, "power_brake": 0.0}
         return {"throttle": shares, "throttle_resolution": 0.005, "clock_events": [], "sm_clock_hz": self.clock_hz()}
 
@@ -109,5 +109,5 @@ class SimulatedLoad:
     times: float = 1.0
 
     def slot(self):
-        """Return the samples of one turn, seconds per launch: one, as on a CPU."""
+        """Return the sample of one turn, in seconds per launch."""
         return (self.device.sample(self.times) / self.device.launches_per_sample,)

@@ -1,6 +1,6 @@
-"""What the tables look like on terminals of four widths: the text of each is kept, and read by people.
+"""Tables on terminals of four widths, compared with saved pictures that are reviewed by eye.
 
-A picture that is missing is written by its test, which then fails once. To write all of them anew:
+A test writes its missing picture and then fails once. To write all of them again:
 
     rm tests/results/pictures/*.txt; python -m pytest -n 0 tests/results/test_pictures.py tests/test_tables.py
 """
@@ -24,18 +24,18 @@ class Terminal(io.StringIO):
 
 
 class Screens:
-    """Runs commands on terminals of several widths, and keeps the columns of the tables that they print."""
+    """Runs commands on terminals of several widths and records the columns of their tables."""
 
     def __init__(self, monkeypatch):
         self.monkeypatch = monkeypatch
         self.columns = []
         keep = grid._printable
 
-        def kept(column):
+        def recorded(column):
             self.columns.append(column)
             return keep(column)
 
-        monkeypatch.setattr(grid, "_printable", kept)
+        monkeypatch.setattr(grid, "_printable", recorded)
 
     def text(self, width, act):
         """Return what `act` prints on a terminal, without colors."""
@@ -47,7 +47,7 @@ class Screens:
             return re.sub(r"\x1b\[[0-9;]*m", "", sys.stdout.getvalue())
 
     def whole(self, width, act):
-        """Return the same, once it is known that no cell was cut and no line is too long."""
+        """Return the same, after checking that no cell is cut and no line is too long."""
         self.columns.clear()
         text = self.text(width, act)
         assert self.columns
@@ -60,10 +60,10 @@ class Screens:
         return text
 
     def check(self, name, act):
-        """Compare what `act` prints at each width with the kept picture."""
+        """Compare the output of `act` at each width with the saved picture."""
         text = "\n".join(f"=== {width} columns\n{self.whole(width, act)}" for width in WIDTHS)
         path = PICTURES / f"{name}.txt"
         if not path.exists():
             path.write_text(text, encoding="utf-8")
-            pytest.fail(f"{path} is new: look at it, and keep it")
+            pytest.fail(f"{path} is new: review and commit it")
         assert text == path.read_text(encoding="utf-8")

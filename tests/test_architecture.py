@@ -1,4 +1,4 @@
-"""The four floors and their folders: imports go one way, heavy ones come late, and the ground floors need no torch."""
+"""Imports between packages and folders go one way, heavy imports are late, and two packages need no torch."""
 
 import ast
 import os
@@ -18,13 +18,13 @@ FLOORS = {
     "kernels": {"results"},
     "results": set(),
 }
-"""What each package may import of the others."""
+"""The other packages that each package may import."""
 
-JUDGE = "roofline.model"
-"""The judge, which `results/show` and `results/compare` call: it needs only the record and statistics of `results`."""
+ROOFLINE_MODEL = "roofline.model"
+"""`results/show` and `results/compare` may import it: it needs only the record and statistics of `results`."""
 
 KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/audit/table.py")
-"""They print as all commands do, through `results/show`; everything else in `kernels` needs nothing of ours."""
+"""They print through `results/show`; all other files of `kernels` import no package of this project."""
 
 FOLDERS = {
     "bench.harness": (
@@ -47,12 +47,12 @@ FOLDERS = {
     "roofline.accounting": ("config", ""),
     "results": ("checked", "record", "store", "stats", "show", "compare", "history", "__main__"),
 }
-"""Folders and single files in the order in which they may import each other, to the left; "" is every other file.
-Those in one text may import each other."""
+"""Folders and files in import order: each may import those to its left; "" is every other file.
+Names in one string may import each other."""
 
 WITHOUT_TORCH = ("roofline", "results")
 HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", "pynvml", "plotly", "jinja2"}
-"""What takes long to import: only inside the functions that need it, so that every --help answers at once."""
+"""Slow imports, allowed only inside the functions that need them: --help must be fast."""
 
 BUILT_ON_TORCH = {
     "bench/harness/model/step.py",
@@ -60,7 +60,7 @@ BUILT_ON_TORCH = {
     "bench/harness/model/transformer.py",
     "bench/harness/profile/step.py",
 }
-"""What derives classes from torch's: such a file is itself imported only inside the functions that need it."""
+"""Files that derive classes from torch's; they are imported only inside the functions that need them."""
 
 
 SOURCES = [
@@ -83,10 +83,7 @@ def is_type_checking(node):
 
 
 def imported(path, at_import_only=False, tree=None):
-    """Return the full names that a file imports, also inside functions.
-
-    With `at_import_only`, only what runs when the file itself is imported.
-    """
+    """Return the full names that a file imports; with `at_import_only`, not those inside functions."""
     names = set()
 
     def visit(node):
@@ -114,7 +111,7 @@ def tops(names):
 
 
 def offenders(problem, paths=SOURCES):
-    """Return what is wrong, by file, where `problem(path)` finds something."""
+    """Return the results of `problem(path)` that are not empty, by file."""
     return {label(path): found for path in paths if (found := problem(path))}
 
 
@@ -126,21 +123,21 @@ def test_packages_import_only_lower_packages():
     def above(path):
         package = path.relative_to(ROOT).parts[0]
         judging = label(path).startswith(("results/show/", "results/compare/"))
-        names = {name for name in imported(path) if not (judging and name.startswith(JUDGE))}
+        names = {name for name in imported(path) if not (judging and name.startswith(ROOFLINE_MODEL))}
         return tops(names) & set(FLOORS) - {package} - FLOORS[package]
 
     assert not offenders(above)
 
 
 def imports_at_large(path):
-    """Return the imports of a file but for those of `if __name__ == "__main__":`, which run no importer's code."""
+    """Return the imports of a file, without those of `if __name__ == "__main__":`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
     return imported(path, tree=tree)
 
 
 def modules():
-    """Return each file of ours by the name that imports it."""
+    """Return the path of each module by its full name."""
     names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in SOURCES}
     return {name.removesuffix(".__init__"): path for path, name in names.items()}
 
@@ -204,7 +201,7 @@ def test_heavy_imports_are_inside_the_functions_that_need_them():
 
 
 def test_no_module_has_the_name_of_one_in_the_standard_library():
-    # `python path/to/file.py` puts the file's folder in front of the standard library.
+    # `python path/to/file.py` puts the file's folder before the standard library.
     taken = sys.stdlib_module_names - {"__main__", "__init__"}
     assert not offenders(lambda path: {path.stem} & taken)
 

@@ -1,4 +1,4 @@
-"""Every operation that can be measured: its work against other counters and by hand, its results against fp64."""
+"""Every op: its work compared with counters and counts by hand, its results compared with fp64."""
 
 import importlib
 import inspect
@@ -20,9 +20,9 @@ from tests.bench.commands import CPU, inputs_of, meta_inputs
 
 FAMILIES = families()
 MODELS = ("decode", "attention")
-"""Families with a default too large for these tests; they have tests of their own."""
+"""Families whose defaults are too large for these tests; they have separate tests."""
 SHIPPED = ("matmul", "elementwise", "matvec", "reduction", "norm", "softmax", "cross_entropy")
-"""Families whose ops have values by hand in the tables below; a new family is held to what needs no table."""
+"""Families whose ops have values by hand in the tables below; the other tests also cover new families."""
 EVERY_OP = {op.name: op for family, ops in FAMILIES.items() if family not in MODELS for op in ops}
 OPS = {op.name: op for family in SHIPPED for op in FAMILIES[family]}
 OPTIONS = {op.name: importlib.import_module(f"bench.{family}") for family, ops in FAMILIES.items() for op in ops}
@@ -31,13 +31,13 @@ ON_THIS_CPU = [(name, dtype) for name, dtype in EVERY_OP_AND_DTYPE if dtype in C
 
 
 def case_of(name, dtype, *extents, **options):
-    """Return a case with the options that its family has, at their defaults."""
+    """Return a case with the default options of its family."""
     known = getattr(OPTIONS[name], "OPTIONS", ())
     chosen = {option.name: option.default(dtype) for option in known} | options
     return Case.of(name, dtype, dict(zip(EVERY_OP[name].axes, extents, strict=True)), known, chosen)
 
 
-def is_refused(case):
+def is_rejected(case):
     try:
         EVERY_OP[case.op].check(case, "cpu")
     except UnsupportedCaseError:
@@ -59,7 +59,7 @@ def test_every_op_has_a_formula_and_defaults(name):
 
 
 def counted_flops(name, case):
-    """Return the FLOPs that torch counts. `_scaled_mm` into an output has no meta kernel, its expression has."""
+    """Return torch's count. `_scaled_mm` with an output has no meta kernel, so fp8 uses the expression."""
     inputs, out = meta_inputs(EVERY_OP[name], case)
     with FlopCounterMode(display=False) as counter:
         if case.dtype.startswith("fp8"):
@@ -124,7 +124,7 @@ BY_HAND = [
 @pytest.mark.parametrize("name", OPS)
 def test_op_work_agrees_with_counts_by_hand(name):
     rows = [row for row in BY_HAND if row[0] == name]
-    assert rows  # no op is without one
+    assert rows  # every op has one
     for _, dtype, extents, options, *expected in rows:
         work = OPS[name].work(case_of(name, dtype, *extents, **options))
         found = [work.flops, work.bytes_read, work.bytes_written]
@@ -136,7 +136,7 @@ def test_op_work_agrees_with_counts_by_hand(name):
 @pytest.mark.parametrize("extent", [1, 7, 10**6])
 def test_inputs_have_the_declared_shapes_and_bytes(name, dtype, extent):
     case = case_of(name, dtype, *(extent + index for index in range(len(EVERY_OP[name].axes))))
-    if name not in OPS and is_refused(case):
+    if name not in OPS and is_rejected(case):
         pytest.skip(f"{name} has no case {case.name}")
     inputs, out = meta_inputs(EVERY_OP[name], case)
     assert EVERY_OP[name].reference(*widened(inputs)).shape == out.shape
@@ -179,7 +179,7 @@ def sizes(name):
 def test_eager_torch_is_right_at_every_size_and_dtype(name, dtype, fill):
     for extents in sizes(name):
         case = case_of(name, dtype, *extents)
-        if is_refused(case):
+        if is_rejected(case):
             assert name not in OPS or (dtype, case.shape["k"]) == ("int8", 1)
             continue
         data = inputs_of(EVERY_OP[name], case, fill)
@@ -223,7 +223,7 @@ def test_activations_are_right_far_from_zero(name, dtype):
     assert found.is_right, found.reason
 
 
-# Values on paper or from tables, so that a wrong reference does not stand as the truth.
+# Values by hand or from tables, to detect a wrong reference.
 def test_op_references_agree_with_values_by_hand():
     x, y = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([3.0, 5.0, 7.0], dtype=torch.float64)
     found = {name: OPS[name].reference for name in OPS}
@@ -274,10 +274,10 @@ def test_rowwise_references_agree_with_values_by_hand():
 
 
 WIDENS_ON_A_CPU = ("rmsnorm", "residual-rmsnorm", "dropout")
-"""What torch composes of several kernels on a CPU, a conversion among them; on a GPU it has one kernel."""
+"""Ops that torch composes of several kernels on a CPU, including a conversion; on a GPU it has one kernel."""
 
 WIDENS = ("cross-entropy", "matvec-int8")
-"""What torch has no kernel for in 16-bit logits or with int8 weights: the docstrings say so."""
+"""Ops without a torch kernel for 16-bit logits or int8 weights, as their docstrings say."""
 
 
 @pytest.mark.parametrize("name", [name for name in OPS if name not in ("copy", *WIDENS_ON_A_CPU, *WIDENS)])

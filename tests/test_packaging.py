@@ -1,4 +1,4 @@
-"""`kernels` is also the name of somebody else's package: ours never overwrites it, and never takes it for its own."""
+"""`kernels` is also the name of another package: neither may replace the other."""
 
 import os
 import subprocess
@@ -16,11 +16,11 @@ PACKAGES = ("bench", "kernels", "roofline", "results")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DIST_INFO = f"{PROJECT['name']}-{PROJECT['version']}.dist-info"
 PLUGIN = "ridgepoint_pytest.py"
-"""The one module of a wheel: pytest loads it at every start, so it must be there wherever its entry point is."""
+"""The only module of a wheel: pytest loads it at every start."""
 
 
 def python(*arguments, cwd, path=()):
-    """Run Python in a process of its own, with `path` in front of everything that is installed."""
+    """Run Python in a separate process, with `path` before everything installed."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
@@ -34,7 +34,7 @@ def python(*arguments, cwd, path=()):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """A folder with another distribution's `kernels`."""
+    """Return a directory with another distribution's `kernels`."""
     folder = tmp_path / "site"
     (folder / "kernels").mkdir(parents=True)
     (folder / "kernels" / "__init__.py").touch()
@@ -64,7 +64,7 @@ def test_in_the_repository_our_packages_come_first(foreign):
 
 
 def build(kind, folder):
-    """Return the file that the build backend of pyproject.toml makes, as pip calls it."""
+    """Return the file that the build backend makes, as pip calls it."""
     pytest.importorskip("hatchling", reason="the build backend is not installed here: pip install -e '.[test]'")
     code = f"import sys, hatchling.build; print(hatchling.build.build_{kind}(sys.argv[1]))"
     done = python("-c", code, str(folder), cwd=ROOT)

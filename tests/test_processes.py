@@ -1,4 +1,4 @@
-"""Workers of any kind end when their parent does, however it ends, and leave nothing behind."""
+"""Worker processes end with their parent, however it ends."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ from tests.bench.process_checks import descendants, is_running, soon, usual_sign
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S, END_S = 240, 60
-"""Generous limits, for a busy machine: until workers are at work, and until nothing is left of them."""
+"""Time limits for workers to start and to end, generous for a busy machine."""
 
 ENDINGS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 
 
 @pytest.fixture
 def started(tmp_path):
-    """Return what starts `python WORDS`; a process that is still there after the test is killed, and those below it."""
+    """Return a function that starts `python WORDS`; remaining processes are killed after the test."""
     running = []
 
     def start(*words, **variables):
@@ -44,7 +44,7 @@ def started(tmp_path):
 
 
 def ends_with_all(process, how, at_work):
-    """Wait until workers are at work, end their parent, and say which of its descendants outlive it."""
+    """End a process once its workers are at work; return the workers that outlive it."""
     assert soon(lambda: process.poll() is not None or at_work(), START_S)
     assert process.poll() is None
     workers = descendants(process.pid)

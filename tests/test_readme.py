@@ -1,4 +1,4 @@
-"""The commands and the Python examples of the README and of each folder's page run as they are written there."""
+"""The commands and Python examples of the READMEs run as written."""
 
 import os
 import re
@@ -42,10 +42,7 @@ def finished(command, folder):
 
 
 def run(command, folder):
-    """Run a command of a page, and hold its exit code and its output.
-
-    One that measures gets a short budget first: some of its rows are skipped then, where a reader waits for all.
-    """
+    """Check exit code and output of a command; one that measures first gets a short budget."""
     short = re.sub(r"--budget \d+", f"--budget {SHORT_BUDGET_S}", command)
     if "--budget" not in command and "--signature" not in command:
         short = re.sub(r"^python (-m bench\.\w+|\w+\.py)", rf"\g<0> --budget {SHORT_BUDGET_S}", command)

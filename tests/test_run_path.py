@@ -1,4 +1,4 @@
-"""The path of one measurement stays short: our functions and files from `main` to the record in its run file."""
+"""Number of functions and files of this project from `main` to the saved record of one measurement."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The tables of all commands but those of results, at the widths of terminals."""
+"""Tables of all commands except those of `results`, at the widths of terminals."""
 
 from types import SimpleNamespace
 

@@ -23,17 +23,17 @@ ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = sorted(path.stem for path in (ROOT / "bench").glob("[a-z]*.py") if "\nOPS = " in path.read_text())
 
 QUICK = Limits(min_samples=5, target_half_width=0.5, min_time_s=0.0, cap_s=0.05, warm_up_s=0.0, min_sample_s=1e-4)
-"""Enough for a row that is looked at, not believed."""
+"""Limits for rows whose times do not matter."""
 
 BANDWIDTH_BYTES_PER_S = 2e10
 PEAKS_FLOPS_PER_S = {"fp64": 5e12, "fp32": 1e13, "fp16": 1e13, "bf16": 2e13, "int8": 4e13}
-"""Above every row: a ceiling that a row is above is measured again."""
+"""Higher than every row: a ceiling that a row exceeds is measured again."""
 
 
 CPU = Device(type="cpu", torch_name="cpu", slug="cpu", name="a CPU", cache_bytes=2**20, memory_bytes=2**30)
 GPU = Device(type="cuda", torch_name="cuda:0", slug="gpu", name="a GPU", cache_bytes=2**20, memory_bytes=2**30)
 A100, H100, RTX = (replace(GPU, compute_capability=capability) for capability in ("8.0", "9.0", "12.0"))
-"""Devices that are not there, for what is only asked what they can do."""
+"""Devices that do not exist, for tests of what a device supports."""
 
 HALF_SECONDS = Record(
     op="a",
@@ -69,7 +69,7 @@ class Clock:
 
 
 THREADS = default_threads()
-"""Of a command in this process: asked for here, before any test gives torch another number."""
+"""Thread count of commands in this process, read before a test changes that of torch."""
 
 
 def keep_ceilings(runs, device=None):

@@ -30,7 +30,7 @@ from bench.harness.device import gpu_state
 RECORDING = Path(__file__).parent / "nvml_machine.json"
 
 READS = re.compile(r"nvmlInit|nvmlDeviceGetHandleByUUID|nvml(Device|System)Get(?!HandleByIndex|Count)\w+")
-"""Functions that change nothing and find no GPU by its number. All others fail and are remembered."""
+"""Functions that change nothing and find no GPU by its index. All others fail and are recorded."""
 
 
 class Machine:

@@ -1,6 +1,6 @@
-"""Runs a module on the simulated device: `python -m tests.simulated_gpu bench.matmul --dtype fp16 --shape 64`.
+"""Run a module on the simulated device: `python -m tests.simulated_gpu bench.matmul --dtype fp16 --shape 64`.
 
-Runs go to a temporary folder unless RIDGEPOINT_RUNS names another: nobody shall take them for those of a GPU.
+Runs go to a temporary directory unless RIDGEPOINT_RUNS is set, so they are not mistaken for runs of a GPU.
 """
 
 import os
@@ -16,6 +16,6 @@ if __name__ == "__main__":
     if reason := missing():
         sys.exit(f"python -m tests.simulated_gpu: error: {reason}")
     runs = os.environ.get("RIDGEPOINT_RUNS") or tempfile.mkdtemp(prefix="simulated-runs-")
-    print(f"a simulated GPU: every time is made up; runs are kept in {runs}", file=sys.stderr)
+    print(f"a simulated GPU: every time is made up; runs are saved in {runs}", file=sys.stderr)
     command = [sys.executable, "-m", *sys.argv[1:]]
     sys.exit(subprocess.run(command, env=environment() | {"RIDGEPOINT_RUNS": runs}, check=False).returncode)

@@ -1,4 +1,4 @@
-"""What stands for `torch.cuda`: one device with its streams, events, graphs and properties."""
+"""A replacement of `torch.cuda`: one device with its streams, events, graphs and properties."""
 
 import warnings
 from contextlib import contextmanager, nullcontext
@@ -30,17 +30,17 @@ PROPERTIES = SimpleNamespace(
     gcnArchName="",
     is_integrated=0,
 )
-"""Names as `torch.cuda.get_device_properties` has them, values of an H100 SXM except for the cache."""
+"""Fields of `torch.cuda.get_device_properties`, with values of an H100 SXM except for the cache."""
 
 
 def reject_in_capture(action):
-    """Raise what CUDA raises if the host waits for, or queries, a stream that is being captured."""
+    """Raise CUDA's error for a host that waits for or queries a capturing stream."""
     if capturing:
         raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({action})")
 
 
 def index_of(device=None):
-    """Return the number of a device as torch takes it: None, a number, a name or a `torch.device`."""
+    """Return the index of a device given as None, an index, a name or a `torch.device`."""
     index = device if isinstance(device, int) else torch.device(device or "cuda").index or 0
     if index not in (0, -1):
         raise RuntimeError("CUDA error: invalid device ordinal")
@@ -70,7 +70,7 @@ class Stream:
 
 
 class Event:
-    """A mark in a stream; it has passed when the host has waited for it or for later work."""
+    """A mark in a stream; it has passed once the host has waited for it or for later work."""
 
     def __init__(self, enable_timing=False, blocking=False, interprocess=False):
         self.enable_timing, self.passes_s = enable_timing, None
@@ -197,7 +197,7 @@ def mem_get_info(device=None):
 
 
 def answering(result):
-    """Return a function of a device that answers with `result` for the one that is there."""
+    """Return a function of a device that returns `result` for the only device."""
     return lambda device=None: (index_of(device), result)[1]
 
 
@@ -226,7 +226,7 @@ STANDS_FOR = {
 
 
 def install():
-    """Put all of this in the place of `torch.cuda`, let host memory be pinned, and draw numbers on the host."""
+    """Replace `torch.cuda`, allow pinned host memory, and draw random numbers on the host."""
     for name, value in STANDS_FOR.items():
         if not hasattr(torch.cuda, name):
             raise AttributeError(f"torch.cuda has no {name}")

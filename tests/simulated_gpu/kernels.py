@@ -19,7 +19,7 @@ def on_host(value):
 
 
 def identity(value):
-    """Return what distinguishes an argument of a kernel: the address of a tensor, the value of anything else."""
+    """Return the key of a kernel argument: the address of a tensor, else its value."""
     if isinstance(value, TensorDescriptor):
         return identity(value.base), *value.shape, *value.strides, *value.block_shape
     if isinstance(value, torch.Tensor):
@@ -28,7 +28,7 @@ def identity(value):
 
 
 def simulated_launch(self, *arguments, **options):
-    """Run a kernel and take the device's time for it, or record it for a graph."""
+    """Run a kernel for its simulated time, or record it for a graph."""
     bases = (value.base if isinstance(value, TensorDescriptor) else value for value in arguments)
     seconds = seconds_of([value for value in bases if isinstance(value, SimulatedTensor)])
     values = [on_host(value) for value in arguments]
@@ -43,5 +43,5 @@ def simulated_launch(self, *arguments, **options):
 
 
 def install():
-    """Let every launch of the interpreter go through the device's clock."""
+    """Route every launch of the interpreter through the device's clock."""
     interpreter.GridExecutor.__call__ = simulated_launch

@@ -52,14 +52,14 @@ def start():
 
 
 def let_cuda_be_current():
-    """Let torch make `cuda` the current device: by the guard of the `meta` device, which does nothing."""
+    """Make `cuda` the current device of torch, by the guard of the `meta` device, which does nothing."""
     library = ctypes.CDLL(str(libraries() / "libc10.so"))
     guards = (ctypes.c_void_p * DEVICE_TYPES).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     guards[CUDA] = guards[META]
 
 
 def let_results_pass(simulated):
-    """Let a user's function return a simulated tensor: the checks ask for the very type `torch.Tensor`."""
+    """Accept simulated tensors as results: the checks require the exact type `torch.Tensor`."""
     import torch
 
     from bench.harness.data import checks

@@ -48,7 +48,7 @@ capturing = []
 
 
 def seconds_of(tensors):
-    """Return the time of an operation that touches these tensors, each once."""
+    """Return the time of an operation that touches these tensors; each counts once."""
     return LAUNCH_S + sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values()) / BYTES_PER_S
 
 
@@ -91,7 +91,7 @@ class SimulatedTensor(torch.Tensor):
 
 
 class OnDevice(TorchDispatchMode):
-    """Sends what is asked for on `cuda` to simulated tensors."""
+    """Make tensors requested on `cuda` simulated ones."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
@@ -102,7 +102,7 @@ def inner_of(value):
 
 
 def run(func, args, kwargs):
-    """Run an operation where its tensors are, and take the device's time for it."""
+    """Run an operation where its tensors are, for its simulated time."""
     tensors = [value for value in tree_iter((args, kwargs)) if isinstance(value, torch.Tensor)]
     simulated = [value for value in tensors if isinstance(value, SimulatedTensor)]
     name, target = func._schema.name, kwargs.get("device")
@@ -143,7 +143,7 @@ def reject_mixed(name, tensors, simulated):
 
 
 def cross(is_queued, tensors):
-    """Wait, as the host does when it reads from the device or copies from pageable memory."""
+    """Wait as the host does when it reads from the device or copies from pageable memory."""
     if capturing and not (is_queued and all(value.is_pinned() for value in tensors if not value.is_cuda)):
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
     if not capturing:
@@ -153,7 +153,7 @@ def cross(is_queued, tensors):
 
 
 def account(func, arguments, inputs, result, compute):
-    """Let the device's clock run for an operation, or record it for a graph."""
+    """Advance the device's clock by an operation, or record it for a graph."""
     outputs = [value for value in tree_iter(result) if isinstance(value, SimulatedTensor)]
     storages = {value.untyped_storage().data_ptr() for value in inputs}
     name, is_mutable = func._schema.name, func._schema.is_mutable

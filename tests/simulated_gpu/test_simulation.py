@@ -1,4 +1,4 @@
-"""The simulated GPU keeps the rules of one, and commands run their CUDA path on it from end to end."""
+"""The simulated GPU follows the rules of a GPU, and commands run their CUDA path on it."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ keep_ceilings(runs_directory(), gpu_device(0))
 
 @pytest.fixture
 def ceilings(run):
-    """Keep ceilings of the simulated GPU: its kernels are interpreted, and a calibration would take an hour."""
+    """Save ceilings of the simulated GPU: calibrating interpreted kernels would take an hour."""
     done = run(KEEP_CEILINGS, option="-c")
     assert done.returncode == 0, done.stderr
 

@@ -1,1 +1,1 @@
-"""Scripts that check the measurements themselves; README.md says how to run them."""
+"""Scripts that check the measurements; see README.md."""

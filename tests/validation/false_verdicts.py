@@ -1,11 +1,11 @@
-"""How often `bench.compare` finds a difference where there is none, and how often it finds one of 5 %.
+"""Count false verdicts of `bench.compare` for equal functions, and detected differences of 5 %.
 
     python -m tests.validation.false_verdicts --output quiet.jsonl
     python -m tests.validation.false_verdicts --rows 100 --busy 1
 
-A row compares a torch function with itself, or with itself and 5 % more work. Its verdict is false if it is FASTER or
-SLOWER without a difference, or FASTER with more work. Each row is appended to --output when it is finished, and rows
-that are in the file already, of the same seed and load, are not measured again.
+A row compares a torch function with itself, or with itself plus 5 % more work. Its verdict is false if it is FASTER or
+SLOWER without a difference, or FASTER with more work. Finished rows are appended to --output. Rows already in the file
+with the same device, seed, load and budget are not measured again.
 """
 
 import argparse
@@ -40,11 +40,11 @@ OPS = {
     "softmax": (lambda x: x.softmax(-1), 1),
     "rmsnorm": (lambda x: functional.rms_norm(x, x.shape[-1:]), 1),
 }
-"""By name, a function and the number of its arguments."""
+"""Functions and their argument counts by name."""
 
 SHAPES = ((8, 8), (8, 64), (64, 64), (256, 256), (1024, 1024))
 PLANTED_SHAPES = SHAPES[-2:]
-"""Launches of these are long enough to show 5 %."""
+"""Shapes whose launches are long enough to detect 5 %."""
 
 DTYPES = (torch.float32, torch.bfloat16)
 SAME_WORK, MORE_WORK = "same", "+5 %"
@@ -54,8 +54,6 @@ BUSY = "while True: sum(range(10_000))"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison to make."""
-
     index: int
     op: str
     shape: tuple[int, int]
@@ -64,13 +62,13 @@ class Row:
 
 
 def rows_of(kind, count, shapes):
-    """Return `count` rows: all ops of a shape, then the next shape, then the next dtype, then from the start."""
+    """Return `count` rows in turn: all ops of a shape, then the next shape, then the next dtype."""
     cells = [(op, shape, dtype) for dtype in DTYPES for shape in shapes for op in OPS]
     return [Row(index, *cells[index % len(cells)], kind) for index in range(count)]
 
 
 def with_more_work(function, arguments):
-    """Return a function that does the same and then loops on the host for 5 % of its time."""
+    """Return a function that also loops on the host for 5 % of its time."""
 
     def loop(turns):
         for _ in range(turns):
@@ -88,7 +86,7 @@ def with_more_work(function, arguments):
 
 
 def measured(row, device, seed, budget_s):
-    """Return what one comparison found, as it is written to the file."""
+    """Return the saved fields of one comparison."""
     function, count = OPS[row.op]
     torch.manual_seed(seed + row.index)
     arguments = [torch.rand(row.shape).to(device, row.dtype) for _ in range(count)]
@@ -125,17 +123,20 @@ def table(rows):
 
 
 def main(argv=None):
-    """Measure what is missing, print the table, and return 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=500, help="rows without a difference (default: 500)")
-    parser.add_argument("--planted", type=int, default=60, help="rows with 5 %% more work, on a CPU (default: 60)")
-    parser.add_argument("--busy", type=int, default=0, help="processes that compute during the run (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed for inputs and rounds (default: 0)")
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds of rounds for a row (default: 1)")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="JSON Lines file that the rows are appended to")
+    parser.add_argument("--rows", type=int, default=500, help="number of rows without a difference (default: 500)")
+    parser.add_argument(
+        "--planted", type=int, default=60, help="number of rows with 5 %% more work, CPU only (default: 60)"
+    )
+    parser.add_argument("--busy", type=int, default=0, help="number of busy background processes (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed for inputs and round order (default: 0)")
+    parser.add_argument(
+        "--budget", type=float, default=1.0, help="time limit for the rounds of a row, in seconds (default: 1)"
+    )
+    parser.add_argument("--output", metavar="FILE", type=Path, help="append rows to this JSON Lines file")
     args = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    planted = 0 if device == "cuda" else args.planted  # the host's 5 % more are not in the times of a GPU
+    planted = 0 if device == "cuda" else args.planted  # GPU times do not include the extra work on the host
     wanted = [*rows_of(SAME_WORK, args.rows, SHAPES), *rows_of(MORE_WORK, planted, PLANTED_SHAPES)]
     setting = {"device": device, "seed": args.seed, "busy": args.busy, "budget_s": args.budget}
     lines = args.output.read_text().splitlines() if args.output and args.output.exists() else []

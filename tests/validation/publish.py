@@ -1,15 +1,15 @@
-"""Everything that a published record of a GPU holds, step by step, the most informative first.
+"""Measure all parts of a published GPU record in steps, most informative first.
 
     python -m tests.validation.publish --list
     python -m tests.validation.publish --output DIR --minutes 9
     python -m tests.validation.publish --output DIR --step doctor,suite
 
-Each step is a command of this project with a time limit. Run files go to DIR/runs, everything else to DIR, and
-DIR/steps.json says after each step how all of them ended. Call it again with the same DIR until all steps are done:
-those that are done are skipped, and those that failed or were stopped come after the others. Steps whose rows are
-judged need the ceilings of this very machine, so each call measures them first: a rented GPU is another one each time.
+Each step is a command of this project with a time limit. Run files go to DIR/runs, all other files to DIR.
+DIR/steps.json has the state of each step. Repeat the call with the same DIR until all steps are done: done steps are
+skipped, and failed or stopped steps come last. Each call measures the ceilings of the machine before the first step
+that needs them, because a rented GPU may differ between calls.
 
-exit codes: 0 all steps that were started are done; 1 one failed or was stopped; 2 usage; 130 interrupted
+exit codes: 0 all started steps are done; 1 a step failed or was stopped; 2 usage; 130 interrupted
 """
 
 import argparse
@@ -28,28 +28,27 @@ from bench.harness.providers.registry import provider_names
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 20.0
-"""What a command gets after Ctrl-C to print its table and draw its plot."""
+"""Time for a command to print its table and draw its plot after Ctrl-C."""
 
 BUDGET_SHARE = 0.85
-"""Fraction of a step's limit that its command plans with; the rest is for imports and for what has begun."""
+"""Budget of a command as a fraction of its limit; the rest is for imports and the last row."""
 
 DONE, FAILED, STOPPED = "done", "failed", "stopped"
 FINDING = 1
-"""Exit code of a command that worked and found a wrong row or a slower version."""
+"""Exit code of a command that found a wrong row or a slower version."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command: what follows `python -m`, and its time limit; `{budget}` stands for what the command plans with."""
+    """The arguments of `python -m` and a time limit; `{budget}` is replaced by the budget of the command."""
 
     name: str
     arguments: str
     limit_s: float
-    is_judged: bool = False
-    """Whether its rows are judged by the ceilings of this machine."""
+    needs_ceilings: bool = False
+    """Whether its rows need the measured ceilings of this machine."""
 
     def command(self, limit_s=None):
-        """Return the words of the command."""
         budget = f"{BUDGET_SHARE * (limit_s or self.limit_s):.0f}"
         return [sys.executable, "-m", *shlex.split(self.arguments.replace("{budget}", budget))]
 
@@ -64,16 +63,15 @@ def compare(family, op, size, dtype="bf16"):
     providers = ",".join(name for name in provider_names(family) if not name.endswith("-autotune"))
     name = f"compare-{op}-{dtype}"
     words = f"bench compare --op {op} --dtype {dtype} {size} --provider {providers} --budget {{budget}}"
-    return Step(name, f"{words} --plot {name}.png", 120, is_judged=True)
+    return Step(name, f"{words} --plot {name}.png", 120, needs_ceilings=True)
 
 
 def gpu_tests(name, path):
-    """Return the step that runs tests on the GPU in a process of their own, as an error there is sticky."""
+    """Return the step that runs GPU tests in a separate process, because a GPU error is sticky."""
     return Step(f"tests-{name}", f"pytest -m gpu -v --tb=short --junit-xml=tests-{name}.xml {ROOT / path}", 300)
 
 
 def steps():
-    """Return all steps in order."""
     compared = (
         ("matmul", "matmul", "--shape 8192", "fp8e4m3"),
         ("elementwise", "gelu", "--size 512MiB"),
@@ -85,24 +83,24 @@ def steps():
     )
     model = "--model llama-3.2-1b --layers 2 --shape 4x512 --backward"
     return [
-        # The first ten minutes: what the machine is, and the most informative rows.
+        # First 10 minutes: machine facts and the most informative rows.
         Step("doctor", "bench doctor --output doctor.json", 240),
         CALIBRATE_QUICK,
-        Step("suite", "bench suite --budget {budget} --plot suite.png", 240, is_judged=True),
+        Step("suite", "bench suite --budget {budget} --plot suite.png", 240, needs_ceilings=True),
         compare("matmul", "matmul", "--shape 4096,8192"),
-        # To twenty minutes: correctness, fp8, and the versions of each family.
+        # Up to 20 minutes: correctness, fp8, and the versions of each family.
         gpu_tests("quick", "tests/bench/ops/test_gpu_quick.py"),
         *(compare(*arguments) for arguments in compared),
-        # To forty-five: the whole calibration and the suite judged by it, other timers, whole models, all tests.
+        # Up to 45 minutes: full calibration, the suite with its ceilings, other timers, models, all tests.
         CALIBRATE,
-        Step("suite-full", "bench suite --budget {budget} --plot suite-full.png", 380, is_judged=True),
+        Step("suite-full", "bench suite --budget {budget} --plot suite-full.png", 380, needs_ceilings=True),
         Step("side-by-side", "tests.validation.side_by_side --output side_by_side.json", 180),
         Step(
             "train-step", "bench.train_step --checkpoint none,full --budget {budget} --plot train-step.png", 140, True
         ),
-        Step("decode", "bench.decode --budget {budget} --plot decode.png", 140, is_judged=True),
-        Step("profile", f"bench profile {model} --budget {{budget}} --plot profile.png", 120, is_judged=True),
-        Step("transfer", "bench.transfer --budget {budget}", 90, is_judged=True),
+        Step("decode", "bench.decode --budget {budget} --plot decode.png", 140, needs_ceilings=True),
+        Step("profile", f"bench profile {model} --budget {{budget}} --plot profile.png", 120, needs_ceilings=True),
+        Step("transfer", "bench.transfer --budget {budget}", 90, needs_ceilings=True),
         Step("false-verdicts", "tests.validation.false_verdicts --rows 120 --output false_verdicts.jsonl", 240),
         *(gpu_tests(family, f"{KERNEL_TESTS}/test_every_family.py -k {family}") for family, *_ in compared),
         gpu_tests("streams", f"{KERNEL_TESTS}/test_gpu.py"),
@@ -112,7 +110,7 @@ def steps():
 
 
 class Record:
-    """The folder of a record, and how each of its steps ended."""
+    """The directory of a record and the state of each step."""
 
     def __init__(self, folder):
         self.folder, self.path = folder, folder / "steps.json"
@@ -120,7 +118,7 @@ class Record:
         self.steps = json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def save(self, step, command, state, exit_code, seconds):
-        """Write how a step ended; the file is whole at any time."""
+        """Save the state of a step, with an atomic replacement of the file."""
         words = shlex.join(["python", *command[1:]])
         self.steps[step.name] = {"command": words, "state": state, "exit_code": exit_code, "wall_s": round(seconds, 1)}
         partial = self.path.with_suffix(".partial")
@@ -128,19 +126,19 @@ class Record:
         partial.replace(self.path)
 
     def state(self, step):
-        """Return how a step ended, or None."""
+        """Return the state of a step, or None if it has not run."""
         return self.steps.get(step.name, {}).get("state")
 
     def waiting(self, steps):
-        """Return the steps that are not done: those never tried first, the others after them, each in order."""
+        """Return the steps that are not done: those not tried first, then the others, each in order."""
         return sorted((step for step in steps if self.state(step) != DONE), key=lambda step: bool(self.state(step)))
 
 
 def run(command, folder, name, limit_s):
-    """Run a command until its limit, and return its exit code, None if it was stopped there, and its stderr.
+    """Run a command and return its exit code (None if it reached the limit) and its stderr.
 
-    It prints to files in the folder. At the limit, or if the user presses Ctrl-C, it gets Ctrl-C itself, and is killed
-    `GRACE_S` later with all that it has started.
+    Its output goes to files in the folder. At the limit or on Ctrl-C, the command gets Ctrl-C; `GRACE_S` later it and
+    its child processes are killed.
     """
     variables = os.environ | {"PYTHONPATH": str(ROOT), "RIDGEPOINT_RUNS": str(folder / "runs")}
     with (folder / f"{name}.out.txt").open("wb") as out, (folder / f"{name}.err.txt").open("wb") as errors:
@@ -163,7 +161,7 @@ def run(command, folder, name, limit_s):
 
 
 def state_of(exit_code, errors):
-    """Return the state of a step that ended: by its exit code, and by what it wrote to stderr."""
+    """Return the state of a finished step, from its exit code and its stderr."""
     if exit_code is None:
         return STOPPED
     has_crashed = exit_code == FINDING and "Traceback (most recent call last)" in errors
@@ -171,17 +169,17 @@ def state_of(exit_code, errors):
 
 
 def publish(wanted, record, deadline_s, now=time.monotonic, run=run):
-    """Run steps until a reading of `now`, and return whether all that were started are done."""
+    """Run steps until `deadline_s` on the clock `now`; return whether all started steps are done."""
     is_calibrated, ended_well = False, True
 
     def take(step):
         limit_s = min(step.limit_s, deadline_s - now() - GRACE_S)
         if limit_s < step.limit_s / 2:
-            print(f"{step.name}: left for the next call", file=sys.stderr)
+            print(f"{step.name}: not enough time left, postponed to the next call", file=sys.stderr)
             return None
         command, began = step.command(limit_s), now()
         print(f"{step.name}: at most {limit_s:.0f} s: {shlex.join(command[1:])}", file=sys.stderr)
-        record.save(step, command, STOPPED, None, 0.0)  # stays if this process is killed
+        record.save(step, command, STOPPED, None, 0.0)  # remains if this process is killed
         exit_code, errors = run(command, record.folder, step.name, limit_s)
         state = state_of(exit_code, errors)
         record.save(step, command, state, exit_code, now() - began)
@@ -189,7 +187,7 @@ def publish(wanted, record, deadline_s, now=time.monotonic, run=run):
         return state
 
     for step in record.waiting(wanted):
-        if step.is_judged and not is_calibrated:
+        if step.needs_ceilings and not is_calibrated:
             take(CALIBRATE_QUICK)
             is_calibrated = True
         state = take(step)
@@ -199,20 +197,19 @@ def publish(wanted, record, deadline_s, now=time.monotonic, run=run):
 
 
 def main(argv=None):
-    """Run the steps and return the exit code."""
     began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", metavar="DIR", type=Path, help="folder of the record")
-    parser.add_argument("--minutes", type=float, default=9, help="deadline of this call (default: 9)")
-    parser.add_argument("--step", metavar="LIST", help="only these steps, also if they are done")
-    parser.add_argument("--list", action="store_true", help="print the steps with their limits, and exit")
+    parser.add_argument("--output", metavar="DIR", type=Path, help="directory of the record")
+    parser.add_argument("--minutes", type=float, default=9, help="time limit of this call, in minutes (default: 9)")
+    parser.add_argument("--step", metavar="LIST", help="run only these steps, even if they are done")
+    parser.add_argument("--list", action="store_true", help="print the steps and their time limits, then exit")
     args = parser.parse_args(argv)
     if args.list:
         for step in steps():
             print(f"{step.name:<26} at most {step.limit_s:>3g} s  python {shlex.join(step.command()[1:])}")
         return 0
     if args.output is None:
-        parser.error("--output is missing")
+        parser.error("--output is required")
     record, names = Record(args.output.resolve()), args.step.split(",") if args.step else []
     wanted = [step for step in steps() if step.name in names or not names]
     if unknown := set(names) - {step.name for step in wanted}:

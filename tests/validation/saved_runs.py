@@ -1,13 +1,12 @@
-"""How often saved runs of identical code get a false verdict, and whether a slowdown of 25 % is found.
+"""Count false verdicts between saved runs of identical code, and check that a slowdown of 25 % is detected.
 
     python -m tests.validation.saved_runs --output DIR
     python -m tests.validation.saved_runs --output DIR --busy 1 --planted 0
 
-Each run is a separate process. All pairs of runs of identical code are compared as `results compare` does it, and by
-the statistics alone, as if the two were different code: with the other runs as history; without a history; a row at a
-time, without a history, so that the other rows of the two runs show how the machine moved; and as if each three runs in
-turn were of other code. The slowdown is a function that computes a quarter of the matmul a second time, in three runs
-of each function.
+Each run is a separate process. All pairs of runs of identical code are compared by `results compare`, and by its
+statistics alone as if the code differed: with the other runs as history; without history; one row at a time without
+history, where the other rows show the drift of the machine; and in groups of three runs. For the slowdown, a function
+computes a quarter of the matmul twice; each function has three runs.
 """
 
 import argparse
@@ -33,11 +32,11 @@ FUNCTIONS = {
     "before": "import torch\ndef matmul(a, b, out):\n    torch.matmul(a, b, out=out)\n",
     "after": "import torch\ndef matmul(a, b, out):\n    a[: len(a) // 4] @ b\n    torch.matmul(a, b, out=out)\n",
 }
-"""The second one does a quarter of the work twice: 25 % more."""
+"""`after` does 25 % more work."""
 
 
 def measure(path, *options):
-    """Save one run, unless it is there already."""
+    """Return a run; measure and save it if its file does not exist."""
     if not path.exists():
         command = [sys.executable, "-m", *ROWS, "-q", "--format", "json", "--output", str(path), *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -45,7 +44,7 @@ def measure(path, *options):
 
 
 def as_other_code(run, name, rows=None):
-    """Return a run whose records, those at the indices `rows` or all, say that they measured other code."""
+    """Return the run as if its records, or those at the indices `rows`, had measured other code."""
     records = enumerate(run.records)
     changed = (
         replace(record, source_sha256=name) if rows is None or index in rows else record for index, record in records
@@ -54,12 +53,12 @@ def as_other_code(run, name, rows=None):
 
 
 def verdicts(first, second, earlier, rows=slice(None)):
-    """Return the verdicts of all rows, or of some."""
+    """Count the verdicts of all rows, or of a slice of them."""
     return Counter(row.compared.verdict for row in compare(first, second, CompareOptions(), None, earlier).rows[rows])
 
 
-def judge_pairs(runs):
-    """Return for each way to compare, the verdicts of all pairs of runs of identical code."""
+def count_pairs(runs):
+    """Count the verdicts of all pairs of runs of identical code, for each way to compare."""
     ways = (
         "results compare",
         "statistics, with history",
@@ -87,14 +86,13 @@ def judge_pairs(runs):
 
 
 def main():
-    """Measure what is missing, and print a table of all verdicts."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory of the runs")
-    parser.add_argument("--runs", type=int, default=20, help="runs of identical code (default: 20)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory for the runs")
+    parser.add_argument("--runs", type=int, default=20, help="number of runs of identical code (default: 20)")
     parser.add_argument(
-        "--planted", type=int, default=PLANTED_RUNS, help="runs of each of the two functions (default: 3)"
+        "--planted", type=int, default=PLANTED_RUNS, help="number of runs of each of the two functions (default: 3)"
     )
-    parser.add_argument("--busy", type=int, default=0, help="processes that compute meanwhile (default: 0)")
+    parser.add_argument("--busy", type=int, default=0, help="number of busy background processes (default: 0)")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(options.busy)]
@@ -113,7 +111,7 @@ def main():
         for process in busy:
             process.kill()
     rows = []
-    for way, counts in judge_pairs(runs).items():
+    for way, counts in count_pairs(runs).items():
         total, false = counts.total(), counts[FASTER] + counts[SLOWER]
         rows.append(
             {"code": "identical", "by": way, "rows": total, **counts, "false": f"{100 * false / max(total, 1):.2f} %"}

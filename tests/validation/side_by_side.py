@@ -1,12 +1,12 @@
-"""Times of `bench.measure` and `bench.do_bench` beside Triton's `do_bench` and `torch.utils.benchmark`.
+"""Compare `bench.measure` and `bench.do_bench` with Triton's `do_bench` and `torch.utils.benchmark`.
 
     python -m tests.validation.side_by_side --output side_by_side.json
     python -m tests.validation.side_by_side --case matmul/bf16/512x512,gelu/fp32/1048576 --rounds 3
 
-All timers measure in one process, in turns, so that what slows the machine slows all of them. A ratio is taken within
-each round; its median is shown with the smallest and the largest. `do_bench` flushes the cache before each launch and
-is compared with our cold time; torch's Timer repeats on the same inputs and is compared with our warm time. Triton's
-`do_bench` needs a GPU and is left out on a CPU. Nothing is asserted.
+All timers are interleaved in one process, so noise affects all of them. Ratios are taken within each round; the table
+shows their median, minimum and maximum. `do_bench` flushes the cache before each launch and is compared with our cold
+time; torch's Timer reuses the same inputs and is compared with our warm time. Triton's `do_bench` needs a GPU and is
+omitted on a CPU.
 """
 
 import argparse
@@ -31,7 +31,7 @@ OPS = {
     "softmax": (lambda x: x.softmax(-1), 1),
     "rmsnorm": (lambda x: functional.rms_norm(x, x.shape[-1:]), 1),
 }
-"""By name, a function and the number of its arguments, all of one shape."""
+"""Functions and their argument counts by name; all arguments have one shape."""
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 CASES = {
@@ -41,23 +41,23 @@ CASES = {
     "matmul/bf16/4096x4096,sum/bf16/268435456,matmul/bf16/8192x8192,add/bf16/1073741824",
 }
 COMPARED = {"bench.do_bench": "ours cold", "triton do_bench": "ours cold", "torch Timer": "ours warm"}
-"""Each timer, and which of our times it is compared with."""
+"""The time that each timer is compared with."""
 
 
 def case_of(text):
-    """Return the function, the number of its arguments, the dtype and the shape of a case `op/dtype/shape`."""
+    """Parse a case `op/dtype/shape`; return function, argument count, dtype and shape."""
     try:
         op, dtype, shape = text.split("/")
         return *OPS[op], DTYPES[dtype], tuple(map(int, shape.split("x")))
     except (KeyError, ValueError):
         ops, dtypes = ", ".join(OPS), ", ".join(DTYPES)
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not OP/DTYPE/SHAPE with OP of {ops} and DTYPE of {dtypes}"
+            f"expected OP/DTYPE/SHAPE, got '{text}' (choose OP from {ops} and DTYPE from {dtypes})"
         ) from None
 
 
 def cases_of(text):
-    """Return the cases of a list, separated by commas."""
+    """Parse a comma-separated list of cases."""
     names = text.split(",")
     for name in names:
         case_of(name)
@@ -85,7 +85,7 @@ def timers_of(function, arguments, device, seconds):
 
 
 def measured(text, device, rounds, seconds):
-    """Return the seconds of one case by timer, a value for each round; each round starts with another timer."""
+    """Return the seconds of one case by timer and round; each round starts with another timer."""
     function, count, dtype, shape = case_of(text)
     arguments = [torch.rand(shape, device=device).to(dtype) for _ in range(count)]
     timers = timers_of(function, arguments, device, seconds)
@@ -97,7 +97,7 @@ def measured(text, device, rounds, seconds):
 
 
 def row_of(text, found):
-    """Return the row of a case: the median of each timer, and its ratio to ours."""
+    """Return the table row of a case: the median of each timer, and its ratio to ours."""
     row = {"case": text} | {name: f"{1e6 * median(values):.4g} us" for name, values in found.items()}
     for name, ours in COMPARED.items():
         if name in found:
@@ -107,12 +107,17 @@ def row_of(text, found):
 
 
 def main(argv=None):
-    """Time all cases, print the table, and return 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", metavar="LIST", type=cases_of, help="cases as op/dtype/shape (default: eight)")
-    parser.add_argument("--rounds", type=int, default=5, help="times that each timer measures (default: 5)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="time limit of one measurement (default: 0.3)")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="JSON file with every value")
+    parser.add_argument(
+        "--case", metavar="LIST", type=cases_of, help="cases as op/dtype/shape (default: eight cases of the device)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="number of rounds; each timer measures once per round (default: 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.3, help="time limit of one measurement, in seconds (default: 0.3)"
+    )
+    parser.add_argument("--output", metavar="FILE", type=Path, help="save all values to this JSON file")
     args = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"

@@ -1,4 +1,4 @@
-"""The count of false verdicts and the table of timers, on rows whose verdicts are known and in short runs."""
+"""`false_verdicts` and `side_by_side`, on rows with known verdicts and in short runs."""
 
 import json
 
@@ -69,4 +69,4 @@ def test_an_unknown_case_is_a_usage_error(text, capsys):
     with pytest.raises(SystemExit) as error:
         side_by_side.main(["--case", text])
     assert error.value.code == 2
-    assert "is not OP/DTYPE/SHAPE" in capsys.readouterr().err
+    assert "expected OP/DTYPE/SHAPE" in capsys.readouterr().err

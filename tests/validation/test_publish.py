@@ -1,4 +1,4 @@
-"""The publishing run: its steps are commands that exist, and it stops at its deadline."""
+"""The publishing run: its steps use existing commands, and it stops at its deadline."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def test_steps_that_measure_rows_use_measured_ceilings():
         planned for planned in publish.steps() if re.match("bench (?!doctor|calibrate)|bench[.]", planned.arguments)
     ]
     assert len(measuring) > 10
-    assert all(planned.is_judged for planned in measuring)
+    assert all(planned.needs_ceilings for planned in measuring)
 
 
 def test_full_calibration_and_suite_fit_into_one_call(tmp_path):
@@ -57,7 +57,7 @@ def test_full_calibration_and_suite_fit_into_one_call(tmp_path):
 
 
 class Clock:
-    """A clock that only moves while a step runs, and the steps that have run."""
+    """A clock that moves only while a step runs; `ran` has the steps that ran."""
 
     def __init__(self, step_s, codes=None):
         self.seconds, self.step_s, self.codes, self.ran = 0.0, step_s, codes or {}, []
@@ -97,12 +97,12 @@ def test_the_next_call_skips_done_steps_and_retries_failed_ones(tmp_path):
 
 
 def test_each_call_calibrates_before_the_first_measured_step(tmp_path):
-    steps = [step("first"), CALIBRATE_QUICK, step("judged", is_judged=True)]
+    steps = [step("first"), CALIBRATE_QUICK, step("measured", needs_ceilings=True)]
     clock = Clock(10)
     call(tmp_path, steps, clock)
-    assert clock.ran == ["first", "calibrate-quick", "judged"]
+    assert clock.ran == ["first", "calibrate-quick", "measured"]
     clock = Clock(10)
-    call(tmp_path, [*steps, step("more", is_judged=True), step("last", is_judged=True)], clock)
+    call(tmp_path, [*steps, step("more", needs_ceilings=True), step("last", needs_ceilings=True)], clock)
     assert clock.ran == ["calibrate-quick", "more", "last"]
 
 

@@ -88,7 +88,7 @@ class Saved(MeasuredCeilings):
 
 MIX_BYTES, FLOPS = {"copy": 2 * MIB, "triad": 3 * MIB, "read": MIB, "write": MIB}, 2 * 32**3
 KEPT = {"launch": 2.0**-20, **{name: moved * 2**20 for name, moved in MIX_BYTES.items()}, "bf16": FLOPS * 2**20}
-"""What a machine keeps whose launch takes 2^-20 s."""
+"""Saved values of a machine whose launches take 2^-20 s."""
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ RECORD_KEYS = {
     "host_latency_s", "first_call_s", "flags", "telemetry", "verified",
 }  # fmt: skip
 JUDGED = {"flops_per_s", "bytes_per_s", "intensity", "bound", "mfu", "mbu", "roofline_pct", "peak_kind"}
-"""The contract with everybody who reads a run: none of these keys goes, and none changes its meaning."""
+"""Keys that readers of a run rely on: none is removed, and none changes its meaning."""
 
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -186,7 +186,7 @@ def test_json_agrees_with_the_run_file_and_show(capsys, runs):
     for line, record in zip(rest, records, strict=True):
         measured = {key: value for key, value in record.items() if key not in JUDGED_KEYS}
         assert line == measured
-        assert line["units"] == "matrix"  # by the op's definition, so it is kept
+        assert line["units"] == "matrix"  # from the op's definition, so it is saved
 
     assert results_main(["show", "latest", "--format", "json"]) == 0
     assert capsys.readouterr() == (out, "")

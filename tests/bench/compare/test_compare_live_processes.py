@@ -68,7 +68,7 @@ class DyingWorkers:
             [("torch#", "failed", "None died"), ("a#", "skipped", "nothing to compare with: torch# failed: None died")],
         ),
     ],
-    ids=["two break", "the baseline breaks", "the baseline is left alone", "nobody is to blame"],
+    ids=["two break", "the baseline breaks", "only the baseline is left", "no provider is to blame"],
 )
 def test_providers_that_end_the_worker_are_left_out_one_by_one(monkeypatch, names, broken, calls, expected):
     rows = [Row(OPS[0], CASE, name, label=f"{name}#") for name in names]

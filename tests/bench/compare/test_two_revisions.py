@@ -26,7 +26,7 @@ SLOWER = FIRST + "    for _ in range(31):\n        torch.ops.aten.gelu.out(x, ou
 COMMENT = FIRST + "    # as fast as before\n"
 MEASURE = ["--op", "gelu", "--dtype", "fp32", "--shape", "16384", "--cache", "warm", "--provider", "kernel.py:gelu"]
 LAUNCH_S = {"first": 1e-5, "slower": 3e-4, "comment": 1e-5}
-"""Seconds per launch that the run of each revision is rewritten to."""
+"""Seconds per launch that replace the samples of each revision."""
 
 
 class Repository:

@@ -134,7 +134,7 @@ def test_slow_rows_raise_the_expected_time_of_the_next(clock):
     made = budget_of(clock, 120.0, 5)
     assert made.has_time(1e9)  # the first row is tried
     clock.now += 7.0
-    made.took(HALF_SECONDS, 100.0, 2.0)  # 6 s beside its samples
+    made.took(HALF_SECONDS, 100.0, 2.0)  # 6 s besides its samples
     assert (made.has_time(4.3), made.has_time(4.4), made.left_s()) == (True, False, 13.0)
     assert (made.is_too_long(0.9, 1), made.is_too_long(3.3, 1)) == (False, True)  # three shares of 13 s for four rows
 

@@ -31,10 +31,10 @@ QUIET = {"throttle": {"sw_power_cap": 0.0, "sw_thermal": 0.0}, "throttle_resolut
 USUAL, NOTHING = Work(2 * 10**9, 40 * 10**6, 40 * 10**6), Work(0, 0, 0)
 
 
-def samples_of(median_s=1e-4, cache="cold", converged=True, launches=10, **beside):
+def samples_of(median_s=1e-4, cache="cold", converged=True, launches=10, **others):
     values = tuple(median_s * (1 + 0.001 * (i % 5 - 2)) for i in range(40))
     interval = (0.99 * median_s, 1.02 * median_s)
-    return Samples(values, launches, "graph", cache, median_s, interval, converged, **beside)
+    return Samples(values, launches, "graph", cache, median_s, interval, converged, **others)
 
 
 def device_of(is_gpu=True, cache_bytes=100 * 10**6):
@@ -245,7 +245,7 @@ def test_a_measured_ceiling_makes_no_row_invalid():
 CALIBRATED = {"read": 4.5e12, "write": 4.28e12, "triad": 4.05e12, "copy": 3.93e12}
 """Bytes/s of an H200, as published."""
 COUNTS = {"read": (999, 1), "write": (0, 1000), "copy": (500, 500), "triad": (2000, 1000), "between": (3000, 1000)}
-"""Megabytes read and written; the last has a mix of its own."""
+"""Megabytes read and written; the last is not one of the measured mixes."""
 
 
 def machine(mixes, is_published, peak=None):

@@ -105,7 +105,7 @@ MACHINERY = {
     "bench.harness.op",
     "bench.harness.data.verify",
 }
-"""What op files import that says nothing of what is computed: command, call, types, check, lines below a table."""
+"""Imports of op files that do not affect what is computed."""
 
 
 @pytest.mark.parametrize("family", families())

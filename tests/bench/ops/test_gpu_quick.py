@@ -26,7 +26,7 @@ SHAPES = {
 }
 SETTINGS = Settings(cache="warm")
 OP = {"elementwise": "gelu", "matvec": "matvec", "reduction": "sum", "norm": "rmsnorm"}
-"""One op of the families that have many; the others have one."""
+"""The op to run of families that have several."""
 
 
 def op_of(family):

@@ -71,7 +71,7 @@ def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
     names = ["4096:scale-by=3.0", "4096:layout=sparse:scale-by=3.0"]
     assert [(record.case, record.status) for record in records] == [(name, "ok") for name in names]
     assert [record.options["layout"] for record in records] == ["dense", "sparse"]
-    # Each of another provider is set against the baseline's row of its own values.
+    # Rows of another provider are compared with the baseline's row of the same options.
     others = [
         replace(record, provider="mine", median_s=record.median_s * factor) for factor, record in enumerate(records, 2)
     ]

@@ -38,7 +38,7 @@ FAMILIES = {
     "mixtral": SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2},
 }
 BEYOND_FLOP_COUNTER_MODE = {"mixtral": 3 * 2 * 2 * 32 * 2 * (64 * 2 * 128 + 128 * 64)}
-"""Grouped products: forward and backward of two layers, two experts for each of 32 tokens."""
+"""FLOPs of grouped matmuls: forward and backward of two layers, two experts for each of 32 tokens."""
 
 
 def family(name):
@@ -66,7 +66,7 @@ PLAIN = {
     "resnet-like": (resnet_like, (2, 3, 32, 32)),
     "encoder": (lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), (2, 16, 32)),
 }
-"""Models, and the shape of their input."""
+"""Models and their input shapes."""
 
 
 @pytest.mark.exhaustive

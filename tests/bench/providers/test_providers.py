@@ -131,7 +131,7 @@ def test_a_provider_writes_into_the_given_output(versions, name, device):
 
 def test_torch_compile_without_a_compiler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(registry.shutil, "which", lambda name: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a GPU beside the CPU that is asked for
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the machine also has a GPU
     with pytest.raises(ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU: install g\+\+"):
         load("torch-compile", OPS["add"], "elementwise", CPU)
 

@@ -382,7 +382,7 @@ def test_graph_launches_are_whole_rounds_within_the_limit(copies, wanted):
     assert launches % copies == 0
     assert launches >= copies
     assert launches <= MAX_GRAPH_LAUNCHES
-    assert launches >= min(wanted, MAX_GRAPH_LAUNCHES - copies + 1)  # as many as wanted, or as many as fit
+    assert launches >= min(wanted, MAX_GRAPH_LAUNCHES - copies + 1)  # the wanted count, or the largest that fits
     assert launches < wanted + copies or launches == copies  # and no more than that
 
 

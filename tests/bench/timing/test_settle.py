@@ -10,7 +10,7 @@ from results.stats.samples import drift
 from tests.simulated_device import SimulatedDevice
 
 ENDLESS_S = 70.0
-"""A warm-up that lasts so long on a simulated clock never ends."""
+"""A longer warm-up on a simulated clock is taken as endless."""
 
 
 def settled(device, limits=GPU_LIMITS):

@@ -1,4 +1,4 @@
-"""`bench calibrate` as a whole on small sizes; `test_simulation.py` runs it on a simulated GPU."""
+"""`bench calibrate` on small sizes; `test_simulation.py` runs it on a simulated GPU."""
 
 import json
 

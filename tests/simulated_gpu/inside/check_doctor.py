@@ -1,4 +1,4 @@
-"""`bench doctor` as a whole on small sizes; `test_simulation.py` runs it on a simulated GPU."""
+"""`bench doctor` on small sizes; `test_simulation.py` runs it on a simulated GPU."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the simulated GPU must do as a GPU does, run on it by `test_simulation.py`."""
+"""Rules of a GPU that the simulated one must follow, run on it by `test_simulation.py`."""
 
 import gc
 from dataclasses import replace
