@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, chosen, command_parser, number, path
@@ -104,30 +104,26 @@ def build_parser() -> Parser:
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     blank_records(args, None)  # a bad value is found before torch is loaded
-    tokens = open_tokens(args) if "load" in (args.op or KINDS) else None
+    if args.tokens is not None:
+        check_tokens(args)
     check_places(args)
     device = device_of(args)
     from bench.harness.loop import measure_once
-    from bench.harness.transfer import Matmuls, measure_copy, measure_load
+    from bench.harness.transfer import measure_copy, measure_load, work_of_step
 
-    # All rows do the same work, so their times can be compared.
-    work = cache(partial(Matmuls, seconds=args.step_time, seed=args.seed))
-    loop: Callable[[Record, Run, int], Record] = partial(measure_load, tokens, work)
-    rows = [(blank, loop if blank.op == "load" else measure_copy) for blank in blank_records(args, device)]
-    return measure_once(args, argv, "transfer", device, rows, MODULES)
-
-
-def open_tokens(args: argparse.Namespace) -> Any:
-    dtype, width = args.token_dtype, TOKEN_BYTES[args.token_dtype]
-    if args.tokens is None:
-        return None
-    import numpy as np
-
+    rows = [(blank, measure_load if blank.op == "load" else measure_copy) for blank in blank_records(args, device)]
     try:
-        size_bytes = Path(args.tokens).stat().st_size
-        if not size_bytes or size_bytes % width:
-            raise UsageError(f"{args.tokens} has {size_bytes} bytes: no whole number of {dtype} token ids")
-        return np.memmap(args.tokens, dtype, "r")
+        return measure_once(args, argv, "transfer", device, rows, MODULES)
+    finally:
+        work_of_step.cache_clear()
+
+
+def check_tokens(args: argparse.Namespace) -> None:
+    try:
+        with Path(args.tokens).open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+        if not size_bytes or size_bytes % TOKEN_BYTES[args.token_dtype]:
+            raise UsageError(f"{args.tokens} has {size_bytes} bytes: not a multiple of a {args.token_dtype} token id")
     except OSError as error:
         raise UsageError(f"cannot read {args.tokens}: {error.strerror}") from None
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
@@ -22,7 +23,7 @@ from bench.harness.measure.compile import compile_rows
 from bench.harness.measure.flags import judged, not_converged, reasons_of
 from bench.harness.measure.isolated import launched_fields, load_problem, measure_isolated
 from bench.harness.measure.measure_row import measure_row, release
-from bench.harness.measure.rows import DEVICE_LOST, Row, Settings, failed, is_out_of_memory, one_line, out_of_time
+from bench.harness.measure.rows import Row, Settings, failed, is_out_of_memory, one_line, out_of_time
 from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.run import Run, refused_all
@@ -243,9 +244,9 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
 # ---- rows of scenarios ---------------------------------------------------------------------------------------------
 
 Measure = Callable[[Record, Run, int], Record]
-"""Returns the finished record of a row: `measure(blank, run, rows)`, with the rows that share the time left.
+"""Returns the finished record of a row: `measure(blank, run, rows)`, where `rows` rows share the time left.
 
-What it raises makes the row `failed`, or `skipped` if memory ran out.
+An exception makes the row `failed`, or `skipped` if memory ran out. It can be pickled.
 """
 
 
@@ -297,8 +298,17 @@ def measure_once(
 def _measured(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
     if blank.reason:
         return blank
-    if not release(run.device):
-        return replace(blank, status="failed", reason=DEVICE_LOST)
+    if release(run.device):
+        return _attempt(blank, measure, run, rows)
+    what = blank, measure, run, rows  # in a new process: after an illegal access this one cannot use the GPU
+    try:
+        return worker.call(_attempt, *what, timeout_s=worker.OWN_TIMEOUT_S, deadline=run.deadline)[0]
+    except worker.WorkerError as error:
+        return replace(blank, status="failed", reason=str(error))
+
+
+def _attempt(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
+    run.device.use()
     try:
         return measure(blank, run, rows)
     except Exception as error:

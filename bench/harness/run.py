@@ -154,6 +154,10 @@ class Run(AbstractContextManager["Run"]):
         except ValueError as error:
             raise UsageError(str(error)) from None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Send to a worker only what the measurement of a row reads."""
+        return {name: getattr(self, name) for name in ("args", "device", "ceilings", "deadline")}
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:

@@ -6,11 +6,11 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -205,12 +205,21 @@ def measure_overlap(
 # ---- loading -------------------------------------------------------------------------------------------------------
 
 
-def measure_load(tokens: Any, work: Callable[[Device], Matmuls], blank: Record, run: Run, rows: int) -> Record:
-    """Return the record of a loop on batches of memory-mapped token ids; None stands for a file of random ids."""
-    device, args, matmuls, waits_s = run.device, run.args, work(run.device), list[float]()
+@lru_cache(maxsize=1)
+def work_of_step(device: Device, seconds: float, seed: int) -> Matmuls:
+    """Return the work of a step, the same in all rows, so that their times can be compared."""
+    return Matmuls(device, seconds, seed)
+
+
+def measure_load(blank: Record, run: Run, rows: int) -> Record:
+    """Return the record of a loop on random batches of a memory-mapped file of token ids."""
+    device, args, waits_s = run.device, run.args, list[float]()
+    matmuls = work_of_step(device, args.step_time, args.seed)
     with tempfile.TemporaryDirectory() as directory:
-        if tokens is None:
+        if args.tokens is None:
             tokens = random_tokens(Path(directory, "tokens"), args.token_dtype, args.seed)
+        else:
+            tokens = np.memmap(args.tokens, args.token_dtype, "r")
         batches = random_batches(tokens, blank.shape["b"], blank.shape["s"], device, args.seed)
         alone_s = tuple(finished_s(matmuls, device) for _ in range(ROUNDS_ALONE))
         with closing(prefetched(batches) if blank.options["prefetch"] else batches) as loaded:

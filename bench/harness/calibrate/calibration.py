@@ -20,12 +20,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from bench.harness import worker
 from bench.harness.calibrate import bandwidth, peaks
 from bench.harness.calibrate.setup import FULL, QUICK, Measured, Part, Setup
 from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, environment_facts
 from bench.harness.measure.measure_row import release
-from bench.harness.measure.rows import DEVICE_LOST, one_line
+from bench.harness.measure.rows import one_line
 from results.store.runfile import StoreError, lock_file, write_output
 from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, gpus_named, load_gpus, unknown_gpu
 from roofline.machine import Ceiling, CeilingError, Machine
@@ -115,19 +116,27 @@ def parts_of(
 def measure_all(
     parts: Iterable[tuple[str, Part]], setup: Setup, say: Callable[[str], object]
 ) -> Iterator[list[Measured]]:
-    is_usable = True
     for name, part in parts:
-        found: list[Measured] = []
-        if is_usable:
-            say(name)
-            try:
-                found = part(setup)
-            except Exception as error:  # compilers, drivers and libraries raise classes of their own
-                setup.missing.append(f"{name}: {one_line(error)}")
-            is_usable = release(setup.device)
-        else:
-            setup.missing.append(f"{name}: {DEVICE_LOST}")
-        yield found
+        say(name)
+        measured: list[Measured] = []
+        try:
+            if release(setup.device):
+                measured, setup.missing = measure_part(name, part, setup)
+            else:  # after an illegal access only a new process can use the GPU
+                what = name, part, setup
+                (measured, setup.missing), _ = worker.call(measure_part, *what, timeout_s=worker.OWN_TIMEOUT_S)
+        except worker.WorkerError as error:
+            setup.missing.append(f"{name}: {error}")
+        yield measured
+
+
+def measure_part(name: str, part: Part, setup: Setup) -> tuple[list[Measured], list[str]]:
+    """Return the ceilings of a part, and the reasons of all that is missing."""
+    setup.device.use()
+    try:
+        return part(setup), setup.missing
+    except Exception as error:  # compilers, drivers and libraries raise classes of their own
+        return [], [*setup.missing, f"{name}: {one_line(error)}"]
 
 
 class MeasuredCeilings:

@@ -198,8 +198,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 def check_all(checkup: Checkup) -> None:
     """Run every check; an error in one adds a bad finding, and the next one runs."""
-    from bench.harness.measure.measure_row import release
-    from bench.harness.measure.rows import DEVICE_LOST, one_line
+    from bench.harness.measure.rows import one_line
     from results.store.runfile import StoreError
 
     checks: dict[str, Callable[[Checkup], Iterator[Finding]]] = {
@@ -218,9 +217,6 @@ def check_all(checkup: Checkup) -> None:
             raise
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
             checkup.add(Finding(name, BAD, one_line(error), "nothing that depends on it can be measured"))
-        if not release(checkup.device):
-            checkup.add(Finding("the other checks", BAD, DEVICE_LOST))
-            break
 
 
 # ---- the device ------------------------------------------------------------------------------------------------------
@@ -343,9 +339,11 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
-    from bench.harness.compare.interleave import interleave
+    from bench.harness import worker
+    from bench.harness.compare.interleave import interleave_safely
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.budget import Budget
+    from bench.harness.measure.measure_row import release
     from bench.harness.measure.rows import Settings, plan
 
     device, args, matmul = checkup.device, checkup.args, checkup.families["matmul"][0]
@@ -353,7 +351,8 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     cases = make_cases(matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])])
     rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
     policy = ComparePolicy(DEFAULT_MARGIN, budget_s=args.budget, rounds=ROUNDS, seed=args.seed)
-    baseline, candidate = interleave(rows, device, None, policy, Budget(device, settings))
+    how = device, None, policy, Budget(device, settings), worker.OWN_TIMEOUT_S, checkup.progress.note
+    baseline, candidate = interleave_safely(rows, *how, in_worker=not release(device))
     if baseline.status != "ok" or candidate.status != "ok":
         raise RuntimeError(f"{baseline.status}: {baseline.reason or candidate.reason}")
     return baseline, candidate
@@ -378,7 +377,9 @@ def family_check(checkup: Checkup) -> Iterator[Finding]:
 
 
 def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = False) -> Iterator[Finding]:
-    from bench.harness.measure.measure_row import measure_row
+    from bench.harness import worker
+    from bench.harness.measure.isolated import measure_isolated
+    from bench.harness.measure.measure_row import measure_row, release
     from bench.harness.measure.rows import Settings, plan
 
     device, settings = checkup.device, Settings(cache="cold" if is_large else "warm")
@@ -386,8 +387,10 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
     providers = default_providers(family, device, case.dtype)
     for row in plan([(op, case)], list(providers), device, settings, providers, family):
         checkup.progress.say(f"{op.name} {case.dtype} {case.name}, {row.provider}")
-        checkup.records.append(measure_row(row, device, checkup.ceilings, limits))
-        yield row_finding(checkup.records[-1], checkup.ceilings, is_large)
+        how = row, device, checkup.ceilings, limits
+        record = measure_row(*how) if release(device) else measure_isolated(*how, timeout_s=worker.OWN_TIMEOUT_S)
+        checkup.records.append(record)
+        yield row_finding(record, checkup.ceilings, is_large)
 
 
 def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:

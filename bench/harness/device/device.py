@@ -74,8 +74,10 @@ class Device:
             return memory_bytes()[1]
         import torch
 
-        free, _ = torch.cuda.mem_get_info(self.torch_name)
-        return int(free)
+        try:
+            return int(torch.cuda.mem_get_info(self.torch_name)[0])
+        except RuntimeError:  # after an illegal access; what is measured in a new process finds out by itself
+            return self.memory_bytes
 
     def use(self) -> None:
         import torch

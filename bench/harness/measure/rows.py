@@ -27,8 +27,6 @@ Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arith
 CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
 """Dtypes that torch computes in on a CPU. Its fp8 product is left out: it converts every element first."""
 
-DEVICE_LOST = "not measured: after the error before, only a new process can use the GPU; run the command again"
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -13,10 +13,9 @@ from test_setup import CPU, H100, rate_of
 
 from bench import __main__ as command
 from bench.harness.calibrate import calibration
-from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError
+from bench.harness.calibrate.setup import FULL, QUICK, Measured, NotMeasuredError, Setup
 from bench.harness.commands import calibrate as calibrate_command
 from bench.harness.device.device import MIB
-from bench.harness.measure.rows import DEVICE_LOST
 from results.store.runfile import load_run
 from roofline.__main__ import main as roofline
 from roofline.gpu_table import find_gpu
@@ -72,12 +71,22 @@ def saved_values(runs):
     return {(e["quantity"], e["name"]): e["value"] for e in json.loads(path.read_text())["entries"]}
 
 
-def test_no_part_is_measured_after_a_sticky_gpu_error(capsys, given_parts, monkeypatch):
-    monkeypatch.setattr(calibration, "release", lambda device: False)
-    given_parts(a_part(a_ceiling()), a_part(a_ceiling(name="read"), name="the second"))
-    code, out, _ = run(capsys, "--format", "json", "-q")
-    assert code == 0
-    assert json.loads(out)["not_measured"] == [f"the second: {DEVICE_LOST}"]
+def with_process(setup):
+    return [Measured(replace(a_ceiling(), config=str(os.getpid())), None)]
+
+
+def fails(setup):
+    raise RuntimeError("it broke")
+
+
+def test_parts_after_a_lost_gpu_run_in_new_processes(monkeypatch):
+    usable = iter([True, False, False])
+    monkeypatch.setattr(calibration, "release", lambda device: next(usable))
+    setup = Setup(CPU, QUICK)
+    parts = ("first", with_process), ("second", fails), ("third", with_process)
+    (first,), missing, (third,) = calibration.measure_all(parts, setup, print)
+    assert first.ceiling.config == str(os.getpid()) != third.ceiling.config
+    assert (missing, setup.missing) == ([], ["second: RuntimeError: it broke"])
 
 
 def test_a_measured_ceiling_replaces_only_its_earlier_value(capsys, runs, given_parts):

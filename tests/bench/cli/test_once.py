@@ -1,5 +1,7 @@
 """Runs whose rows are not ops: what is saved, printed and returned for each outcome."""
 
+import argparse
+import os
 import time
 from dataclasses import replace
 
@@ -59,11 +61,19 @@ def test_a_row_that_raises_fails_alone(capsys, runs):
     assert outcomes(runs) == [("failed", "RuntimeError: it broke"), ("skipped", "out of memory"), ("ok", None)]
 
 
-def test_no_row_is_measured_after_a_sticky_gpu_error(runs, monkeypatch):
-    usable = [True, False]
-    monkeypatch.setattr(loop, "release", lambda device: usable.pop(0))
-    assert run((blank(1), ok), (blank(2), ok)).conclude() == 1
-    assert outcomes(runs) == [("ok", None), ("failed", loop.DEVICE_LOST)]
+def with_process(record, run, rows):
+    return replace(ok(record, run, rows), options={"pid": os.getpid()})
+
+
+def test_rows_after_a_lost_gpu_run_in_new_processes(monkeypatch):
+    usable = iter([True, False, False, False])
+    monkeypatch.setattr(loop, "release", lambda device: next(usable))
+    measured = run(*((blank(size), with_process) for size in (1, 2, 3)), (blank(4), fails)).records
+    assert [record.status for record in measured] == ["ok", "ok", "ok", "failed"]
+    assert measured[3].reason == "RuntimeError: it broke"
+    first, *others = [record.options["pid"] for record in measured[:3]]
+    assert first == os.getpid()
+    assert len({first, *others}) == 3
 
 
 def test_impossible_rows_are_saved_with_a_reason_unless_all_are(runs):

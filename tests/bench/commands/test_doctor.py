@@ -23,6 +23,7 @@ from bench.harness.commands.doctor import (
     noise_check,
     row_finding,
 )
+from bench.harness.compare import interleave
 from bench.harness.device import device as facts
 from bench.harness.device.device import cpu_device
 from bench.harness.measure import measure_row
@@ -290,18 +291,18 @@ def test_an_error_fails_only_its_check_and_findings_are_saved_at_once(monkeypatc
     assert json.loads(saved.read_text(encoding="utf-8"))["self_comparison"] is None
 
 
-def test_no_check_runs_after_a_sticky_gpu_error(monkeypatch):
-    released = iter([True, False])
-    monkeypatch.setattr(measure_row, "release", lambda device: next(released))
-    for name in ("device", "launch", "noise", "large", "family"):
-        monkeypatch.setattr(doctor, f"{name}_check", lambda checkup, name=name: [Finding(name, OK, "")])
-    checked = checkup(H100)
-    doctor.check_all(checked)
-    assert [(finding.name, finding.status) for finding in checked.findings] == [
-        ("device", OK),
-        ("launch", OK),
-        ("the other checks", BAD),
-    ]
+def test_a_lost_gpu_moves_rows_and_comparison_to_new_processes(monkeypatch):
+    def lost(*_):
+        raise AssertionError("measured in the process that lost its GPU")
+
+    monkeypatch.setattr(measure_row, "release", lambda device: False)
+    monkeypatch.setattr(measure_row, "measure_row", lost)
+    monkeypatch.setattr(interleave, "compare_contenders", lost)
+    monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
+    checked = replace(checkup(Machine(), budget=0.3), families={"matmul": command.families()["matmul"]})
+    findings = statuses([*doctor.noise_check(checked), *doctor.large_check(checked)])
+    assert findings["matmul bf16 128x128x128, torch"] == OK
+    assert "one kernel against itself" in findings
 
 
 def test_ctrl_c_keeps_the_findings_so_far(monkeypatch, capsys):

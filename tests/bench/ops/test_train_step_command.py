@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.harness import loop
 from bench.harness.device import device
 from bench.harness.measure import measure_row
 from bench.harness.model.step import TrainingStep
@@ -164,3 +165,9 @@ def test_help_examples_of_train_step_can_be_planned():
     for arguments, _ in EXAMPLES:
         assert f"python -m bench.train_step {arguments}" in build_parser().format_help()
         assert plans_of(build_parser().parse_args(arguments.split()), "cpu")
+
+
+def test_a_step_is_measured_after_a_lost_gpu(monkeypatch, kept):
+    monkeypatch.setattr(loop, "release", lambda device: False)
+    run(*SMALL, "--recipe", "fp32", "--budget", "2", "-q")
+    assert [(record.op, record.status) for record in kept()] == [("train-step", "ok")]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from bench.harness import loop
 from bench.harness import transfer as harness
 from bench.harness.device.device import Device
 from bench.harness.timing.protocol import Samples
@@ -269,3 +270,11 @@ def test_temporary_token_files_are_deleted(measured, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     assert measured("--op", "load", "--shape", "2x16", "--step-time", "0.0001")[0] == 0
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_copies_and_loops_are_measured_after_a_lost_gpu(measured, monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "release", lambda device: False)
+    np.arange(5000, dtype=np.uint16).tofile(tmp_path / "corpus.bin")
+    words = "--size", "4KiB", "--shape", "2x16", "--step-time", "0.0001", "--prefetch", "0"
+    _, records = measured("--op", "h2d,load", "--tokens", str(tmp_path / "corpus.bin"), *words)
+    assert [(record["op"], record["status"]) for record in records] == [("h2d", "ok"), ("load", "ok")]
