@@ -123,7 +123,7 @@ def check_tokens(args: argparse.Namespace) -> None:
         with Path(args.tokens).open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
         if not size_bytes or size_bytes % TOKEN_BYTES[args.token_dtype]:
-            raise UsageError(f"{args.tokens} has {size_bytes} bytes: not a multiple of a {args.token_dtype} token id")
+            raise UsageError(f"{args.tokens}: {size_bytes} bytes do not hold {args.token_dtype} token ids")
     except OSError as error:
         raise UsageError(f"cannot read {args.tokens}: {error.strerror}") from None
 

@@ -1,22 +1,20 @@
-"""`python -m bench doctor`: does everything work on this machine, and how small a change could be seen on it?"""
+"""`python -m bench doctor`: checks whether everything works on this machine, and how small a change is detectable."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError, add, make_cases, number, path
 from bench.harness.commands.calibrate import value_text
-from bench.harness.device import gpu_state
+from bench.harness.commands.machine_state import BAD, NOTE, OK, Finding, finding, gpu_findings, host_findings
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers
@@ -34,70 +32,46 @@ if TYPE_CHECKING:
     from roofline.machine import Machine
 
 DESCRIPTION = """\
-Check a machine before measuring on it, one line per check, each ok, note or bad:
+Check a machine before measuring on it. Each check prints one line: ok, note or bad.
 
-- device, driver, clocks, limits, other users of the GPU, timer resolution, the cost of a launch;
-- one matmul timed as two providers, interleaved in random order: they must come out the same, and the noise between
-  them gives the smallest change that could be seen here;
-- a large matmul and a large copy, beside a published figure of the same GPU or its datasheet;
-- one small verified row of each family by each default provider.
+- device, driver, clocks, limits, other users of the GPU, timer resolution, cost of a launch
+- one matmul timed as two providers, interleaved in random order: expected to be the
+  same; their noise determines the smallest detectable change
+- a large matmul and a large copy, compared with a published figure or the datasheet
+- one small verified row of each family and default provider
 
-Nothing is saved or changed. A check that fails costs its own line only. Exit code 0: fit; 1: a line is bad; 2: usage;
-3: no such device; 130: interrupted."""
-
-OK, NOTE, BAD = "ok", "note", "bad"
-"""Status of a finding: as it should be; worth knowing; measurements are wrong or too noisy until it is fixed."""
+Nothing is saved or changed. A check that fails does not stop the others.
+exit codes: 0 fit; 1 a line is bad; 2 usage; 3 no such device; 130 interrupted"""
 
 COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
 
-BUSY_SHARE = 0.25  # load average, as a fraction of the cores, above which other processes are running
-TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}  # largest timer resolution for samples of a millisecond
+MAX_TICK_S = {"cpu": 1e-6, "cuda": 2e-6, "rocm": 2e-6}  # for samples of a millisecond
 GRAPH_LAUNCHES, GRAPH_SAMPLES = 800, 30
 
-ROUNDS = 400  # of the comparison, as far as its budget allows
+MAX_ROUNDS = 400
 SIZES = {"cpu": 512, "cuda": 2048, "rocm": 2048}
-"""Square matmul of the comparison: about a millisecond or less, so that a few seconds hold hundreds of pairs."""
+"""Extent of the square matmul that is compared: a millisecond or less, so a few seconds hold hundreds of pairs."""
 
-COARSE_CHANGE_PCT = 5.0  # smallest detectable change above which a comparison on this machine says little
+MAX_CHANGE_PCT = 5.0  # a larger smallest detectable change gets advice
 
-CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0  # of sampling one row
+CPU_ROW_CAP_S, GPU_ROW_CAP_S = 0.3, 1.0  # sampling time of a row
 LARGE = {
     "cpu": (("matmul", "matmul", "bf16", "1024"), ("elementwise", "copy", "fp32", "16777216")),
     "gpu": (("matmul", "matmul", "bf16", "8192"), ("elementwise", "copy", "fp32", "134217728")),
 }
-"""Family, op, dtype and shape of the rows that are compared with expected rates; the copies move 2 x 64 and 512 MiB."""
+"""Family, op, dtype and shape of rows with an expected rate; the copies move 2 x 64 and 2 x 512 MiB."""
 
 PUBLISHED = Path(__file__).with_name("published.toml")
-ENOUGH = {"published": 0.8, "datasheet": 0.6}
-"""Minimum fraction of the expected value, by its kind: one shape is measured, and no datasheet is ever reached."""
+MIN_FRACTION = {"published": 0.8, "datasheet": 0.6}
+"""Smaller fractions of the expected value get a note. Only one shape is measured, and no GPU reaches its datasheet."""
 
-FAR_OFF = 0.5  # fraction of the expected value below which something is wrong
-REPORTED_FLAGS = ("not-captured", "above-roof", "throttled", "not-cold")  # small cases always carry others
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check and its result; `measured` and `expected` in SI base units."""
-
-    name: str
-    status: str
-    value: str
-    advice: str = ""
-    measured: float | None = None
-    unit: str | None = None
-    expected: float | None = None
-    source: str | None = None
-    """Source of the expected value."""
-
-
-def finding(name: str, value: str, advice: str = "", is_bad: bool = False) -> Finding:
-    """Return a finding: `bad`, or `note` if there is advice, or `ok`."""
-    return Finding(name, BAD if is_bad else NOTE if advice else OK, value, advice)
+BAD_FRACTION = 0.5  # below this fraction of the expected value, something is wrong
+REPORTED_FLAGS = ("not-captured", "above-roof", "throttled", "not-cold")  # small cases always have others
 
 
 @dataclass
 class Checkup:
-    """The findings so far; each is printed, and saved with the previous ones, as soon as it is added."""
+    """The findings so far; adding one prints it and saves them all."""
 
     args: argparse.Namespace
     device: Device
@@ -113,11 +87,11 @@ class Checkup:
     def is_fit(self) -> bool:
         return all(finding.status != BAD for finding in self.findings)
 
-    def add(self, found: Finding) -> None:
-        self.findings.append(found)
-        self.print(f"{found.name}: {found.value}", f"{found.status:<6}", COLORS[found.status])
-        if found.advice:
-            self.print(f"      {found.advice}")
+    def add(self, new: Finding) -> None:
+        self.findings.append(new)
+        self.print(f"{new.name}: {new.value}", f"{new.status:<6}", COLORS[new.status])
+        if new.advice:
+            self.print(f"      {new.advice}")
         self.save()
 
     def print(self, text: str, colored: str = "", color: str = "") -> None:
@@ -154,12 +128,12 @@ def add_parser(commands: Any) -> None:
     parser: Parser = commands.add_parser("doctor", description=DESCRIPTION)
     seconds = number(0.1, 3600, "a number of seconds from 0.1 to 3600")
     add(parser, "--device", "--threads")
-    of_budget = "time of the comparison of one kernel with itself (default: 4)"
-    add(parser, "--budget", type=seconds, default=4.0, help=of_budget)
+    text = "time to compare one kernel with itself (default: 4)"
+    add(parser, "--budget", type=seconds, default=4.0, help=text)
     add(parser, "--seed", help="random seed for the order of the pairs (default: 0)")
     add(parser, "--format")
-    of_output = "save the findings as JSON, rewritten after each check"
-    parser.add_argument("-o", "--output", metavar="FILE", type=path, help=of_output)
+    text = "save the findings as JSON; rewritten after each check"
+    parser.add_argument("-o", "--output", metavar="FILE", type=path, help=text)
     add(parser, "--quiet")
     parser.set_defaults(run=run)
 
@@ -171,7 +145,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.run import Progress
 
     if isinstance(args.output, str) or (args.output is not None and args.output.is_dir()):
-        raise UsageError(f"--output {args.output} is a folder; name a file in it")
+        raise UsageError(f"--output {args.output} is a directory; name a file in it")
     if args.output is not None:
         main.check_output(args.output)
     device = main.device_of(args)
@@ -189,7 +163,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     checkup.save()
     counts = Counter(finding.status for finding in checkup.findings)
     counted = ", ".join(f"{counts[status]} {status}" for status in COLORS if counts[status])
-    verdict = ("fit: measure", "green") if checkup.is_fit else ("not fit: see what is bad above", "red")
+    verdict = ("fit: ready to measure", "green") if checkup.is_fit else ("not fit: see the lines marked bad", "red")
     checkup.print(f" ({counted}; {time.perf_counter() - checkup.began:.0f} s)", *verdict)
     if args.format != "table":
         print_out(checkup.text(args.format))
@@ -197,7 +171,6 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def check_all(checkup: Checkup) -> None:
-    """Run every check; an error in one adds a bad finding, and the next one runs."""
     from bench.harness.measure.rows import one_line
     from results.store.runfile import StoreError
 
@@ -211,12 +184,12 @@ def check_all(checkup: Checkup) -> None:
     for name, check in checks.items():
         checkup.progress.say(f"checking: {name}")
         try:
-            for found in check(checkup):
-                checkup.add(found)
-        except StoreError:  # of the file with the findings
+            for new in check(checkup):
+                checkup.add(new)
+        except StoreError:  # --output cannot be written
             raise
         except Exception as error:  # compilers, drivers and libraries raise classes of their own
-            checkup.add(Finding(name, BAD, one_line(error), "nothing that depends on it can be measured"))
+            checkup.add(Finding(name, BAD, one_line(error), "what depends on it cannot be measured"))
 
 
 # ---- the device ------------------------------------------------------------------------------------------------------
@@ -231,67 +204,11 @@ def device_check(checkup: Checkup) -> Iterator[Finding]:
     if device.is_gpu:  # after the timer, which makes this process a user of the GPU
         yield from gpu_findings(device.uuid)
     if checkup.ceilings.note:
-        yield finding("GPU table", checkup.ceilings.note, "--gpu names the entry to use")
-    advice = "short kernels are flagged `tick-limited`; give them larger cases"
-    yield finding("timer resolution", f"{tick_s * 1e9:.3g} ns", advice if tick_s > TICK_S[device.type] else "")
+        yield finding("GPU table", checkup.ceilings.note, "name the entry with --gpu")
+    advice = "short kernels are flagged `tick-limited`; use larger cases"
+    yield finding("timer resolution", f"{tick_s * 1e9:.3g} ns", advice if tick_s > MAX_TICK_S[device.type] else "")
     cache = f"{device.cache_bytes / 1e6:.3g} MB of last-level cache"
     yield finding("free memory", f"{device.free_bytes() / 1e9:.3g} GB, {cache}")
-
-
-def host_findings(device: Device) -> Iterator[Finding]:
-    from bench.harness.device.device import host_state, usable_cores
-
-    (allowed, quota), state = usable_cores(), host_state()
-    cores = len(allowed)
-    yield finding("cores", f"{cores} allowed" + (f", {device.threads} threads are used" if device.threads else ""))
-    if quota is not None:
-        is_kept = (device.threads or 0) <= max(1.0, quota)
-        advice = "fewer threads are used" if is_kept else "the threads are stopped again and again; use fewer"
-        text = f"the control group may use {quota:g} cores' worth of time"
-        yield finding("cpu quota", text, advice if quota < cores else "")
-    if (load := state["load_average"]) is not None:
-        advice = "wait until nothing else runs; noisy rows are flagged `preempted`"
-        yield finding("load", f"{load:g} over the last minute", advice if load > BUSY_SHARE * cores else "")
-    if (governor := state["governor"]) is not None:
-        is_slow = governor in ("powersave", "conservative") and not device.is_gpu
-        yield finding("governor", governor, "the clock follows the load slowly: measure longer" if is_slow else "")
-
-
-def gpu_findings(uuid: str | None) -> Iterator[Finding]:
-    if problem := gpu_state.errors(uuid).get("nvml"):
-        advice = "clocks, power and throttling will be missing from every row; times are not affected"
-        yield finding("nvml", f"not readable: {problem}", advice)
-        return
-    ask, modes = partial(gpu_state.ask, uuid), gpu_state.modes(uuid)
-    if max_mhz := ask("nvmlDeviceGetMaxClockInfo", gpu_state.CLOCK_SM):
-        mhz = ask("nvmlDeviceGetClockInfo", gpu_state.CLOCK_SM)
-        yield finding("SM clock", (f"{mhz} MHz now, " if mhz else "") + f"{max_mhz} MHz at most")
-    if limit_w := modes["power_limit_w"]:
-        default_w = modes["power_limit_default_w"] or limit_w
-        advice = "results are those of the lower limit; compare only with runs under it" if limit_w < default_w else ""
-        yield finding("power limit", f"{limit_w:g} W, {default_w:g} W by default", advice)
-    if limiting := [event for event in gpu_state.clock_events(uuid) or () if event != "gpu_idle"]:
-        yield finding("clock events", ", ".join(limiting), "the clock is limited now; see `throttle` of rows")
-    if (processes := ask("nvmlDeviceGetComputeRunningProcesses")) is not None:
-        yield _sharing_finding([int(process.pid) for process in processes])
-    if rows := ask("nvmlDeviceGetRemappedRows"):
-        text, advice = "no row remapping pending", ""
-        if rows[2]:
-            text, advice = "a row remapping is pending", "the GPU must be reset by its administrator"
-        if rows[3]:
-            text, advice = "row remapping failed", "the card is beyond repair: have it replaced"
-        yield finding("memory", text, advice, is_bad=bool(advice))
-
-
-def _sharing_finding(pids: list[int]) -> Finding:
-    # This process uses the GPU too; in a container the driver lists it under its id on the host.
-    name, others = "other processes", [pid for pid in pids if pid != os.getpid()]
-    if not others:
-        return finding(name, "none seen")
-    may_be_own = len(others) == len(pids)
-    text = f"{len(others)} compute processes: {', '.join(map(str, others[:5]))}"
-    advice = "wait for them or stop them" + ("; in a container one of them is this process" if may_be_own else "")
-    return finding(name, text, advice, is_bad=len(others) > 1 or not may_be_own)
 
 
 def launch_check(checkup: Checkup) -> Iterator[Finding]:
@@ -326,16 +243,16 @@ def noise_check(checkup: Checkup) -> Iterator[Finding]:
         "smallest_detectable_change_pct": change_pct,
         "settling": {"settled": baseline.settled, "seconds": None if baseline.settled else warm_up_s},
     }
-    advice = "" if baseline.settled else "something else changes the clock or takes the cores; look for it, and wait"
+    advice = "" if baseline.settled else "something changes the clock or uses the cores; find it, or wait"
     yield finding("settled", f"{'within' if baseline.settled else 'not within'} {warm_up_s:g} s of work", advice)
     if disturbed := disturbance(baseline.telemetry, checkup.device.is_gpu):
-        yield finding("other work", disturbed.reason, "wait until nothing else runs, or stop it", is_bad=True)
+        yield finding("other work", disturbed.reason, "wait until it ends, or stop it", is_bad=True)
     is_same = comparison.verdict == SAME
     text = f"{comparison.reason} ({comparison.pairs} pairs of matmul {baseline.case})"
-    advice = "" if is_same else "too noisy for comparisons of 1 %: let nothing else run, or give a larger --budget"
+    advice = "" if is_same else "too noisy for comparisons of 1 %: stop other processes, or use a larger --budget"
     yield finding("one kernel against itself", f"{comparison.verdict}: {text}", advice, is_bad=not is_same)
-    advice = "a quieter machine, or more time for each comparison" if change_pct > COARSE_CHANGE_PCT else ""
-    yield finding("smallest change that would be seen", f"{change_pct:.2g} %", advice)
+    advice = "use a quieter machine, or more time per comparison" if change_pct > MAX_CHANGE_PCT else ""
+    yield finding("smallest detectable change", f"{change_pct:.2g} %", advice)
 
 
 def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
@@ -350,7 +267,7 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     settings = Settings(cache="warm", seed=args.seed)
     cases = make_cases(matmul, options_of("matmul"), device.type, ["fp32"], [str(SIZES[device.type])])
     rows = plan([(matmul, cases[0])], ["torch", "torch"], device, settings, family="matmul")
-    policy = ComparePolicy(DEFAULT_MARGIN, budget_s=args.budget, rounds=ROUNDS, seed=args.seed)
+    policy = ComparePolicy(DEFAULT_MARGIN, budget_s=args.budget, rounds=MAX_ROUNDS, seed=args.seed)
     how = device, None, policy, Budget(device, settings), worker.OWN_TIMEOUT_S, checkup.progress.note
     baseline, candidate = interleave_safely(rows, *how, in_worker=not release(device))
     if baseline.status != "ok" or candidate.status != "ok":
@@ -396,37 +313,37 @@ def rows_of(checkup: Checkup, family: str, op: Op, case: Case, is_large: bool = 
 def row_finding(record: Record, ceilings: Machine, is_large: bool) -> Finding:
     name, median_s = f"{record.op} {record.dtype} {record.case}, {record.provider}", record.median_s
     if record.status in ("failed", "invalid"):
-        return Finding(name, BAD, f"{record.status}: {record.reason}", "its result or its time cannot be used")
+        return Finding(name, BAD, f"{record.status}: {record.reason}", "its result or time cannot be used")
     if record.status != "ok" or median_s is None:
         return Finding(name, NOTE, f"{record.status}: {record.reason}")
     flags = [f"{flag}: {record.flag_reasons.get(flag, '')}" for flag in record.flags if flag in REPORTED_FLAGS]
     if not is_large:
-        found = Finding(name, OK, f"{format_time(median_s)}; verified", measured=median_s, unit="s")
+        rated = Finding(name, OK, f"{format_time(median_s)}; verified", measured=median_s, unit="s")
     elif record.op == "matmul":
-        found = judged(name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s)
+        rated = judged(name, ceilings, "flops", record.dtype, (record.flops or 0) / median_s)
     else:
         moved = (record.bytes_read or 0) + (record.bytes_written or 0)
-        found = judged(name, ceilings, "bandwidth", "copy", moved / median_s)
-    status = NOTE if flags and found.status == OK else found.status
-    return replace(found, status=status, advice=f"{found.advice} {'; '.join(flags)}".strip())
+        rated = judged(name, ceilings, "bandwidth", "copy", moved / median_s)
+    status = NOTE if flags and rated.status == OK else rated.status
+    return replace(rated, status=status, advice=f"{rated.advice} {'; '.join(flags)}".strip())
 
 
-def judged(name: str, ceilings: Machine, quantity: str, of: str, value: float) -> Finding:
+def judged(name: str, ceilings: Machine, quantity: str, ceiling: str, value: float) -> Finding:
     from roofline.machine import QUANTITIES
 
-    unit, known = QUANTITIES[quantity], expected_of(ceilings, quantity, of)
+    unit, known = QUANTITIES[quantity], expected_of(ceilings, quantity, ceiling)
     text, status, advice = value_text(value, unit), OK, ""
     if known is None:
         return Finding(name, status, text, advice, value, unit)
     expected, kind, source = known
-    share = expected / value if unit == "s" else value / expected
-    if kind == "datasheet" and share > 1:
-        status, advice = BAD, "faster than the datasheet: the time, or the entry of the GPU, is wrong"
-    elif share < FAR_OFF:
-        status, advice = BAD, "less than half: check clocks, power limit and other processes before measuring anything"
-    elif share < ENOUGH[kind]:
-        status, advice = NOTE, "below what is expected: check the clock and the power limit"
-    text += f", {format_percent(100 * share)} of the {value_text(expected, unit)} expected ({kind})"
+    fraction = expected / value if unit == "s" else value / expected
+    if kind == "datasheet" and fraction > 1:
+        status, advice = BAD, "faster than the datasheet: the time or the GPU table is wrong"
+    elif fraction < BAD_FRACTION:
+        status, advice = BAD, "less than half: check clocks, power limit and other processes before measuring"
+    elif fraction < MIN_FRACTION[kind]:
+        status, advice = NOTE, "lower than expected: check the clock and the power limit"
+    text += f", {format_percent(100 * fraction)} of the {value_text(expected, unit)} expected ({kind})"
     return Finding(name, status, text, advice, value, unit, expected, source)
 
 
@@ -437,8 +354,8 @@ def expected_of(ceilings: Machine, quantity: str, name: str) -> tuple[float, str
     for record in tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["record"]:
         if ceilings.slug in record["gpus"] and (record["quantity"], record["name"]) == (quantity, name):
             return record["value"], "published", record["source"]
-    of = "memory" if quantity == "bandwidth" else name
+    name = "memory" if quantity == "bandwidth" else name
     for entry in ceilings.entries:
-        if (entry.quantity, entry.name, entry.kind) == (quantity, of, "datasheet"):
+        if (entry.quantity, entry.name, entry.kind) == (quantity, name, "datasheet"):
             return entry.value, "datasheet", entry.source
     return None

@@ -1,12 +1,12 @@
-"""The FLOPs and the compulsory bytes of one call of a torch operation, from its arguments and its results.
+"""FLOPs and compulsory bytes of one call of a torch operation, from its arguments and results.
 
-FLOPs of products, convolutions and attention are those of torch's own table, `torch.utils.flop_counter.flop_registry`,
-attention as the eager one computes it: two products forward and four backward, whatever the kernel computes again.
-Other operations count `FLOPS_PER_ELEMENT` for each element of their largest floating-point operand, 1 where none is
-given, and 0 where they only move data. What has no rule is not modelled, and never 0.
+FLOPs of matmuls, convolutions and attention come from `torch.utils.flop_counter.flop_registry`. Attention counts as the
+eager one: two matmuls forward and four backward, without what a kernel recomputes. Other operations count
+`FLOPS_PER_ELEMENT` for each element of their largest floating-point operand, by default 1, and 0 if they only move
+data. An operation without a rule is flagged as unmodelled, never counted as 0.
 
-Bytes are read once for each distinct element that a call sees in a storage, and written once for each element of its
-outputs. What is written in place is read too, unless the operation overwrites it.
+Each distinct element that a call uses of a storage is read once, and each element of its outputs is written once.
+Elements that are updated in place are also read, unless the operation overwrites them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 HOST_SYNC, DATA_DEPENDENT, UNMODELLED = "host-sync", "data-dependent", "unmodelled"
 FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
-"""Flags of an operation: the host reads its result, its shape depends on values, or no rule counts its work."""
+"""Flags of an operation: the host reads its result, its shape depends on values, or there is no rule for its work."""
 
 STEP, MODULE, TAG = "ridgepoint step", "ridgepoint module ", "ridgepoint op "
-"""How a trace names a step, the modules and the operations within it."""
+"""Names of the events of steps, modules and operations in a trace, or the beginnings of their names."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -41,7 +41,7 @@ FREE = _names(
     "empty empty_like empty_strided empty_permuted new_empty new_empty_strided _unsafe_view is_same_size resize set "
     "record_stream _version sym_size sym_stride sym_numel sym_storage_offset promote_types result_type"
 )
-"""Operations that move no data, besides those that torch knows as views."""
+"""Operations that move no data, besides views."""
 
 MOVES = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad2d fill zero zeros ones full zeros_like ones_like "
@@ -54,19 +54,19 @@ MOVES = _names(
     "embedding_renorm index index_select gather index_put _index_put_impl _unsafe_index _unsafe_index_put scatter "
     "index_copy masked_scatter index_fill nll_loss_backward iota convert_element_type"
 )
-"""Operations that move data and compute nothing."""
+"""Operations that only move data."""
 
 OVERWRITES = _names(
     "copy fill zero normal uniform bernoulli random exponential _foreach_copy _foreach_zero arange log_normal "
     "cauchy geometric"
 )
-"""Operations that write in place without reading what was there."""
+"""In-place operations that do not read the old values."""
 
 TAKES = _names("embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward")
-"""Operations that read the elements of a table that indices name."""
+"""Operations that read the indexed elements of a table."""
 
 PUTS = _names("index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy scatter_reduce")
-"""Operations that in place write the elements of a table that indices name; out of place all of it is copied."""
+"""Operations that write the indexed elements of a table in place; out of place they copy all of it."""
 
 COUNTED = (
     (0, "nll_loss_forward nll_loss2d_forward convolution_overrideable"),
@@ -98,8 +98,8 @@ COUNTED = (
     (DECLARED["silu"], "silu"),
     (DECLARED["add"], "add"),
 )
-"""FLOPs for each element of the largest floating-point operand, and the names of the operations that have so many: one
-for each addition, multiplication, division, comparison or transcendental function of their formula."""
+"""FLOPs per element of the largest floating-point operand, and the operations with that many: one for each addition,
+multiplication, division, comparison or transcendental function of the formula."""
 
 FLOPS_PER_ELEMENT = {name: flops for flops, names in COUNTED for name in names.split()}
 
@@ -116,23 +116,23 @@ class Operation:
     phase: str = ""
     flops: int = 0
     matmul_flops: int = 0
-    """Those of products, convolutions and attention among them."""
+    """FLOPs of matmuls, convolutions and attention."""
     bytes_read: int = 0
     bytes_written: int = 0
     flags: tuple[str, ...] = ()
     time_ns: int = 0
-    """In the recorded step."""
+    """Time in the recorded step."""
     kernels: set[str] = field(default_factory=set)
-    """Names of the kernels that a GPU ran for it."""
+    """Names of its GPU kernels."""
 
     @property
     def is_modelled(self) -> bool:
-        """False if no rule counts its work; the counts are then those of generic rules."""
+        """False if there is no rule for its work; the counts then come from generic rules."""
         return UNMODELLED not in self.flags
 
     @property
     def dtype(self) -> str:
-        """The dtype whose peak it is evaluated against: of its first floating-point operand, else of its first."""
+        """The dtype whose peak applies: that of the first floating-point operand, else of the first operand."""
         floats = [dtype for dtype in self.dtypes if "float" in dtype]
         name = dtype_named((floats or self.dtypes or ("float32",))[0])
         return name if name in DTYPES else "fp32"
@@ -148,19 +148,18 @@ class Breakdown:
 
     operations: Sequence[Operation]
     unique_bytes: int = 0
-    """Bytes of all storages of the step, each counted once, as far as it is touched."""
+    """Bytes of all storages that the step uses, each counted once."""
     eager_bytes: int | None = None
-    """Bytes that the operations of a compiled step move if none is fused."""
+    """Bytes that a compiled step would move without fusion."""
     samples_s: Sequence[float] = ()
-    """Of the whole step, without a profiler."""
+    """Times of the whole step without a profiler."""
     unattributed: Counter[str] = field(default_factory=Counter)
-    """Nanoseconds by operation or kernel, of what belongs to no counted operation."""
+    """Nanoseconds outside of the counted operations, by operation or kernel."""
     gaps: Counter[str] = field(default_factory=Counter)
-    """Nanoseconds by module, when no operation ran: Python, autograd, waiting for the host."""
+    """Nanoseconds without an operation, by module: Python, autograd, waiting for the host."""
 
     @property
     def duration_ns(self) -> int:
-        """Duration of the recorded step: the sum of its parts."""
         operations_ns = sum(operation.time_ns for operation in self.operations)
         return operations_ns + sum(self.unattributed.values()) + sum(self.gaps.values())
 
@@ -173,31 +172,33 @@ class Moved(NamedTuple):
 
 
 Traffic = tuple[list[Moved], list[Moved]]
-"""What is read and what is written."""
+"""Reads and writes."""
 
 RULES: dict[tuple[str, str], tuple[Callable[..., Work], bool]] = {}
-"""What users declared: by namespace and name, the rule, and whether its FLOPs are those of a product."""
+"""Rules that users declared, by namespace and name, with whether their FLOPs are those of a matmul."""
 
 
 def declare_work(op: str, rule: Callable[..., Work], is_product: bool = False) -> None:
-    """Declare what the calls of your own operation, such as a Triton kernel, compute and move.
+    """Declare the FLOPs and bytes of your own operation, such as a Triton kernel.
 
     Args:
-        op: its name, `mine::double`, as passed to `torch.library.triton_op` or `custom_op`.
-        rule: is called with the arguments of a call and returns its `roofline.work.Work`.
-        is_product: whether the FLOPs are those of a product of matrices, which MFU counts.
+        op: name as passed to `torch.library.triton_op` or `custom_op`, such as `mine::double`.
+        rule: takes the arguments of a call and returns its `roofline.work.Work`.
+        is_product: whether the FLOPs are those of a matmul, which MFU counts.
 
     Raises:
-        ValueError: the name has no namespace, or is one of torch's own.
+        ValueError: the name has no namespace, or belongs to torch.
     """
     namespace, _, name = op.partition("::")
     if not name or namespace in ("aten", "prim", "profiler"):
-        raise ValueError(f"declare_work: '{op}' is no operation of yours; name it as torch.library does: mine::double")
+        raise ValueError(
+            f"declare_work: '{op}' is not the name of your own operation; write namespace::name, as in torch.library"
+        )
     RULES[namespace, base_name(name)] = rule, is_product
 
 
 def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> tuple[Operation, Traffic]:
-    """Return the work of one call, whose tensors may be fake, and the bytes that it moves by storage."""
+    """Return the work of one call, whose tensors may be fake, and its reads and writes of storages."""
     name = name_of(func)
     if not hasattr(func, "_schema"):  # a higher-order operation
         return Operation(name, flags=(UNMODELLED,)), ([], [])
@@ -211,7 +212,7 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
         rule, is_product = RULES[call.namespace, call.base]
         work = rule(*args, **kwargs)
         if not isinstance(work, Work):
-            raise TypeError(f"a rule of declare_work returns a roofline.work.Work, not {type(work).__name__}")
+            raise TypeError(f"a rule of declare_work must return a roofline.work.Work, got {type(work).__name__}")
         flops, products, is_known = work.flops, work.flops * is_product, True
         read, written = work.bytes_read, work.bytes_written
     flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
@@ -219,7 +220,7 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
 
 
 class Call:
-    """A call of a torch operation, with its tensors by what it does with them."""
+    """A call of a torch operation, with the tensors that it reads, updates in place and creates."""
 
     def __init__(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> None:
         self.func, self.args, self.kwargs, self.result = func, args, kwargs, result
@@ -230,7 +231,6 @@ class Call:
         self.values = {argument.name: given[argument.name] for argument in schema if argument.name in given}
         self.read: list[Tensor] = []
         self.updated: list[Tensor] = []
-        """Written in place."""
         for argument in schema:
             tensors = list(tensors_in(self.values.get(argument.name)))
             is_written = argument.alias_info is not None and argument.alias_info.is_write
@@ -259,7 +259,7 @@ class Call:
             yield DATA_DEPENDENT
 
     def flops(self) -> tuple[int, int, bool]:
-        """Return the FLOPs, those of products among them, and whether there is a rule for them."""
+        """Return the FLOPs, the matmul FLOPs among them, and whether there is a rule for them."""
         import torch
         from torch.utils.flop_counter import flop_registry
 
@@ -282,14 +282,14 @@ class Call:
         is_known = is_aten and (self.base in FLOPS_PER_ELEMENT or is_pointwise)
         # A list of outputs counts as one operand.
         operands = [*([tensor] for tensor in self.read), self.updated, self.created]
-        largest = max(sum(one.numel() for one in operand if one.dtype.is_floating_point) for operand in operands)
+        largest = max(sum(x.numel() for x in operand if x.dtype.is_floating_point) for operand in operands)
         return largest * (FLOPS_PER_ELEMENT.get(self.base, 1) if is_known else 1), 0, is_known
 
     def traffic(self) -> Traffic:
-        """Return what is read and written: by default each input once and each output once.
+        """Return the reads and writes: by default each input and each output once.
 
-        Of tables as many elements count as indices name, of grouped matrices as many as there are rows; no more than
-        there are. Indices that repeat count each time.
+        Of a table only the indexed elements count, and repeated indices count again. Of grouped matrices at most one
+        per row counts. Neither counts more than there is.
         """
         if self.is_free:
             return [], []
@@ -302,15 +302,15 @@ class Call:
             taken = results[0] if target is None else target
             return [_part(table, taken.numel()), *others], written
         if base in PUTS and not self.created:
-            named = _part(table, self._elements_put(table))
+            indexed = _part(table, self._elements_put(table))
             is_read = self.values.get("accumulate", "index_put" not in base)
-            return [*([named] if is_read else []), *others], [named]
+            return [*([indexed] if is_read else []), *others], [indexed]
         if base in ("nll_loss_backward", "nll_loss2d_backward"):  # the scores themselves are not needed
             return others, written
         if base == "_grouped_mm" and self.values["mat2"].dim() == 3 and self.values.get("offs") is not None:
             matrices = self.values["mat2"]
-            named = _part(matrices, table.shape[-2] * matrices[0].numel())
-            return [named, *distinct(other for other in self.read if other is not matrices)], written
+            used = _part(matrices, table.shape[-2] * matrices[0].numel())
+            return [used, *distinct(other for other in self.read if other is not matrices)], written
         return distinct(self.read), written
 
     def _elements_put(self, table: Any) -> int:
@@ -334,7 +334,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     import torch
     from torch.utils._pytree import tree_iter
 
-    return (one for one in tree_iter(value) if isinstance(one, torch.Tensor))
+    return (leaf for leaf in tree_iter(value) if isinstance(leaf, torch.Tensor))
 
 
 def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
@@ -342,22 +342,22 @@ def dtypes_of(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def shapes_text(values: Iterable[Any]) -> str:
-    """Return the shapes of tensors in one word: `64x32,32x8`, of a list of them its length and first shape."""
-    words = []
+    """Return shapes as text: `64x32,32x8`; a list of tensors as its length and first shape."""
+    texts = []
     for value in values:
         shapes = ["x".join(map(str, tensor.shape)) or "scalar" for tensor in tensors_in(value)]
         if shapes and isinstance(value, list | tuple):
-            words.append(f"{len(shapes)}*{shapes[0]}{'...' if len(set(shapes)) > 1 else ''}")
+            texts.append(f"{len(shapes)}*{shapes[0]}{'...' if len(set(shapes)) > 1 else ''}")
         else:
-            words += shapes
-    return ",".join(words)
+            texts += shapes
+    return ",".join(texts)
 
 
 def distinct(tensors: Iterable[Tensor]) -> list[Moved]:
-    """Return the distinct bytes that some tensors have in each storage.
+    """Return the distinct bytes of tensors in each storage.
 
-    A broadcast dimension counts once, and so do elements that several windows share. Views of the same elements count
-    once; views that overlap in part count apart, but no storage for more than it has.
+    A broadcast dimension, the shared elements of sliding windows and identical views count once. Views that overlap in
+    part count separately, up to the size of the storage.
     """
     views: dict[Any, Moved] = {}
     for tensor in tensors:
@@ -378,13 +378,10 @@ def _part(tensor: Tensor, elements: int) -> Moved:
     return Moved(tensor.untyped_storage(), min(elements, tensor.numel()) * tensor.element_size())
 
 
-# ---- products that torch's table lacks, or counts for equal heads only ---------------------------------------------
-
-
 def attention_flops(values: Mapping[str, Any]) -> int:
-    """Return the FLOPs of the two products of attention; every pair of tokens counts, as in eager attention.
+    """Return the FLOPs of the two matmuls of attention; every pair of tokens counts, as in eager attention.
 
-    Source: `torch.utils.flop_counter.sdpa_flop`, heads of grouped queries as many as the queries have.
+    Source: `torch.utils.flop_counter.sdpa_flop`, with as many heads as the queries have.
     """
     batch, heads, queries, width = values["query"].shape
     keys, out_width = values["key"].shape[2], values["value"].shape[3]
@@ -392,9 +389,9 @@ def attention_flops(values: Mapping[str, Any]) -> int:
 
 
 def grouped_flops(values: Mapping[str, Any]) -> int:
-    """Return the FLOPs of a grouped product: each row of the tokens passes through one matrix.
+    """Return the FLOPs of a grouped matmul, forward or backward: each token is multiplied by one matrix.
 
-    Source: `roofline.work.grouped_matmul_work`, and its two backward products.
+    Source: `roofline.work.grouped_matmul_work`.
     """
     first, second = values["self"], values["mat2"]
     rows = first[0] if first.dim() > second.dim() else first  # groups of columns, not of rows

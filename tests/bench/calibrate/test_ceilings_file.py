@@ -10,7 +10,7 @@ from test_setup import CPU, H100
 from bench.harness.calibrate import bandwidth, calibration, peaks
 from bench.harness.calibrate.calibration import MeasuredCeilings, ceilings_of, merged
 from bench.harness.calibrate.setup import Measured
-from bench.harness.device.device import MIB
+from bench.harness.device.device import MIB, Device
 from roofline.gpu_table import UnknownGpuError, find_gpu
 from roofline.machine import Ceiling, Machine
 
@@ -71,6 +71,7 @@ class Saved(MeasuredCeilings):
             patch.setattr(bandwidth, "bandwidth", self.bandwidth)
             patch.setattr(peaks, "matmul", self.matmul)
             patch.setattr(calibration, "release", lambda device: True)
+            patch.setattr(Device, "use", lambda self: None)
             return super().complete(*arguments, **options)
 
     def bandwidth(self, setup, mixes):

@@ -145,12 +145,12 @@ def test_a_coarse_timer_is_noted(monkeypatch, tick_s, status):
 @pytest.mark.parametrize(
     ("change", "statuses_of_all"),
     [
-        ({}, {"settled": OK, "one kernel against itself": OK, "smallest change that would be seen": OK}),
+        ({}, {"settled": OK, "one kernel against itself": OK, "smallest detectable change": OK}),
         ({"change": 0.05}, {"one kernel against itself": BAD}),
         ({"switches": 300.0}, {"other work": BAD}),
         (
             {"noise": 0.2, "settled": False},
-            {"settled": NOTE, "one kernel against itself": BAD, "smallest change that would be seen": NOTE},
+            {"settled": NOTE, "one kernel against itself": BAD, "smallest detectable change": NOTE},
         ),
     ],
 )
@@ -265,7 +265,7 @@ def test_the_exit_code_reports_whether_the_machine_is_fit(monkeypatch, capsys, t
     assert capsys.readouterr().out.startswith("name,status,")
     assert command.main(words) == 2
     assert command.main([*words[:-1], str(tmp_path)]) == 2
-    assert "folder" in capsys.readouterr().err
+    assert "directory" in capsys.readouterr().err
 
 
 def test_an_error_fails_only_its_check_and_findings_are_saved_at_once(monkeypatch, capsys, tmp_path):

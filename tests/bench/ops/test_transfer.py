@@ -171,9 +171,9 @@ def test_the_next_batch_is_made_during_a_step(ids):
 @pytest.mark.parametrize(
     ("content", "dtype", "message"),
     [
-        (b"", "uint16", "has 0 bytes: no whole number of uint16 token ids"),
-        (b"abc", "uint16", "has 3 bytes: no whole number of uint16 token ids"),
-        (b"abcdef", "uint32", "has 6 bytes: no whole number of uint32 token ids"),
+        (b"", "uint16", "0 bytes do not hold uint16 token ids"),
+        (b"abc", "uint16", "3 bytes do not hold uint16 token ids"),
+        (b"abcdef", "uint32", "6 bytes do not hold uint32 token ids"),
     ],
 )
 def test_an_invalid_token_file_is_a_one_line_error(tmp_path, content, dtype, message, command):
