@@ -1,17 +1,17 @@
 """Cross-entropy of rows of logits: loss = log(sum(exp(logits))) - logits[label] for each of m rows of v logits.
 
-FLOPs   4 m v, counted here: for each logit the comparison of the maximum, the subtraction of it, one exponential and
-        one addition. The logarithm and the two subtractions of a row are left out.
-Bytes   w m v for the logits and 8 m for the labels read, 4 m for the losses written, w the bytes of a logit.
-Ridge   2 FLOP/byte in bf16: memory-bound on any machine. The logits are needed once: a running maximum and a running
-        sum, rescaled where the maximum grows, spare the second reading.
-Shape   mxv, or a single number v, the vocabulary, for 4096 rows of it.
-Output  One loss a row (`reduction="none"`) in fp32, whatever the dtype of the logits (fp64 for fp64).
-Torch   Eager torch would round the losses to the dtype of the logits, so they are widened to fp32 first, as training
-        code does: a kernel of its own, part of what is measured, as is the log-softmax that torch writes and reads.
+FLOPs   4 m v: per logit one comparison for the maximum, subtraction, exponential and addition. The logarithm and the
+        two subtractions per row are not counted.
+Bytes   w m v read for the logits and 8 m for the labels, 4 m written for the losses, where w is the bytes per logit.
+Ridge   2 FLOP/byte in bf16: memory-bound on any machine. One pass over the logits is enough, with a running maximum
+        and a running sum that is rescaled when the maximum grows.
+Shape   mxv, or the vocabulary v for 4096 rows.
+Output  One loss per row (`reduction="none"`), in fp32, or in fp64 for fp64 logits.
+Torch   Eager torch would round the losses to the dtype of the logits, so the logits are converted to fp32 first, as
+        training code does. The time includes this kernel and the log-softmax that torch writes and reads.
 
-Source  Milakov and Gimelshein, arXiv 1805.02867, for the running sum. Vocabularies by default: Llama 2 (32,000),
-        Llama 3 (128,256), Gemma 3 (262,144), and the power of two next to the first.
+Source  Milakov and Gimelshein, arXiv 1805.02867, for the running sum. Default vocabularies: Llama 2 (32,000),
+        Llama 3 (128,256), Gemma 3 (262,144), and the next power of two after the first.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--dtype bf16", "the vocabularies of several models"),
-    ("--dtype bf16,fp32 --shape 64x128256", "one vocabulary in two dtypes"),
+    ("--dtype bf16,fp32 --shape 64x128256", "one vocabulary in two data types"),
     ("--shape 32000 --provider torch,torch-compile", "4096 rows, two providers"),
 )
 
 
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return logits (m, v) and a label from 0 to v - 1 for each row."""
+    """Return logits (m, v) and labels (m) from 0 to v - 1."""
     m, v = case.shape["m"], case.shape["v"]
     return tensor(m, v), tensor(m, dtype="int64").remainder_(v)
 
@@ -44,7 +44,7 @@ def reference(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the loss of each row as torch computes it from fp32 logits."""
+    """Return the losses (m), computed by torch from fp32 logits."""
     import torch
 
     wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -52,7 +52,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, out: Tensor | None = None) -> 
 
 
 def magnitude(truth: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return what errors are proportional to: the terms that are added, and the relative error of the sum of exp."""
+    """Return the error scale: the absolute terms of the sum, and the relative error of the sum of exponentials."""
     maximum = logits.amax(-1).abs()
     chosen = logits.gather(-1, labels[:, None]).squeeze(-1).abs()
     return truth + maximum + chosen + sum_roundings(logits.shape[-1])

@@ -1,15 +1,13 @@
 """Matrix multiplication: C = A B with A (m, k), B (k, n) and C (m, n).
 
-FLOPs   2 m n k: each of the m n k products is one multiplication and one addition.
-Bytes   w (m k + k n) read and w_out m n written, w the bytes of an element: each matrix crosses memory once.
-Ridge   A square bf16 matmul has an intensity of n / 3 FLOP/byte, so on an H100 (295) it is compute-bound from
-        n = 886 on, on paper.
-Layout  Two letters, A then B: `n` is stored row-major as written above, `t` is stored transposed and passed as a
-        view, as the `x @ w.T` of a linear layer is (`nt`). fp8 tensor cores take `nt` only.
-Output  In the dtype of the inputs; int8 accumulates into int32, fp8 is stored as bf16.
+FLOPs   2 m n k: m n k multiplications and as many additions.
+Bytes   w (m k + k n) read and w_out m n written, where w is the bytes per element: each matrix moves once.
+Ridge   A square bf16 matmul has n / 3 FLOP/byte. On paper, an H100 (ridge point 295) is compute-bound from n = 886.
+Layout  One letter for A, one for B: `n` is stored row-major, `t` is stored transposed and passed as a view. A linear
+        layer, `x @ w.T`, is `nt`. fp8 tensor cores accept only `nt`.
+Output  Same dtype as the inputs, except int32 for int8 and bf16 for fp8.
 
-Source  FLOPs and least bytes as in CS336 (2025) lecture 2 and Austin et al., How to Scale Your Model (2025),
-        chapter 1.
+Source  CS336 (2025), lecture 2; Austin et al., How to Scale Your Model (2025), chapter 1.
 """
 
 from __future__ import annotations
@@ -25,22 +23,22 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--dtype bf16", "the usual sizes in bf16"),
-    ("--dtype bf16,fp32 --shape 1024:4096:1024", "four square sizes in two dtypes"),
-    ("--shape 4096x11008x4096 --layout nt --plot roofline.png", "one linear layer, with its roofline"),
+    ("--dtype bf16,fp32 --shape 1024:4096:1024", "four square sizes in two data types"),
+    ("--shape 4096x11008x4096 --layout nt --plot roofline.png", "one linear layer, with a roofline plot"),
 )
 
 OPTIONS = (
     Option(
         "layout",
-        "how A and B are stored: nn, nt, tn",
+        "storage order of A and B: nn, nt, tn",
         lambda word: known_word(word, ("nn", "nt", "tn"), "layout"),
-        lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",  # int8: in which libraries are fast
+        lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",  # int8: faster in libraries
         label=lambda layout: "" if layout == "nn" else layout,
         place=1,
     ),
     Option(
         "batch",
-        "products in one launch",
+        "number of matmuls in one launch",
         lambda word: whole_number(word, 10**9 - 1, "batch "),
         lambda dtype: 1,
         label=lambda batch: f"b{batch}" * (batch > 1),
@@ -49,7 +47,7 @@ OPTIONS = (
 
 
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return A (m, k) and B (k, n), with a leading batch axis where the case has one; for fp8 also two scales of 1."""
+    """Return A (m, k) and B (k, n), with a leading batch axis if there is a batch, and for fp8 two scales of 1."""
     m, n, k = case.shape["m"], case.shape["n"], case.shape["k"]
     batch = () if case.options["batch"] == 1 else (case.options["batch"],)
     store_a, store_b = case.options["layout"]
@@ -62,12 +60,12 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def reference(a: Tensor, b: Tensor, *scales: Tensor) -> Tensor:
-    """Return A B. The scales of fp8 are 1 and change nothing."""
+    """Return A B; the fp8 scales are 1."""
     return a @ b
 
 
 def eager(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
-    """Compute C = A B with the library that torch calls for this dtype."""
+    """Compute C = A B with torch's function for the dtype."""
     import torch
 
     if scales:
@@ -80,7 +78,7 @@ def eager(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
 
 
 def expression(a: Tensor, b: Tensor, *scales: Tensor) -> Tensor:
-    """Return A B for the compiler, with the same library call as `eager`."""
+    """Return A B for `torch.compile`, by the same functions as `eager`."""
     import torch
 
     if scales:
@@ -104,13 +102,13 @@ def work(case: Case) -> Work:
 
 
 def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the rows of A and of C; B belongs to all of them."""
+    """Return rows of A and C, and all of B."""
     a, *rest = inputs
     return (a[..., rows, :], *rest), out[..., rows, :]
 
 
 def check(case: Case, device_type: str) -> None:
-    """Refuse a batch or extents that the library of a dtype does not take."""
+    """Raise if torch's function for the dtype does not support the case."""
     narrow = case.dtype.startswith("fp8") or case.dtype == "int8"
     if narrow and case.options["batch"] > 1:
         raise UnsupportedCaseError(f"{case.dtype} has no batched product in torch; use --batch 1")

@@ -1,18 +1,17 @@
 """Matrix-vector products: y = A x with A (m, n), x (n) and y (m).
 
-    matvec        A, x and y in one dtype
-    matvec-int8   weights quantized to int8 with an fp32 scale for each row: y = (A x) s; x and y in the dtype
+    matvec        A, x and y in the same dtype
+    matvec-int8   y = (A x) s, with A in int8 and an fp32 scale per row; x and y in the dtype
 
-FLOPs   2 m n: one multiplication and one addition for each element of A. matvec-int8: m more, by the scales.
-Bytes   w (m n + n) read and w m written, w the bytes of an element. matvec-int8: m n + w n + 4 m read.
-Ridge   In bf16 the intensity is just below 1 FLOP/byte at every size, with int8 weights just below 2: always
-        memory-bound. This is the product that decoding one token at batch size 1 is made of, and why half the bytes
-        of a weight are worth having.
-Torch   Eager torch has no product of int8 weights with 16-bit activations: it widens A into a copy, multiplies, and
-        scales y. All three are measured.
+FLOPs   2 m n: one multiplication and one addition per element of A. matvec-int8: m more for the scales.
+Bytes   w (m n + n) read and w m written, where w is the bytes per element. matvec-int8: m n + w n + 4 m read.
+Ridge   In bf16 just below 1 FLOP/byte at any size, with int8 weights just below 2: always memory-bound. Decoding one
+        token at batch size 1 consists of these products, so smaller weights make it faster.
+Torch   Eager torch cannot multiply int8 weights with 16-bit activations. It converts A into a copy, multiplies, and
+        scales y; the time includes all three.
 
-Source  Austin et al., How to Scale Your Model (2025), chapter 1: a matrix product with one column. The order of
-        quantized weights, scales last, is that of gpt-fast (PyTorch, 2023), class WeightOnlyInt8Linear.
+Source  Austin et al., How to Scale Your Model (2025), chapter 1: a matmul with one column. Scaling after the product
+        follows gpt-fast (PyTorch, 2023), class WeightOnlyInt8Linear.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--dtype bf16", "the usual sizes in bf16"),
-    ("--dtype bf16,fp32 --shape 4096,14336x4096", "a square and a tall matrix in two dtypes"),
-    ("--op matvec,matvec-int8 --shape 8192 --provider torch-compile", "what quantized weights win"),
+    ("--dtype bf16,fp32 --shape 4096,14336x4096", "a square and a tall matrix in two data types"),
+    ("--op matvec,matvec-int8 --shape 8192 --provider torch-compile", "speedup by quantized weights"),
 )
 
 SHAPES = {"cpu": ("1024", "4096", "8192"), "cuda": ("1024", "4096", "8192", "16384", "256x65536")}
@@ -50,7 +49,7 @@ def work(case: Case) -> Work:
 
 
 def int8_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return A (m, n) in int8, x (n), and scales (m) that bring the range of int8 to [-1, 1] or less."""
+    """Return A (m, n) in int8, x (n), and scales (m) that map the range of int8 into [-1, 1]."""
     m, n = case.shape["m"], case.shape["n"]
     return tensor(m, n, dtype="int8"), tensor(n), tensor(m, dtype="fp32").abs_().div_(127)
 
@@ -66,7 +65,7 @@ def int8_eager(a: Tensor, x: Tensor, scales: Tensor, out: Tensor) -> None:
 
 
 def int8_expression(a: Tensor, x: Tensor, scales: Tensor) -> Tensor:
-    """Return (A x) s for the compiler, which need not store the widened A."""
+    """Return (A x) s for `torch.compile`, which does not have to store the converted A."""
     return (a.to(x.dtype).mv(x) * scales).to(x.dtype)
 
 

@@ -1,20 +1,21 @@
-"""Normalization of rows: x (m, n) has m rows of n elements, and each row is scaled by its own statistics.
+"""Normalization of each row of x (m, n) by its own statistics.
 
     rmsnorm            out = x / sqrt(mean(x^2) + 1e-6) weight
     layernorm          out = (x - mean(x)) / sqrt(var(x) + 1e-5) weight + bias, var over n, not n - 1
     residual-rmsnorm   out[0] = x + residual, rounded to the dtype; out[1] = rmsnorm of out[0]
 
-FLOPs   per element, counted here: rmsnorm 4 (square, add, two products), layernorm 7 (add; subtract, square, add; two
-        products, add), residual-rmsnorm 5. The division and the root of a row are left out: three in n elements.
-Bytes   w m n for each of x, residual and the results, w n for weight and bias, w the bytes of an element.
-Ridge   0.6 to 1.8 FLOP/byte in bf16: memory-bound on any machine, if a row is read once. It is while it fits the
-        registers or the shared memory of a program; a wider one is read again, from cache at best.
-Shape   mxn, or a single number n for 4096 rows of it.
-Torch   Eager torch has no form that writes these into a given tensor without a copy: it returns new ones. It adds the
-        residual with one kernel and normalizes with others.
+FLOPs   Per element: rmsnorm 4 (square, addition, two multiplications), layernorm 7 (addition; subtraction, square,
+        addition; two multiplications, addition), residual-rmsnorm 5. The three operations per row, such as the square
+        root, are not counted.
+Bytes   w m n for each of x, residual and the results, w n for weight and bias, where w is the bytes per element.
+Ridge   0.6 to 1.8 FLOP/byte in bf16: memory-bound on any machine if each row is read once, which requires that it fits
+        into registers or shared memory. A wider row is read again, at best from cache.
+Shape   mxn, or n for 4096 rows of n elements.
+Torch   Eager torch returns new tensors, because it cannot write into a given one without a copy. It adds the residual
+        in a separate kernel.
 
-Source  RMSNorm: Zhang and Sennrich, arXiv 1910.07467. LayerNorm: Ba, Kiros and Hinton, arXiv 1607.06450. The epsilons
-        are those of Llama 2 (1e-6) and of torch.nn.LayerNorm (1e-5).
+Source  RMSNorm: Zhang and Sennrich, arXiv 1910.07467. LayerNorm: Ba, Kiros and Hinton, arXiv 1607.06450. Epsilons:
+        Llama 2 (1e-6) and torch.nn.LayerNorm (1e-5).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("--op rmsnorm --dtype bf16", "rows of several widths"),
     ("--op residual-rmsnorm --shape 4096,8192 --provider torch,torch-compile", "4096 rows of two widths"),
-    ("--op rmsnorm,layernorm --dtype bf16,fp32 --shape 1024x8192", "two norms in two dtypes"),
+    ("--op rmsnorm,layernorm --dtype bf16,fp32 --shape 1024x8192", "two norms in two data types"),
 )
 
 RMSNORM_EPSILON = 1e-6
@@ -41,12 +42,12 @@ LAYERNORM_EPSILON = 1e-5
 
 
 def rmsnorm(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x / sqrt(mean(x^2) + epsilon) weight, row by row."""
+    """Return x / sqrt(mean(x^2) + epsilon) weight for each row."""
     return x * (x.square().mean(-1, keepdim=True) + RMSNORM_EPSILON).rsqrt() * weight
 
 
 def layernorm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return (x - mean(x)) / sqrt(var(x) + epsilon) weight + bias, row by row."""
+    """Return (x - mean(x)) / sqrt(var(x) + epsilon) weight + bias for each row."""
     centered = x - x.mean(-1, keepdim=True)
     return centered * (centered.square().mean(-1, keepdim=True) + LAYERNORM_EPSILON).rsqrt() * weight + bias
 
@@ -74,20 +75,20 @@ def torch_layernorm(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None 
 def torch_residual_rmsnorm(
     x: Tensor, residual: Tensor, weight: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return x + residual and the rmsnorm that torch computes of it, one by one."""
+    """Return x + residual, and torch's RMSNorm of it."""
     total = x + residual
     return total, torch_rmsnorm(total, weight)
 
 
 def rmsnorm_magnitude(truth: Tensor, x: Tensor, *others: Tensor) -> Tensor:
-    """Return what errors are proportional to: the result, three times, and half of what the sum of squares is off."""
+    """Return the error scale: the result, for its three roundings and for half the error of the sum of squares."""
     return truth.abs() * (0.5 + sum_roundings(x.shape[-1]) / 2)
 
 
 def layernorm_magnitude(truth: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return what errors are proportional to: the operands of the subtraction, scaled as its result is, and the bias.
+    """Return the error scale: the operands of the subtraction, scaled like its result, and the bias.
 
-    The sum of squares is off by what `sum_roundings` says, and so is the mean, relative to the mean of |x|.
+    `sum_roundings` bounds the error of the sum of squares, and that of the mean relative to the mean of |x|.
     """
     mean = x.mean(-1, keepdim=True)
     scale = ((x - mean).square().mean(-1, keepdim=True) + LAYERNORM_EPSILON).rsqrt() * weight.abs()
@@ -96,7 +97,7 @@ def layernorm_magnitude(truth: Tensor, x: Tensor, weight: Tensor, bias: Tensor) 
 
 
 def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return those rows of the matrices and of the results; weight and bias belong to all rows."""
+    """Return rows of the matrices and of the results, and all of weight and bias."""
     return tuple(x[rows] if x.dim() == 2 else x for x in inputs), out[..., rows, :]
 
 
@@ -111,7 +112,7 @@ def make_op(
     magnitude: Callable[..., Tensor],
     outputs: int = 1,
 ) -> Op:
-    """Return the op that maps `matrices` of m rows and n columns and `vectors` of n elements to `outputs` matrices."""
+    """Return an op from `matrices` inputs (m, n) and `vectors` inputs (n) to `outputs` results (m, n)."""
 
     def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
         m, n = case.shape["m"], case.shape["n"]

@@ -1,11 +1,10 @@
 """Reductions to one number: sum, s = x_1 + ... + x_n, and dot, s = x_1 y_1 + ... + x_n y_n.
 
-FLOPs   sum n, dot 2 n. The first addition, to an empty sum, is counted.
-Bytes   w n read for sum and 2 w n for dot, w written, w the bytes of an element.
-Ridge   In bf16 the intensity of both is 0.5 FLOP/byte: memory-bound on any machine, and the reading half of its
-        bandwidth alone.
+FLOPs   sum n, dot 2 n. The first addition, to 0, counts.
+Bytes   sum reads w n and dot 2 w n; both write w, the bytes per element.
+Ridge   0.5 FLOP/byte in bf16 for both: memory-bound on any machine, almost only by reads.
 
-Source  CS336 (2025) lecture 2, which counts n - 1 additions.
+Source  CS336 (2025), lecture 2, which counts n - 1 additions.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--op dot --dtype bf16", "the usual sizes in bf16"),
-    ("--op sum,dot --dtype fp32 --size 64MiB,256MiB", "two sizes, given by the bytes of one operand"),
+    ("--op sum,dot --dtype fp32 --size 64MiB,256MiB", "two sizes, in bytes of one operand"),
 )
 
 SHAPES = {"cpu": ("1048576", "16777216", "67108864"), "cuda": ("1048576", "16777216", "268435456")}
@@ -37,7 +36,7 @@ def reference_dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def eager_dot(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-    """Return the inner product of x (n) and y (n): into `out`, torch would copy it with a second kernel."""
+    """Return the inner product of x (n) and y (n); with `out`, torch would copy it by a second kernel."""
     return x.dot(y)
 
 

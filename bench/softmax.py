@@ -1,13 +1,12 @@
 """Softmax of rows: out = exp(x - max(x)) / sum(exp(x - max(x))) for each of m rows of n elements.
 
-FLOPs   5 m n, counted here: for each element the comparison of the maximum, the subtraction of it, one exponential,
-        one addition and one division.
-Bytes   w m n read and w m n written, w the bytes of an element.
-Ridge   1.25 FLOP/byte in bf16: memory-bound on any machine, if a row is read once. It is while it fits the registers
-        or the shared memory of a program; a wider one is read again, from cache at best.
-Shape   mxn, or a single number n for 4096 rows of it.
+FLOPs   5 m n: per element one comparison for the maximum, subtraction, exponential, addition and division.
+Bytes   w m n read and w m n written, where w is the bytes per element.
+Ridge   1.25 FLOP/byte in bf16: memory-bound on any machine if each row is read once, which requires that it fits into
+        registers or shared memory. A wider row is read again, at best from cache.
+Shape   mxn, or n for 4096 rows of n elements.
 
-Source  Milakov and Gimelshein, arXiv 1805.02867, for the safe form and how often it must read its row.
+Source  Milakov and Gimelshein, arXiv 1805.02867, for the numerically safe form and its memory accesses.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--dtype bf16", "rows of several widths"),
-    ("--dtype bf16,fp32 --shape 1024x8192,64x131072", "two shapes in two dtypes"),
+    ("--dtype bf16,fp32 --shape 1024x8192,64x131072", "two shapes in two data types"),
     ("--shape 4096,8192 --provider torch,torch-compile", "4096 rows of two widths, two providers"),
 )
 
@@ -34,7 +33,7 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def magnitude(truth: Tensor, x: Tensor) -> Tensor:
-    """Return what errors are proportional to: the result, by the error of its exponent, of the sum and of the rest."""
+    """Return the error scale: the result times the relative errors of its exponent, of the sum and of the rest."""
     exponent = x.amax(-1, keepdim=True) - x
     return truth * (1 + exponent + sum_roundings(x.shape[-1]))
 

@@ -121,9 +121,9 @@ def test_missing_nvml_is_one_note(gpu):
 @pytest.mark.parametrize(
     ("change", "name", "advice"),
     [
-        ({"load_average": 3.0}, "load", "wait until nothing else runs"),
+        ({"load_average": 3.0}, "load", "wait for other processes"),
         ({"quota": 1.5}, "cpu quota", "fewer threads are used"),
-        ({"quota": 0.5, "threads": 4}, "cpu quota", "the threads are stopped again and again; use fewer"),
+        ({"quota": 0.5, "threads": 4}, "cpu quota", "threads will be throttled"),
         ({"governor": "powersave"}, "governor", "measure longer"),
     ],
 )

@@ -161,7 +161,7 @@ def test_invalid_work_declarations_are_rejected(double):
         with pytest.raises(ValueError, match="not the name of your own"):
             bench.declare_work(bad, lambda x: Work(1, 1, 1))
     bench.declare_work(name, lambda x: 3)
-    with pytest.raises(TypeError, match="not int"):
+    with pytest.raises(TypeError, match="got int"):
         counted(function, X)
 
 
