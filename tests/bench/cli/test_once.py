@@ -1,6 +1,5 @@
 """Runs whose rows are not ops: what is saved, printed and returned for each outcome."""
 
-import argparse
 import os
 import time
 from dataclasses import replace
