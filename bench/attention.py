@@ -1,20 +1,19 @@
-"""Causal attention over a whole prompt, as prefill and training compute it. A shape is bxs: sequences x tokens of each.
+"""Causal attention over a whole prompt, as in prefill and training.
 
     out (b, a, s, d) = softmax(mask(q K^T / sqrt(d))) V       q (b, a, s, d), K and V (b, k, s, d)
 
-Each of the s tokens of a sequence sees itself and those before it. Query heads share the keys and values of a group:
-with a heads and k key heads, a / k query heads to each (--heads, --kv-heads, --head-dim; those of Llama 3 8B).
+Shape   bxs: b sequences of s tokens. A token attends to itself and to earlier tokens.
+Heads   Each of the k key heads serves a / k of the a query heads. Defaults: Llama 3 8B.
+FLOPs   2 b a d s (s + 1): two matmuls with 2 d FLOPs for each of the s (s + 1) / 2 unmasked pairs of tokens. Masked
+        pairs and the softmax are not counted.
+Bytes   w b d s (a + 2 k) read and w b a d s written, where w is the bytes per element. Scores can stay on the chip.
+Ridge   (s + 1) / (w (1 + k / a)) FLOP/byte, which is 0.4 s in bf16 with four query heads per key head. An H100 (ridge
+        point 295) is compute-bound from about 740 tokens.
+Torch   scaled_dot_product_attention with is_causal and enable_gqa; torch selects the kernel. No fused fp32 kernel of
+        torch on a GPU supports groups, so keys and values are repeated; the time includes this.
 
-FLOPs   2 b a d s (s + 1): two products of 2 d FLOPs for each of the s (s + 1) / 2 pairs of tokens that the mask lets
-        through, and nothing for the others, whether a kernel computes them or not. The softmax is not counted.
-Bytes   w b d s (a + 2 k) read and w b a d s written, w the bytes of an element: the scores need never leave the chip.
-Ridge   (s + 1) / (w (1 + k / a)) FLOP/byte: with four heads to a group in bf16, 0.4 s. On an H100 (295) compute-bound
-        from about 740 tokens on.
-Torch   scaled_dot_product_attention with is_causal and enable_gqa; torch chooses the kernel. On a GPU in fp32 no fused
-        kernel of torch takes groups: keys and values are repeated for it, which is part of what is measured.
-
-Source  Dao, FlashAttention-2 (2023), section 4.1: 4 s^2 d a FLOPs, halved under a causal mask; here the pairs of the
-        diagonal count whole. Grouped heads: Ainslie et al., GQA (2023). Heads: Llama 3 8B, config.json.
+Source  Dao, FlashAttention-2 (2023), section 4.1: 4 s^2 d a FLOPs, halved by a causal mask; here the diagonal counts
+        in full. Grouped heads: Ainslie et al., GQA (2023). Heads: Llama 3 8B, config.json.
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("--dtype bf16", "prompts of several lengths"),
     ("--shape 1x512 --heads 8 --kv-heads 1,2,8", "one, two and eight key heads"),
-    ("--shape 4x1024 --provider torch,torch-compile", "four prompts at once"),
+    ("--shape 4x1024 --provider torch,torch-compile", "four prompts in one launch"),
 )
 
 QUERY_GAIN = 4.0
-"""Factor by which queries are longer than keys: it spreads the scores, so that a wrong scale, mask or head shows in the
-result."""
+"""Queries are this much larger than keys. It spreads the scores, so a wrong scale, mask or head changes the result."""
 
 
 def parse_count(word: str) -> int:
@@ -45,9 +43,9 @@ def parse_count(word: str) -> int:
 
 
 OPTIONS = (
-    Option("heads", "query heads", parse_count, lambda dtype: 32),
-    Option("kv-heads", "heads of keys and values", parse_count, lambda dtype: 8),
-    Option("head-dim", "width of a head", parse_count, lambda dtype: 128),
+    Option("heads", "number of query heads", parse_count, lambda dtype: 32),
+    Option("kv-heads", "number of key and value heads", parse_count, lambda dtype: 8),
+    Option("head-dim", "elements per head", parse_count, lambda dtype: 128),
 )
 
 
@@ -69,7 +67,7 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def eager(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the attention; torch's function has no form that writes into a given tensor."""
+    """Return the attention; torch's function has no `out`."""
     return causal_attention(q, keys, values)
 
 

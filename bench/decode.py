@@ -1,28 +1,30 @@
-"""Decoding: one new token for each of b sequences, which sees s positions, itself included. A shape is bxs.
+"""Decoding: one new token for each of b sequences, which attends to s positions including itself.
 
-    decode-attention   out = softmax(q K^T / sqrt(d)) V of one layer, K and V of all s positions in the cache
+    decode-attention   out = softmax(q K^T / sqrt(d)) V of one layer, with K and V of all s positions in the cache
     decode-block       one layer: norm, QKV, rotation, attention, projection, norm, (gated) MLP, two residuals
-    decode-step        the first layers of a model (--layers, by default all), its last norm, and the head
+    decode-step        the first layers of a model (--layers, default: all), its last norm, and the head
 
-FLOPs   2 N_mm + 4 L s a d for each sequence, with N_mm the weights that are multiplied by: products only.
-Bytes   Weights once for the whole batch; keys and values of the s - 1 earlier tokens of each sequence; the new token's
-        written; hidden states of a block, embedding rows and logits of a step. decode-attention: q, s keys and values.
-Ridge   Weights are shared by the batch, so the intensity of a block grows with it: memory-bound below the critical
-        batch, peak x w / (2 bandwidth): 295 on an H100 in bf16, see `python -m roofline estimate infer`. Caches are not
-        shared: attention has a / k FLOP/byte in 16 bit at any batch, and long contexts never leave the memory ceiling.
-Model   --model is a preset (`python -m roofline estimate params --help`) or the path of a config.json: of the families
-        llama, mistral, phi3, qwen2, qwen3 (RMSNorm, rotary positions, SwiGLU) and gpt2 (LayerNorm with biases, learned
-        positions, GELU). Weights are random, so that a model costs what its shape costs.
-Output  A cache is read, never written: the new keys and values stand in the output behind the result, layer by layer.
-        Left out: gathering the embedding rows, which are an input, and choosing a token. All sequences are equally
-        long. An input that a model has no use for, such as a bias, is an empty tensor.
-Torch   decode-attention calls scaled_dot_product_attention with the heads of a group as its queries, so that no key
-        is read twice. In a block that call would need the cache copied to append the new token, so the products over
-        the cache and with the new token are taken apart.
+Shape   bxs: b sequences of s positions each.
+FLOPs   2 N_mm + 4 L s a d per sequence, where N_mm is the number of weights in matmuls. Only matmuls are counted.
+Bytes   The weights once per batch; keys and values of the s - 1 earlier tokens of each sequence read, those of the new
+        token written; hidden states of a block, embedding rows and logits of a step. decode-attention: q, s keys and
+        values, and the result.
+Ridge   A batch shares the weights, so a block is memory-bound below the critical batch, peak x w / (2 bandwidth): 295
+        on an H100 in bf16, see `python -m roofline estimate infer`. Caches are not shared: attention has a / k
+        FLOP/byte in 16 bits at any batch size, so long contexts stay memory-bound.
+Model   A preset (`python -m roofline estimate params --help`) or the path of a config.json. Families: llama, mistral,
+        phi3, qwen2, qwen3 (RMSNorm, rotary positions, SwiGLU), gpt2 (LayerNorm with biases, learned positions, GELU).
+        Weights are random.
+Output  The result, followed by the new keys and values of each layer; the cache is not written. Gathering the
+        embedding rows (an input) and sampling a token are not measured. Inputs that a model lacks, such as a bias, are
+        empty tensors.
+Torch   decode-attention calls scaled_dot_product_attention with the query heads of a group as queries, so each key is
+        read once. In a block, that call would need a copy of the cache with the new token, so the cache and the new
+        token have separate matmuls.
 
-Source  Formula 2 N + B s kv: Pope et al., Efficiently Scaling Transformer Inference (2022); critical batch and
+Source  Formula 2 N + B s kv: Pope et al., Efficiently Scaling Transformer Inference (2022). Critical batch and
         intensity of attention: Austin et al., How to Scale Your Model (2025), inference. Rotation: Su et al., RoFormer
-        (2021), with its base of 10000 and the halves of a head paired as in Hugging Face transformers.
+        (2021), with base 10000 and the halves of a head paired as in Hugging Face transformers.
 """
 
 from __future__ import annotations
@@ -52,17 +54,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EXAMPLES = (
-    ("--plot decode.png", "the default model against batch and KV length, on the roofline"),
+    ("--plot decode.png", "the default model by batch size and context length, as a roofline plot"),
     ("--op decode-block --model llama-3-8b --shape 1x1024,32x1024,512x1024", "one layer of a larger model"),
-    ("--op decode-step --model llama-3.2-1b --layers 2 --shape 1x1024", "a slice of a model, with its head"),
+    ("--op decode-step --model llama-3.2-1b --layers 2 --shape 1x1024", "the first layers of a model, with its head"),
 )
 
 DEFAULT_MODEL = "qwen2.5-0.5b"
 QUERY_GAIN = 2.0
-"""Factor by which queries are longer than keys: it spreads the scores, so that attention prefers some positions, and a
-wrong scale, rotation or head shows in the result."""
+"""Queries are this much larger than keys. It spreads the scores, so a wrong scale, rotation or head changes the
+result."""
 LAYER_ROUNDINGS = 8
-"""A layer rounds about fifteen times on the way to its output; of random sign, they add up to four, and twice that."""
+"""A layer rounds about 15 times in a row; errors of random sign add up to about 4 roundings, doubled for safety."""
 MAX_LAYERS = 9999
 
 
@@ -79,8 +81,8 @@ def parse_layers(text: str) -> str:
 
 
 OPTIONS = (
-    Option("model", "preset, or path/to/config.json", parse_model, lambda dtype: DEFAULT_MODEL, label=str),
-    Option("layers", "layers of decode-step, a number or all", parse_layers, lambda dtype: "all"),
+    Option("model", "preset or path/to/config.json", parse_model, lambda dtype: DEFAULT_MODEL, label=str),
+    Option("layers", "number of layers of decode-step, or all", parse_layers, lambda dtype: "all"),
 )
 
 
@@ -126,20 +128,20 @@ def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def scaled(x: Tensor, rms: float) -> Tensor:
-    """Scale x in place to a root mean square of about `rms`, estimated from its first elements; zeros stay zero."""
+    """Scale x in place to a root mean square of about `rms`, estimated from its first 4096 elements."""
     current = x.flatten()[:4096].double().square().mean().sqrt()
     return x.mul_(rms / current.clamp(min=1e-3).to(x.dtype))
 
 
 def weight(tensor: TensorMaker, like: Tensor, *shape: int) -> Tensor:
-    """Return elements of size 1, or a random matrix whose products are of the size of their factor."""
+    """Return elements of size 1, or a random matrix that preserves the size of the vectors it multiplies."""
     if 0 in shape:
         return like.new_empty(shape)
     return scaled(tensor(*shape), shape[1] ** -0.5 if len(shape) == 2 else 1.0)
 
 
 def layer_inputs(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> list[Tensor]:
-    """Return the weights of one layer and the keys and values of the earlier tokens, in the order of `LAYER`."""
+    """Return the weights of a layer and the keys and values of the earlier tokens, in the order of `LAYER`."""
     made = {name: weight(tensor, like, *shape) for name, shape in layer_shapes(config).items()}
     made["query_norm" if config.has_qk_norm else "qkv"][: config.heads * config.head_dim].mul_(QUERY_GAIN)
     cache = (case.shape["b"], config.kv_heads, case.shape["s"] - 1, config.head_dim)
@@ -148,7 +150,7 @@ def layer_inputs(config: ModelConfig, case: Case, tensor: TensorMaker, like: Ten
 
 
 def rotation(config: ModelConfig, case: Case, tensor: TensorMaker, like: Tensor) -> Tensor:
-    """Return cosines and sines (2, d) of the new token's position, s - 1; empty if positions are learned."""
+    """Return cosines and sines (2, d) of the new token's position, s - 1; empty for learned positions."""
     import torch
 
     if config.position_embeddings:
@@ -173,7 +175,7 @@ def block_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return embedding rows (b, h), rows of learned positions, the rotation, the last norm, the head, the layers."""
+    """Return embedding rows (b, h), learned positions, rotation, last norm, head, and the inputs of the layers."""
     config, b = config_of(case), case.shape["b"]
     x = tensor(b, config.width)
     positions = tensor(b, config.width) if config.position_embeddings else x.new_empty(0)
@@ -187,7 +189,7 @@ def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 # ---- ops -----------------------------------------------------------------------------------------------------------
 
 
-decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what a function of a user's takes
+decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inputs of a user's function
     [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "rotation", *LAYER)]
 )
 
@@ -201,7 +203,7 @@ def attention_errors(truth: Tensor, q: Tensor, keys: Tensor, values: Tensor) -> 
 
 
 def library_attention(q: Tensor, keys: Tensor, values: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the attention by torch's function; the query heads of a group are queries of one key head."""
+    """Return the attention by torch's function, with the query heads of a group as queries of one key head."""
     import torch
 
     grouped = q.unflatten(1, (keys.shape[1], -1))
@@ -214,9 +216,9 @@ def longest_sum(case: Case) -> int:
 
 
 def layers_magnitude(truth: Tensor, *inputs: Tensor) -> Tensor:
-    """Return what errors are proportional to: the size of each row, whose elements are made of the same numbers.
+    """Return the error scale: the root mean square of each row, whose elements depend on the same numbers.
 
-    Sums of K products are off by sqrt(K) of it. Errors of L layers are of random sign, and grow as sqrt(L).
+    Errors have random signs, so sums of K products multiply it by sqrt(K), and L layers by sqrt(L).
     """
     longest = max(x.shape[-1] for x in inputs if x.dim() == 2)
     return truth.square().mean(-1, keepdim=True).sqrt() * math.sqrt(longest * (len(inputs) // len(LAYER)))

@@ -1,18 +1,17 @@
-"""Elementwise operations: every output element depends on the input elements at the same place only.
+"""Elementwise operations: each output element depends only on the input elements at the same index.
 
 Ops     copy, add, mul, triad, relu, gelu (erf), gelu-tanh, silu, swiglu, bias-gelu, residual-add, dropout.
-Bytes   w n for each operand read and for the result written, w the bytes of an element; dropout reads a seed of 8 too.
-FLOPs   declared per element in `OPS` below. An exponential, a division and a negation count as one each; GELU counts
-        as 20 in both forms, CS336's figure for the tanh form, so that the two can be compared. Dropout counts its one
-        multiplication; what draws the random bits is integer work.
-Ridge   0 to 5 FLOP/byte: memory-bound on any machine. What can be won is fusion: one pass instead of several.
-Dropout Zeroes an element with probability 0.1, else divides it by 0.9. Kernels draw from `seed`; torch, eager or
-        compiled, draws from its own generator, and eager torch writes a mask beside the result. No two draw the same,
-        so a result is held to what dropout promises: its values, how many are kept, another mask for another seed.
+Bytes   w n for each operand and for the result, where w is the bytes per element; dropout also reads a seed of 8 bytes.
+FLOPs   Per element. An exponential, a division and a negation count 1 each. Both forms of GELU count 20, CS336's figure
+        for the tanh form, so they can be compared. Dropout counts 1: random bits are integer arithmetic.
+Ridge   0 to 5 FLOP/byte: memory-bound on any machine. Fusion saves time: one pass instead of several.
+Dropout Zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels draw from `seed`; torch
+        draws from its own generator, and eager torch also writes a mask. Random results differ, so three properties
+        are checked: the values, the number of kept elements, and a different mask for a different seed.
 
-Source  CS336 (2025) lecture 2 for ReLU (1) and GELU (20). GELU: Hendrycks and Gimpel, arXiv 1606.08415.
-        SwiGLU: Shazeer, arXiv 2002.05202. Triad: McCalpin, STREAM (1995), with its scalar of 3. Dropout: Srivastava
-        et al., JMLR 15 (2014) 1929, scaled while training.
+Source  CS336 (2025), lecture 2, for ReLU (1) and GELU (20). GELU: Hendrycks and Gimpel, arXiv 1606.08415. SwiGLU:
+        Shazeer, arXiv 2002.05202. Triad: McCalpin, STREAM (1995), with a scalar of 3. Dropout: Srivastava et al., JMLR
+        15 (2014) 1929, scaled during training.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--op gelu,gelu-tanh --dtype bf16", "both forms of GELU"),
-    ("--op add --dtype fp32,bf16 --size 64MiB,256MiB", "sizes by the bytes of one operand"),
-    ("--op swiglu --provider torch,torch-compile", "two kernels against one fused kernel"),
+    ("--op add --dtype fp32,bf16 --size 64MiB,256MiB", "two sizes, in bytes of one operand"),
+    ("--op swiglu --provider torch,torch-compile", "two kernels compared with one fused kernel"),
 )
 
 BIAS_COLUMNS = 4096
-"""Columns of bias-gelu where only a count of elements is given: the width of a 7B transformer."""
+"""Columns of bias-gelu if the shape is a number of elements: the width of a 7B transformer."""
 
 DROPOUT = 0.1
-"""Probability that dropout zeroes an element. Source: Vaswani et al., arXiv 1706.03762, the base Transformer."""
+"""Probability of zeroing an element. Source: Vaswani et al., arXiv 1706.03762, the base Transformer."""
 
 SIGMAS = 5.0
-"""How far a count of kept elements may be off: chance alone is, once in two million."""
+"""Allowed deviation of a count of kept elements; chance exceeds it once in two million."""
 
 SHAPES = {"cpu": ("1048576", "16777216"), "cuda": ("1048576", "16777216", "268435456")}
 
@@ -77,29 +76,29 @@ EAGER_SILU = library("torch._C._nn", "silu")
 
 
 def eager_swiglu(gate: Tensor, up: Tensor, out: Tensor) -> None:
-    """Write silu(gate) up into `out`, as the two kernels that eager torch needs."""
+    """Write silu(gate) up into `out`, in two kernels."""
     EAGER_SILU(gate, out=out)
     out.mul_(up)
 
 
 def eager_bias_gelu(x: Tensor, bias: Tensor, out: Tensor) -> None:
-    """Write gelu(x + bias) into `out`, as the two kernels that eager torch needs."""
+    """Write gelu(x + bias) into `out`, in two kernels."""
     EAGER_ADD(x, bias, out=out)
     EAGER_GELU(out, out=out)
 
 
 def dropout(x: Tensor, seed: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return x with elements dropped by torch's own generator: its form with `out` would copy the result."""
+    """Return x with elements dropped by torch's generator; with `out`, torch would copy the result."""
     import torch
 
     return torch.nn.functional.dropout(x, DROPOUT)
 
 
 def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | None:
-    """Return what is wrong with a result of dropout, or None.
+    """Return the problem of a result of dropout, or None.
 
-    Each element is 0, or x / 0.9 within what two roundings explain, because torch on a CPU rounds 1 / 0.9 first. On
-    the whole they have the right scale, and as many are kept as chance allows. For another seed others are kept.
+    Each element must be 0, or x / 0.9 within two roundings, because torch on a CPU rounds 1 / 0.9 first. Their common
+    scale must be right, and the number of kept elements likely. Another seed must keep other elements.
     """
     import torch
 
@@ -126,7 +125,7 @@ def check_dropout(case: Case, launch: Launch, earlier: Launch | None) -> str | N
 
 
 def compare_masks(launch: Launch, earlier: Launch) -> str | None:
-    """Return what is wrong where two seeds keep the same elements, or None: two masks agree by chance only."""
+    """Return a problem if the masks of two seeds agree more than by chance, or None."""
     ((x, _), out), ((other_x, _), other_out) = launch, earlier
     agreed = drawn = 0
     for start in range(0, len(x), CHUNK_ELEMENTS):
@@ -141,7 +140,7 @@ def compare_masks(launch: Launch, earlier: Launch) -> str | None:
 
 
 def is_unlikely(count: int, trials: int, probability: float) -> bool:
-    """Return whether a count of independent events is further from its mean than `SIGMAS` standard deviations."""
+    """Return whether a binomial count is more than `SIGMAS` standard deviations from its mean."""
     return abs(count - trials * probability) > SIGMAS * math.sqrt(trials * probability * (1 - probability))
 
 
@@ -153,7 +152,7 @@ def make_op(
     intermediate_roundings: int = 0,
     flops_as: str | None = None,
 ) -> Op:
-    """Return the op that maps the vectors of n elements that `reference` takes to one."""
+    """Return an op from the vectors (n) that `reference` takes to one vector (n)."""
     inputs = len(inspect.signature(reference).parameters)
     flops_per_element = FLOPS_PER_ELEMENT.get(flops_as or name, 0)
 
@@ -178,7 +177,7 @@ def make_op(
 
 
 def bias_extents(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return rows and columns; a count of elements becomes whole rows of `BIAS_COLUMNS`, rounded up."""
+    """Return rows and columns; a number of elements becomes rows of `BIAS_COLUMNS`, rounded up."""
     if len(extents) == 1:
         return -(-extents[0] // BIAS_COLUMNS), min(extents[0], BIAS_COLUMNS)
     if len(extents) != 2:
@@ -187,7 +186,6 @@ def bias_extents(extents: tuple[int, ...], axes: tuple[str, ...]) -> tuple[int, 
 
 
 def bias_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return x (m, n) and the bias (n)."""
     return tensor(case.shape["m"], case.shape["n"]), tensor(case.shape["n"])
 
 
@@ -216,7 +214,7 @@ DROPOUT_OP = Op(
     default_shapes=SHAPES,
     make_inputs=lambda case, tensor: (tensor(case.shape["n"]), tensor(1, dtype="int64")),
     output_shape=lambda case: (case.shape["n"],),
-    reference=lambda x, seed: x / (1 - DROPOUT),  # of what is kept
+    reference=lambda x, seed: x / (1 - DROPOUT),  # of the elements that are not zeroed
     eager=dropout,
     expression=dropout,
     work=lambda case: elementwise_work(case.shape["n"], 1, 1, case.dtype, other_bytes=LABEL_BYTES),

@@ -1,20 +1,18 @@
-"""Grouped product, as the experts of a mixture compute it: each of t tokens times the matrix of its own expert.
+"""Grouped matmul of a mixture of experts: each of t tokens is multiplied by the matrix of its expert.
 
     out[i] (n) = x[i] (k) W[expert of i] (k, n)       x (t, k), W (e, k, n), out (t, n)
 
-Tokens lie sorted by expert; `ends` (e) in int32 holds where those of each expert end. --load says how many an expert
-has: `even`, as many as any other, or `skewed`, in proportion to 1, 1/2, 1/3, ..., as routers that are not balanced do.
+Inputs  Tokens are sorted by expert; `ends` (e) in int32 holds the end of each expert's tokens.
+Load    `even`: all experts have as many tokens. `skewed`: in proportion to 1, 1/2, 1/3, ..., like an unbalanced router.
+FLOPs   2 t n k for any load.
+Bytes   w t k + 4 e read, and w k n for each expert with tokens; w t n written, where w is the bytes per element.
+Ridge   Each matrix is read for the tokens of one expert, so with t / e tokens per expert the intensity is about t / e
+        FLOP/byte in 16 bits. Few tokens or many experts are memory-bound.
+Torch   torch.nn.functional.grouped_mm. It does not support fp64, which uses one matmul per expert. W is stored as
+        (e, n, k) and passed as a view, like the weight of a linear layer.
 
-FLOPs   2 t n k, whatever the load.
-Bytes   w t k + 4 e and the matrices of the experts that have a token, w k n each, read; w t n written; w the bytes of
-        an element.
-Ridge   A matrix is worth reading for the tokens of its expert alone: with t / e tokens each the intensity in 16 bits
-        is about t / e FLOP/byte, so that few tokens or many experts are memory-bound.
-Torch   torch.nn.functional.grouped_mm; in fp64, which it does not take, a product for each expert. W is stored
-        (e, n, k) and passed as a view, as a linear layer's weight is.
-
-Source  Gale et al., MegaBlocks (2022), for the grouped product; experts and matrix by default: Mixtral 8x7B,
-        config.json (8 experts, 4096 to 14336), on a CPU a smaller one.
+Source  Gale et al., MegaBlocks (2022), for the grouped matmul. Default experts and matrix: Mixtral 8x7B, config.json
+        (8 experts, 4096 to 14336); smaller on a CPU.
 """
 
 from __future__ import annotations
@@ -34,17 +32,17 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("--dtype bf16", "the usual sizes in bf16"),
     ("--shape 512x1024x1024 --experts 4,16,64", "the same tokens shared by more experts"),
-    ("--shape 512x1024x1024 --load even,skewed", "what an unbalanced router costs"),
+    ("--shape 512x1024x1024 --load even,skewed", "cost of an unbalanced router"),
 )
 
 ALIGNED_BYTES = 16
-"""Rows of x and of W begin at multiples of it. Source: torch 2.11, `_grouped_mm_validate_inputs`."""
+"""Alignment of the rows of x and W. Source: torch 2.11, `_grouped_mm_validate_inputs`."""
 
 OPTIONS = (
-    Option("experts", "matrices", lambda word: whole_number(word, 9999, "experts "), lambda dtype: 8),
+    Option("experts", "number of experts", lambda word: whole_number(word, 9999, "experts "), lambda dtype: 8),
     Option(
         "load",
-        "tokens of an expert: even, skewed",
+        "distribution of tokens over experts: even, skewed",
         lambda word: known_word(word, ("even", "skewed"), "load"),
         lambda dtype: "even",
     ),
@@ -52,7 +50,7 @@ OPTIONS = (
 
 
 def ends_of(case: Case) -> list[int]:
-    """Return where the tokens of each expert end, by exact shares rounded down; the last ends with the tokens."""
+    """Return the end of each expert's tokens: cumulative fractions of all tokens, exact and rounded down."""
     tokens, experts = case.shape["t"], case.options["experts"]
     is_even = case.options["load"] == "even"
     shares = [Fraction(1) if is_even else Fraction(1, place + 1) for place in range(experts)]
@@ -69,7 +67,7 @@ def tokens_of(ends: Sequence[int]) -> list[int]:
 
 
 def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
-    """Return x (t, k), W (e, k, n), and where the tokens of each expert end (e) in int32."""
+    """Return x (t, k), W (e, k, n), and the ends of the experts' tokens (e) in int32."""
     import torch
 
     t, n, k = case.shape["t"], case.shape["n"], case.shape["k"]
@@ -78,7 +76,7 @@ def make_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
 
 
 def reference(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """Return the products expert by expert; on the meta device, where numbers have no values, only their shape."""
+    """Return the result, one matmul per expert; on the meta device, which has no values, only its shape."""
     import torch
 
     if x.is_meta:
@@ -88,7 +86,7 @@ def reference(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
 
 def library(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """Return the products by torch's grouped product where it takes the dtype."""
+    """Return the result by torch's grouped matmul if it supports the dtype."""
     import torch
 
     if x.dtype == torch.float64:
@@ -97,17 +95,17 @@ def library(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
 
 def eager(x: Tensor, weights: Tensor, ends: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the products; torch's function has no form that writes into a given tensor."""
+    """Return the result; torch's function has no `out`."""
     return library(x, weights, ends)
 
 
 def magnitude(truth: Tensor, x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """Return what errors are proportional to: those of k products, of random sign, each as large as its terms."""
+    """Return the error scale: k rounding errors of random sign, each proportional to its term."""
     return math.sqrt(x.shape[1]) * reference(x.square(), weights.square(), ends).sqrt()
 
 
 def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the rows of x and of the output, and where those of each expert end among them."""
+    """Return rows of x and of the output, and the ends of the experts' tokens among them."""
     import torch
 
     x, weights, ends = inputs
@@ -116,14 +114,13 @@ def take_rows(inputs: tuple[Tensor, ...], out: Tensor, rows: Any) -> tuple[tuple
 
 
 def check(case: Case, device_type: str) -> None:
-    """Refuse extents with which rows of x or of W would not begin at multiples of 16 bytes, as torch needs."""
+    """Raise if rows of x or W are not aligned to 16 bytes, as torch requires."""
     multiple = ALIGNED_BYTES * 8 // DTYPE_BITS[case.dtype]
     if case.dtype != "fp64" and (case.shape["n"] % multiple or case.shape["k"] % multiple):
         raise UnsupportedCaseError(f"{case.dtype} needs n and k that are multiples of {multiple}")
 
 
 def work(case: Case) -> Work:
-    """Return FLOPs and compulsory bytes; a matrix that no token needs is not read."""
     return grouped_matmul_work(tokens_of(ends_of(case)), case.shape["n"], case.shape["k"], case.dtype)
 
 

@@ -1,15 +1,14 @@
-"""A training step of a transformer: forward, backward, optimizer. Predicted by roofline.accounting, then measured.
+"""A training step of a transformer: forward, backward and optimizer, estimated by roofline.accounting and measured.
 
     x = embedding[ids]; L times x = x + attention(norm(x)), x = x + mlp(norm(x)); loss = cross entropy(norm(x) head)
 
-GPT blocks (LayerNorm, GELU) and Llama blocks (RMSNorm, rotary, grouped heads, SwiGLU), by the shape of the model.
-
-FLOPs   6 N_mm tokens + 6 L a d s (s + 1) a sequence: matrix products alone, and exactly the pairs of tokens that a
-        causal mask lets through (convention gemm-causal-exact). MFU is taken over these. HFU adds what is executed
-        again: the layers under checkpointing, and the scores of attention in the fused backward pass.
-Bytes   Compulsory for a step as a whole: weights, optimizer state and tokens read once, weights and state written.
-Memory  At the moment when most is held: weights, gradients, optimizer state, inputs; what the layers keep; logits and
-        loss; temporaries. Estimated by roofline.accounting; the peak is counted in a step of its own.
+Blocks  GPT (LayerNorm, GELU) or Llama (RMSNorm, rotary positions, grouped heads, SwiGLU), depending on the model.
+FLOPs   6 N_mm per token + 6 L a d s (s + 1) per sequence, where N_mm is the number of weights in matmuls: only matmuls,
+        and only unmasked pairs of tokens (convention gemm-causal-exact). MFU uses these FLOPs. HFU adds recomputation:
+        checkpointed layers, and the attention scores in the fused backward pass.
+Bytes   Compulsory for the whole step: weights, optimizer state and tokens read once, weights and state written.
+Memory  At the peak: weights, gradients, optimizer state, inputs, activations, logits and loss, temporaries. It is
+        estimated by roofline.accounting and measured in a separate step.
 
 Source  Chowdhery et al., PaLM (2022), appendix B, for MFU and HFU; Korthikanti et al., Reducing Activation
         Recomputation (2022), and Chen et al., Training Deep Nets with Sublinear Memory Cost (2016), for memory.
@@ -47,13 +46,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("--recipe fp32,amp,bf16", "two small models in three precisions"),
-    ("--model tiny-llama --layers 16 --checkpoint none,full,every-2,sqrt", "memory against time"),
-    ("--model tiny-gpt --shape 8x128 --micro-batches 1,2,4", "a smaller micro-batch keeps less"),
+    ("--model tiny-llama --layers 16 --checkpoint none,full,every-2,sqrt", "trade memory for time"),
+    ("--model tiny-gpt --shape 8x128 --micro-batches 1,2,4", "smaller micro-batches need less memory"),
     ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
 )
 
 RECIPE_NAMES = ("fp32", "amp", "bf16")
-"""Recipes of `roofline.accounting.state` that plain torch runs; the others need an optimizer that torch lacks."""
+"""Recipes of `roofline.accounting.state` that torch can run; the others need an optimizer that torch lacks."""
 
 OPTIMIZER_NAMES = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "adamw")
 PROVIDERS = ("torch", "torch-compile")
@@ -62,7 +61,7 @@ DEFAULT_SHAPE = {"cpu": "4x128", "cuda": "8x512"}
 MAX_BATCH, MAX_LAYERS = 2**20, 10_000
 
 CONVENTION = "gemm-causal-exact"
-"""How the model's FLOPs are counted: every matmul, and the pairs of tokens that a causal mask lets through."""
+"""Convention for the model's FLOPs: all matmuls, with the unmasked pairs of tokens."""
 
 MEMORY_TITLE = "memory when most is held, MB; = is counted as predicted, +1% predicted 1 % above, est estimated alone"
 
@@ -76,7 +75,7 @@ LISTED = (
 """The row of `python -m bench list`."""
 
 MODULES = ("bench.harness.model.transformer", "bench.harness.model.step")
-"""What says, besides this file, what is measured."""
+"""Modules besides this one that define what is measured."""
 
 
 def build_parser() -> Parser:
@@ -85,23 +84,21 @@ def build_parser() -> Parser:
     defaults = ",".join(DEFAULT_MODELS)
     text = f"presets of `python -m roofline estimate params --help`, or paths of a config.json (default: {defaults})"
     add(parser, "--model", help=text)
-    parser.group("what to measure").add_argument(
-        "--layers", type=count, help="number of layers, instead of the model's"
-    )
+    parser.group("what to measure").add_argument("--layers", type=count, help="number of layers (default: the model's)")
     shapes = f"{DEFAULT_SHAPE['cpu']} on a CPU, {DEFAULT_SHAPE['cuda']} on a GPU"
     add(parser, "--shape", help=f"sequences per step x tokens per sequence, BxS (default: {shapes})")
     add(parser, "--recipe", help=f"precision of weights and matmuls: {', '.join(RECIPE_NAMES)} (default: fp32,bf16)")
     add(parser, "--checkpoint", help="recomputed layers: none, full, every-K or K (layers), sqrt (default: none)")
     text = "number of parts that the sequences of a step are split into (default: 1)"
     add(parser, "--micro-batches", help=text, const=count)
-    add(parser, "--optimizer", help=f"{', '.join(OPTIMIZER_NAMES)} (default: adamw)")
+    add(parser, "--optimizer", help=f"optimizers: {', '.join(OPTIMIZER_NAMES)} (default: adamw)")
     add(parser, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
     add(parser, *MACHINE, *OUTPUT)
     return parser
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
-    plans_of(args, "cpu")  # a bad value is found before torch is loaded
+    plans_of(args, "cpu")  # rejects bad values before torch is loaded
     check_places(args)
     device = device_of(args)
     from bench.harness.loop import measure_once
@@ -155,16 +152,16 @@ def flops_of(plan: StepPlan) -> FlopCount:
 
 
 def countable_flops(plan: StepPlan) -> int:
-    """Return what torch's counter should count in a step: every pair of tokens, attention as two matmuls."""
+    """Return the FLOPs that torch's counter should report: all pairs of tokens, attention as two matmuls."""
     count = train_flops(plan.config, plan.sequence, plan.batch, "gemm-full", plan.checkpoint, is_flash=False)
     return count.hardware_flops
 
 
 def checking_bytes(plan: StepPlan, device_type: str) -> int:
-    """Return about the memory of the verification: the step's weights and gradients, and the plain step, wider.
+    """Return an estimate of the memory of the verification: weights, gradients, and the plain step in a wider dtype.
 
-    On a GPU torch has no fused attention in fp64, and keeps the scores. Measured on a CPU, the estimates for 24 steps
-    of two models are 0.98 to 1.28 times what is held.
+    On a GPU torch has no fused attention in fp64, and saves the scores. For 24 steps of two models on a CPU, the
+    estimates are 0.98 to 1.28 times the measured peak.
     """
     is_gpu, is_fp64 = device_type != "cpu", plan.recipe.compute_dtype == "fp32"
     wide = 8 if is_fp64 else 4
@@ -176,7 +173,7 @@ def checking_bytes(plan: StepPlan, device_type: str) -> int:
 
 
 def blank_record(plan: StepPlan, provider: str, device: Device) -> Record:
-    """Return what a step is, with its work and its estimates; with a reason if it needs more memory than there is."""
+    """Return a record with the work and the estimates of a step, and a reason if it does not fit in memory."""
     memory, flops, free_bytes = step_memory(plan), flops_of(plan), device.free_bytes()
     needed, parts = max(memory.total, checking_bytes(plan, device.type)), memory.components()
     state = parts["parameters"] + parts["optimizer_state"]
@@ -230,7 +227,7 @@ def render(environment: Environment, records: Sequence[Record], console: Console
 
 
 def _against_estimate(record: Record, name: str) -> str:
-    """Return a component as measured, with the error of the estimate, or as estimated."""
+    """Return the measured size with the error of the estimate, or the estimated size."""
     report = record.memory_bytes
     estimated, measured, error = (report[key].get(name) for key in ("estimated", "measured", "error_pct"))
     if not (measured or estimated):

@@ -1,20 +1,19 @@
 """Copies between host and device, their overlap with compute, and the time that a step waits for its data.
 
-    h2d, d2h   a copy of n bytes from host to device, or back
-    overlap    such a copy to the device while the device multiplies matrices that take as long
-    load       steps on random batches of a memory-mapped file of token ids
+    h2d, d2h   copy of n bytes from host to device, or back
+    overlap    copy to the device during matmuls that take equally long
+    load       steps on random batches from a memory-mapped file of token ids
 
-memory     `pageable` is ordinary memory; `pinned` memory cannot be swapped out, so the GPU can read it directly.
-transfer   `blocking` waits for the copy; `non-blocking` returns immediately if the memory is pinned.
-Bytes      those of the device's memory: n written by h2d, n read by d2h. GB/s is n over the median: one way, as links
-           are rated. On a CPU host and device are one: memory is read and written, which is 2 n, and GB/s says so too.
+Memory     `pageable` is ordinary memory; `pinned` memory cannot be swapped out, so the GPU can read it directly.
+Transfer   `blocking` waits for the copy; `non-blocking` returns immediately if the memory is pinned.
+Bytes      Of the device's memory: h2d writes n, d2h reads n. GB/s is n per median time, one way, as links are rated.
+           On a CPU the same memory is read and written, so both count: 2 n.
 Overlap    (copy + compute - both) / min(copy, compute): 100 % if all of the shorter one overlaps, 0 % if none does.
-Waiting    seconds until a step has its batch, over the seconds of the step. With `--prefetch 1` a thread makes the
-           next batch during the step.
-
-On a machine with no GPU there is no link: copies are within the host's memory, as the last line says; pinned memory and
-non-blocking copies do not exist, and `overlap` copies in a thread. Token ids of 16 bits hold vocabularies up to
-65,536.
+Waiting    Time until a step has its batch, as a fraction of the step. With `--prefetch 1` a thread prepares the next
+           batch during the step.
+CPU        Without a GPU, copies are within host memory, `overlap` copies in a thread, and pinned memory and
+           non-blocking copies are not available.
+Tokens     16-bit token ids suffice for vocabularies up to 65,536.
 
 Source  NVIDIA, CUDA C++ Best Practices Guide, section 10.1 on pinned memory and overlap; PCI-SIG for the link.
 """
@@ -56,31 +55,38 @@ STEP_S = 20e-3
 TOKEN_BYTES = {"uint16": 2, "uint32": 4}
 
 MIN_OVERLAP_BYTES = 2**20
-"""Smaller copies are not overlapped by default: handing one over costs more than the copy."""
+"""Default minimum size for `overlap`; for smaller copies, starting the thread takes longer than the copy."""
 
 EXAMPLES = (
     ("--op h2d,d2h", "both directions by size"),
-    ("--op h2d --size 64MiB --memory pinned --transfer non-blocking", "what a loader should do, on a GPU"),
-    ("--op load --shape 16x1024 --prefetch 0,1", "what prefetching gains"),
+    (
+        "--op h2d --size 64MiB --memory pinned --transfer non-blocking",
+        "the copy that a data loader should use, on a GPU",
+    ),
+    ("--op load --shape 16x1024 --prefetch 0,1", "gain of prefetching"),
     ("--op load --tokens corpus.bin", "your own corpus"),
 )
 
 LISTED = (
     *("bench.transfer", "transfer", "bytes or BxS", "fp32", "torch"),
-    "copies between host and device, alone and beside work; batches of a memory-mapped token file",
+    "copies between host and device, alone and during work; batches of a memory-mapped token file",
 )
 """The row of `python -m bench list`."""
 
 BLANK = Record(op="", provider="torch", dtype="fp32", shape={}, case="", status="skipped", fill="uniform")
 
 MODULES = ("bench.harness.transfer",)
-"""What says, besides this file, what is measured."""
+"""Modules besides this one that define what is measured."""
 
 
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.transfer", "[options]", __doc__ or "", EXAMPLES)
     add(parser, "--op", help=f"operations: {', '.join(KINDS)} (default: all)")
-    add(parser, "--size", help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])})")
+    add(
+        parser,
+        "--size",
+        help=f"bytes of a copy (default: {', '.join(SIZES['cpu'])}; on a GPU up to {SIZES['cuda'][-1]})",
+    )
     add(parser, "--memory", help=f"host memory: {', '.join(MEMORY)} (default: both; on a CPU pageable)")
     add(parser, "--transfer", help=f"kind of copy: {', '.join(TRANSFER)} (default: both; on a CPU blocking)")
     add(parser, "--shape", help=f"batches of load, sequences x tokens (default: {', '.join(SHAPES)})")
@@ -103,7 +109,7 @@ def build_parser() -> Parser:
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
-    blank_records(args, None)  # a bad value is found before torch is loaded
+    blank_records(args, None)  # rejects bad values before torch is loaded
     if args.tokens is not None:
         check_tokens(args)
     check_places(args)
@@ -129,12 +135,12 @@ def check_tokens(args: argparse.Namespace) -> None:
 
 
 def blank_records(args: argparse.Namespace, device: Device | None) -> list[Record]:
-    """Return what is to be measured; without a device only the options are checked."""
+    """Return the rows to measure; without a device, only check the options."""
     is_gpu, records = device is not None and device.is_gpu, []
     ops = chosen("op", args.op, KINDS, KINDS)
     unused = LOAD_OPTIONS if "load" not in ops else COPY_OPTIONS if ops == ["load"] else ()
     if given := [name for name in unused if getattr(args, name) is not None]:
-        raise UsageError(f"--{given[0]} is not an option of --op {','.join(ops)}; leave it out")
+        raise UsageError(f"--{given[0]} does not apply to --op {','.join(ops)}")
     default = slice(None if is_gpu else 1)
     memory = chosen("memory", args.memory, MEMORY, MEMORY[default])
     transfer = chosen("transfer", args.transfer, TRANSFER, TRANSFER[default])
@@ -145,16 +151,16 @@ def blank_records(args: argparse.Namespace, device: Device | None) -> list[Recor
     except ShapeError as error:
         raise UsageError(str(error)) from None
     if wrong := [size for size in sizes if size % 4 or size > 2**50]:
-        raise UsageError(f"size '{wrong[0]}' must be a multiple of 4 bytes, and 1 PiB at most")
+        raise UsageError(f"expected a size of at most 1 PiB, a multiple of 4 bytes; got {wrong[0]}")
     for op in ops:
         if op == "load":
             for (b, s), ahead in itertools.product(batches, prefetch):
                 options = {"prefetch": int(ahead), "token_dtype": args.token_dtype}
                 records.append(replace(BLANK, op=op, shape={"b": b, "s": s}, case=f"{b}x{s}", options=options))
             continue
-        least = 0 if args.size or op != "overlap" else MIN_OVERLAP_BYTES
-        large = [size for size in sizes if size >= least]
-        records += [copy_record(op, device, *how) for how in itertools.product(large, memory, transfer)]
+        min_bytes = 0 if args.size or op != "overlap" else MIN_OVERLAP_BYTES
+        large = [size for size in sizes if size >= min_bytes]
+        records += [copy_record(op, device, *kinds) for kinds in itertools.product(large, memory, transfer)]
     return records
 
 
@@ -163,9 +169,9 @@ def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, tr
     if not is_gpu and memory == "pinned":
         reason = "pinned memory needs a GPU that reads it"
     elif not is_gpu and transfer == "non-blocking":
-        reason = "a copy within the host's memory always blocks"
+        reason = "a copy within host memory always blocks"
     elif device is not None and 3 * size_bytes > device.free_bytes():
-        reason = f"three buffers of {size_bytes / 1e9:.3g} GB do not fit the device"
+        reason = f"three buffers of {size_bytes / 1e9:.3g} GB do not fit in the device's memory"
     return replace(
         BLANK,
         op=op,
@@ -182,7 +188,7 @@ def copy_record(op: str, device: Device | None, size_bytes: int, memory: str, tr
 def render(environment: Environment, records: Sequence[Record], console: Console) -> None:
     render_table(environment, records, console)
     if any(record.bytes_read and record.bytes_written for record in records):
-        print_lines(console, "no GPU here: copies are within the host's memory, which is read and written")
+        print_lines(console, "no GPU: copies are within host memory, which is both read and written")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Measures copies between host and device, alone and beside work, and loops on random batches of a token file."""
+"""Measures copies between host and device, alone and during work, and steps on random batches of a token file."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from results.stats.samples import median_ci95
 from roofline.gpu_table import gpus_named, pcie_bytes_per_s
 
 Pair = tuple[Tensor, Tensor]
-"""A source on one side and its destination on the other."""
+"""Source and destination of a copy."""
 
 Batches = Generator[tuple[Tensor, Tensor]]
-"""Inputs (b, s), and labels (b, s), which are one token further on."""
+"""Inputs (b, s) and labels (b, s), which are shifted by one token."""
 
 POISON = -77.0
-"""In every destination before the first copy; no fill has it."""
+"""Initial value of destinations; no fill produces it."""
 
-UNLIKE = "the destination does not hold what the source does"
+UNLIKE = "source and destination differ"
 
 MATMUL_WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""n of the fp32 matmuls that run besides a copy and in a step: the largest of which several fit."""
+"""Candidates for n of the fp32 matmuls during a copy and in a step."""
 
-FIT = 4
-"""Fewest matmuls in the given time, unless even the smallest takes longer."""
+MIN_MATMULS = 4
+"""Use the largest n for which this many matmuls fit into the given time."""
 
 TIMINGS = 20
-"""Timings of a matmul, of which the shortest counts: on a busy machine most are interrupted."""
+"""Timings of a matmul; the shortest counts, because others may be interrupted."""
 
 MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 9, 60, 2.0
 
 ROUNDS_ALONE = 5
-"""Rounds of a step's work that are timed alone."""
+"""Timings of a step's work without loading."""
 
 FILE_BYTES, VOCABULARY = 64 * 2**20, 50_257
-"""Size of the file of random tokens, and the number of different tokens, that of GPT-2."""
+"""Size of the file of random tokens, and the vocabulary, that of GPT-2."""
 
 
 def finished_s(job: Call, device: Device) -> float:
-    """Return the seconds until a job and all that it launched has finished, by the host's clock."""
+    """Return the seconds until a job and its launches have finished, by the host's timer."""
     device.synchronize()
     start = time.perf_counter()
     job()
@@ -69,17 +69,17 @@ def finished_s(job: Call, device: Device) -> float:
 
 
 class Matmuls:
-    """As many fp32 matmuls of square matrices as take about a given time; a call launches them."""
+    """Square fp32 matmuls that together take about `seconds`; a call launches them."""
 
     def __init__(self, device: Device, seconds: float, seed: int) -> None:
         fill, self.count = Filler("uniform", "fp32", device, seed), 1
         for n in MATMUL_WIDTHS:
             self._a, self._b, self._out = (fill(n, n) for _ in range(3))
             self.width, launch_s = n, min(finished_s(self, device) for _ in range(TIMINGS))
-            if FIT * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
+            if MIN_MATMULS * 8 * launch_s > seconds:  # the next width has eight times the FLOPs
                 break
         self.count = max(1, round(seconds / launch_s))
-        # Together they may take less: a launch alone is waited for. More only if something interrupted them.
+        # Without a synchronization after each, they may take less time. They take more only if interrupted.
         together_s = min(finished_s(self, device) for _ in range(3))
         self.count = max(self.count, round(self.count * seconds / together_s))
         self.flops = 2 * self.width**3 * self.count
@@ -92,8 +92,8 @@ class Matmuls:
 def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
     """Return the finished record of a row.
 
-    On a GPU neither a ceiling of its memory nor its cache judges it: the link does, or the work that a step does. A
-    copy over the link takes as long wherever in the device the data is.
+    On a GPU, memory ceilings and cache checks do not apply: the link or the work of a step limits the row, and a copy
+    over the link takes equally long from cache and from memory.
     """
     if not run.device.is_gpu:
         return recorded(blank, samples, run.device, run.ceilings if blank.bytes_read else None)
@@ -105,7 +105,7 @@ def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
 
 
 def measure_copy(blank: Record, run: Run, rows: int) -> Record:
-    """Return the record of a copy: verified, timed, verified again; `rows` share the budget that is left."""
+    """Return the record of a copy, verified before and after timing; `rows` rows share the rest of the budget."""
     device, size_bytes, left_s = run.device, blank.shape["bytes"], run.share_s(rows)
     direction = "h2d" if blank.op == "overlap" else blank.op
     pairs, cache = make_pairs(direction, blank.options["memory"], size_bytes, device, run.args.seed)
@@ -130,7 +130,7 @@ def measure_copy(blank: Record, run: Run, rows: int) -> Record:
 
 
 def make_pairs(direction: str, memory: str, size_bytes: int, device: Device, seed: int) -> tuple[list[Pair], str]:
-    """Return pairs of source and destination in fp32, as many as keep the caches cold, and the cache state."""
+    """Return fp32 sources and destinations, enough to keep the caches cold, and the cache state."""
     host = replace(device, type="cpu", torch_name="cpu")
     rotation = plan_rotation(2 * size_bytes, device.cache_bytes, host.free_bytes(), device.type, "cold")
     fill, pairs = Filler("uniform", "fp32", host, seed), []
@@ -155,7 +155,7 @@ def is_copied(pair: Pair) -> bool:
 
 
 def link_of(device: Device) -> float | None:
-    """Return the bytes per second that the PCI Express link of a GPU carries one way; None if it is not known."""
+    """Return the one-way bandwidth of a GPU's PCI Express link, B/s; None if unknown."""
     named = gpus_named(device.name, device.memory_bytes) if device.is_gpu else []
     return pcie_bytes_per_s(named[0]) if len(named) == 1 else None
 
@@ -163,7 +163,7 @@ def link_of(device: Device) -> float | None:
 def measure_overlap(
     blank: Record, calls: Sequence[Call], device: Device, seed: int, left_s: float | None = None
 ) -> Record:
-    """Time a copy, matmuls that take as long, and both together, interleaved; the samples are those of both."""
+    """Time a copy, matmuls that take equally long, and both together, interleaved; the samples are of both together."""
     turns = itertools.cycle(calls)
 
     def copy() -> None:
@@ -236,14 +236,14 @@ def measure_load(blank: Record, run: Run, rows: int) -> Record:
 def random_tokens(path: Path, dtype: str, seed: int) -> Any:
     count = FILE_BYTES // np.dtype(dtype).itemsize
     np.random.default_rng(seed).integers(0, VOCABULARY, count, dtype=dtype).tofile(path)
-    os.sync()  # a later write-back would disturb the loop
+    os.sync()  # later write-back would slow down the steps
     return np.memmap(path, dtype, "r")
 
 
 def random_batches(ids: Any, batch: int, sequence: int, device: Device, seed: int) -> Batches:
-    """Yield random batches of token ids in int64 on the device; on a GPU through pinned memory, without waiting."""
+    """Yield random batches of int64 token ids on the device; on a GPU through pinned memory, non-blocking."""
     if len(ids) < sequence + 1:
-        raise ValueError(f"the file has {len(ids)} tokens, fewer than the {sequence + 1} of a sequence")
+        raise ValueError(f"the file has {len(ids)} tokens; a sequence needs {sequence + 1}")
     generator = np.random.default_rng(seed)
     while True:
         starts = generator.integers(0, len(ids) - sequence, batch)
@@ -255,15 +255,15 @@ def random_batches(ids: Any, batch: int, sequence: int, device: Device, seed: in
 
 def prefetched(batches: Batches) -> Batches:
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, batches)
+        upcoming = thread.submit(next, batches)
         while True:
-            batch = coming.result()
-            coming = thread.submit(next, batches)
+            batch = upcoming.result()
+            upcoming = thread.submit(next, batches)
             yield batch
 
 
 def loop_step(batches: Batches, work: Call, device: Device, waits_s: list[float]) -> Call:
-    """Return a step that takes a batch, reads its ids, computes, and waits until all is done."""
+    """Return a step that gets a batch, reads its ids, computes, and synchronizes."""
 
     def step() -> None:
         start = time.perf_counter()

@@ -277,8 +277,7 @@ def provider_help(family: str) -> str:
 
 def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str, str]], notes: str = NOTES) -> Parser:
     """Return a parser without options; `notes`, then `examples` with their meanings, follow the options of --help."""
-    width = max((len(arguments) for arguments, _ in examples), default=0)
-    lines = [f"  {prog} {arguments:<{width}}  {meaning}" for arguments, meaning in examples]
+    lines = [f"  # {meaning}\n  {prog} {arguments}" for arguments, meaning in examples]
     epilog = "\n".join([notes, *(["", "examples:", *lines] if lines else [])])
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
