@@ -98,7 +98,7 @@ def test_a_measured_ceiling_replaces_only_its_earlier_value(capsys, runs, given_
     assert list(runs.rglob("*.jsonl")) == []
     given_parts(a_part(replace(a_ceiling(value=3e10), disturbed="heat")))
     out = run(capsys, "--no-save")[1]
-    assert "the copy bandwidth of an earlier calibration is kept: 30.00 GB/s may be too low" in out
+    assert "30.00 GB/s may be too low" in out
     assert saved_values(runs)["bandwidth", "copy"] == 5e10
 
 
@@ -157,7 +157,7 @@ def test_ctrl_c_saves_and_prints_finished_parts(capsys, runs, given_parts):
     assert code == 130
     assert saved_values(runs) == {("bandwidth", "copy"): 2e10}
     assert "20.00 GB/s" in out
-    assert "interrupted: what was finished is kept" in err
+    assert "interrupted" in err
     (file,) = runs.rglob("*.jsonl")
     assert [record.op for record in load_run(file).records] == ["calibrate-copy"]
 

@@ -28,8 +28,9 @@ def test_a_full_disk_on_stdout_is_one_line_and_the_run_is_saved(runs):
     with Path("/dev/full").open("w") as full:
         code, _, err = commands.call("matmul", "--shape", "16", "-q", stdout=full)
     (saved,) = commands.run_files(runs)
-    line = f"cannot write the output: No space left on device; the run is kept in {saved}"
-    assert (code, err) == (2, f"python -m bench.matmul: error: {line}\n")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "No space left on device" in err
+    assert str(saved) in err
     assert len(load_run(saved).records) == 1
 
 

@@ -170,15 +170,17 @@ def test_a_broken_function_fails_only_its_own_row(mine):
     assert compared == ["loud", "v1"]
     left_at = MINE[: MINE.index("sys.exit")].count("\n") + 1
     assert reasons.pop("nosuch").startswith(f"failed: {mine} has no 'nosuch'; it has: count, v1, ")
-    assert reasons == {
+    expected = {
         "crash_in_its_turn": "failed: crashed: SIGSEGV (segmentation fault)",
         "kill_its_parent": "failed: killed its parent process",
-        "loop": "failed: a call did not end within 4 s; --timeout allows more",
-        "interrupt": "failed: ended its process with exit code 1 before there was a result, as os._exit does",
+        "loop": "failed: a call did not end within 4 s",
+        "interrupt": "failed: ended its process with exit code 1",
         "leave_in_its_turn": f"failed: called sys.exit('enough') (line {left_at})",
-        "return_nothing": "invalid: wrong result: it returned None; a torch.Tensor of 4096 torch.float32 is expected, "
-        "or a parameter named out to write it into",
+        "return_nothing": "invalid: wrong result: it returned None",
     }
+    assert reasons.keys() == expected.keys()
+    for name, reason in reasons.items():
+        assert reason.startswith(expected[name])
 
 
 @pytest.mark.exhaustive

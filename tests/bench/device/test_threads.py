@@ -84,9 +84,11 @@ def test_an_invalid_thread_count_is_a_one_line_error(words, number, capsys):
     with pytest.raises(SystemExit) as exit:
         bench_main([*words, "--threads", number])
     assert exit.value.code == 2
-    wanted = f"'{number}' must be a whole number from 1 to {most}, the logical CPUs of this process"
-    prog = f"python -m bench {words[0]}"
-    assert capsys.readouterr().err == f"{prog}: error: argument --threads: {wanted}; see {prog} --help\n"
+    err = capsys.readouterr().err
+    assert err.startswith(f"python -m bench {words[0]}: error: argument --threads: ")
+    assert f"'{number}'" in err
+    assert f"1 to {most}" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("module", [train_step, transfer])
