@@ -1,4 +1,4 @@
-"""Version 1 of the bandwidth kernels: whole tiles of 32-bit words, 16 bytes a thread and access, no mask.
+"""Version 1 of the bandwidth kernels: whole tiles of 32-bit words, 16 bytes per thread and access, no mask.
 
 Computes, for int32 words with wrap-around, so that every result can be checked exactly:
 
@@ -8,16 +8,14 @@ Computes, for int32 words with wrap-around, so that every result can be checked 
     triad   out = x + factor y
 
 Bytes moved, for n words: read 4 n, write 4 n, copy 8 n (half read), triad 12 n (two thirds read). Each program of the
-read also stores one word, which is not counted.
-Counted as STREAM counts them, without lines that a store may read first; McCalpin, IEEE TCCA Newsletter, Dec. 1995.
+read also stores one word, which is not counted. Counted as in STREAM, without lines that a store may read first;
+McCalpin, IEEE TCCA Newsletter, Dec. 1995.
 
-The random bits of any dtype are as good as these words: nothing here is arithmetic worth its time. The words
-written differ from each other, because a memory controller may shorten a stretch of equal ones.
+Any bits measure bandwidth equally well, because the arithmetic takes no significant time. The written words differ
+from each other, because a memory controller may compress a run of equal ones.
 
-Changed against the last version: nothing, this is the starting point. It already has
-- no mask at all: `grid` rounds the count of words down to whole tiles, and the launchers refuse any other;
-- several accesses of 16 bytes in flight for each thread, `Config.accesses`;
-- 64-bit offsets.
+There is no mask: `grid` rounds the number of words down to whole tiles, and the launchers reject any other. Each thread
+has several accesses of 16 bytes in flight (`Config.accesses`). Offsets have 64 bits.
 """
 
 from dataclasses import dataclass, replace
@@ -30,38 +28,36 @@ import triton.language as tl
 from kernels.launch import ALIGNMENT_BYTES, Variant, require_contiguous, require_shape, require_tensors
 
 WORD_BYTES = 4
-WORDS_AN_ACCESS = ALIGNMENT_BYTES // WORD_BYTES
+WORDS_PER_ACCESS = ALIGNMENT_BYTES // WORD_BYTES
 FACTOR = 40503  # odd, so that 2^32 words in a row are all different when multiplied by it
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel walks over memory."""
+    """Launch configuration."""
 
     warps: int
-    """Warps a program."""
     accesses: int
-    """Accesses of 16 bytes a thread makes to each operand in one step, all in flight together."""
+    """Accesses of 16 bytes per thread, operand and step, all in flight together."""
     programs: int | None = None
-    """Programs that go through all tiles in turns; None: one program a tile."""
+    """Number of programs, each of which takes every `programs`-th tile; None: one program per tile."""
     policy: str = "default"
     """A key of `POLICIES`."""
 
     @property
     def width(self) -> int:
-        """Words that all threads of a program take with one access."""
-        return 32 * self.warps * WORDS_AN_ACCESS
+        """Words that all threads of a program access together."""
+        return 32 * self.warps * WORDS_PER_ACCESS
 
     @property
     def block(self) -> int:
-        """Words a tile."""
+        """Words per tile."""
         return self.width * self.accesses
 
     @property
-    def words(self) -> str:
-        """The configuration for a reader."""
-        how = f"{self.programs} programs in turns" if self.programs else "a program a tile"
-        return f"{self.warps} warps, {self.accesses} x 16 B a thread, {how}, {self.policy} policy"
+    def label(self) -> str:
+        grid = f"{self.programs} programs" if self.programs else "one program per tile"
+        return f"{self.warps} warps, {self.accesses} x 16 B per thread, {grid}, {self.policy} policy"
 
 
 POLICIES = {
@@ -73,32 +69,32 @@ POLICIES = {
 3.6; PTX says of `ld.cs` that it allocates lines with the policy evict-first (PTX ISA, Cache Operators)."""
 POLICY_CONSTANTS = ("LOAD_EVICT", "STORE_CACHE", "STORE_EVICT")
 POLICY_OF = {"read": POLICY_CONSTANTS[:1], "write": POLICY_CONSTANTS[1:]}
-"""The constants that a kernel has, where it does not have all."""
+"""The constants of kernels that do not take all of them."""
 
 
 def configs(sm_count: int) -> tuple[Config, ...]:
-    """Return the configurations worth trying on a GPU with `sm_count` multiprocessors."""
-    one_shot = [Config(warps, accesses) for warps, accesses in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 4))]
-    in_turns = [Config(warps, accesses, per_sm * sm_count) for warps, accesses, per_sm in ((8, 4, 4), (8, 8, 8))]
+    """Return the configurations to try on a GPU with `sm_count` multiprocessors."""
+    tile_grid = [Config(warps, accesses) for warps, accesses in ((4, 1), (4, 4), (8, 2), (8, 8), (16, 4))]
+    fixed_grid = [Config(warps, accesses, per_sm * sm_count) for warps, accesses, per_sm in ((8, 4, 4), (8, 8, 8))]
     streaming = [Config(8, 4, policy="streaming"), Config(8, 8, 8 * sm_count, "streaming")]
-    return (*one_shot, *in_turns, *streaming, Config(8, 4, policy="evict-first"))
+    return (*tile_grid, *fixed_grid, *streaming, Config(8, 4, policy="evict-first"))
 
 
 def grid(config: Config, words: int) -> tuple[int, int]:
-    """Return programs and steps that cover as many of `words` words as whole tiles for every program allow.
+    """Return programs and steps per program that cover `words` words, rounded down to the same tiles for each program.
 
     Raises:
-        ValueError: not even one tile fits.
+        ValueError: fewer words than one tile.
     """
     tiles = words // config.block
     if tiles == 0:
-        raise ValueError(f"bandwidth v1: {words} words; a tile of '{config.words}' has {config.block}")
+        raise ValueError(f"bandwidth v1: expected at least {config.block} words for '{config.label}', got {words}")
     programs = min(tiles, config.programs or tiles)
     return programs, tiles // programs
 
 
 def covered(config: Config, words: int) -> int:
-    """Return how many of `words` words a launch touches."""
+    """Return the number of words, of `words`, that a launch accesses."""
     programs, steps = grid(config, words)
     return programs * steps * config.block
 
@@ -106,17 +102,16 @@ def covered(config: Config, words: int) -> int:
 @triton.jit(do_not_specialize=["steps"])
 def read_kernel(
     x_ptr,  # words, programs x steps x BLOCK
-    out_ptr,  # one sum a program
-    steps,  # tiles a program
-    BLOCK: tl.constexpr,  # words a tile
+    out_ptr,  # one sum per program
+    steps,  # tiles per program
+    BLOCK: tl.constexpr,  # words per tile
     WIDTH: tl.constexpr,  # words of one access of all threads
     LOAD_EVICT: tl.constexpr,  # eviction policy
 ):
-    """Write the sum of every `programs`-th tile."""
     program = tl.program_id(0).to(tl.int64)
     start = program * BLOCK
     lanes = tl.arange(0, WIDTH)
-    # One sum for each word of an access, not for each of the tile: the registers are for loads in flight.
+    # One sum per word of an access, not of the tile, to leave registers for loads in flight.
     total = tl.zeros((WIDTH,), tl.int32)
     for _ in range(steps):
         for access in tl.static_range(BLOCK // WIDTH):
@@ -128,13 +123,13 @@ def read_kernel(
 @triton.jit(do_not_specialize=["steps", "factor"])
 def write_kernel(
     out_ptr,  # words, programs x steps x BLOCK
-    steps,  # tiles a program
+    steps,  # tiles per program
     factor,  # any odd number
-    BLOCK: tl.constexpr,  # words a tile
+    BLOCK: tl.constexpr,  # words per tile
     STORE_CACHE: tl.constexpr,  # cache modifier
     STORE_EVICT: tl.constexpr,  # eviction policy
 ):
-    """Write factor times its own number to every word."""
+    """Write factor times its index to every word."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
@@ -147,13 +142,12 @@ def write_kernel(
 def copy_kernel(
     x_ptr,  # words, programs x steps x BLOCK
     out_ptr,  # as many
-    steps,  # tiles a program
-    BLOCK: tl.constexpr,  # words a tile
+    steps,  # tiles per program
+    BLOCK: tl.constexpr,  # words per tile
     LOAD_EVICT: tl.constexpr,  # eviction policy of loads
     STORE_CACHE: tl.constexpr,  # cache modifier of stores
     STORE_EVICT: tl.constexpr,  # eviction policy of stores
 ):
-    """Write every word of x."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
@@ -167,14 +161,13 @@ def triad_kernel(
     x_ptr,  # words, programs x steps x BLOCK
     y_ptr,  # as many
     out_ptr,  # as many
-    steps,  # tiles a program
+    steps,  # tiles per program
     factor,  # any odd number
-    BLOCK: tl.constexpr,  # words a tile
+    BLOCK: tl.constexpr,  # words per tile
     LOAD_EVICT: tl.constexpr,  # eviction policy of loads
     STORE_CACHE: tl.constexpr,  # cache modifier of stores
     STORE_EVICT: tl.constexpr,  # eviction policy of stores
 ):
-    """Write x + factor y for every word."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
@@ -194,7 +187,6 @@ KERNELS = {
 
 @cache
 def variant(name: str, config: Config) -> Variant:
-    """Return a kernel of `KERNELS` as compiled for a configuration."""
     constants: dict[str, int | str] = {"BLOCK": config.block}
     if name == "read":
         constants["WIDTH"] = config.width
@@ -204,10 +196,7 @@ def variant(name: str, config: Config) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return what an audit looks at, the same for every architecture.
-
-    Of the many configurations it is the largest tile, which needs most registers, and one with a hint to the cache.
-    """
+    """Return the variants to audit: the largest tile, which needs the most registers, and one with cache hints."""
     operands = {"read": 1, "write": 1, "copy": 2, "triad": 3}
     largest, hinted = Config(8, 8), Config(8, 4, policy="streaming")
     chosen = [(name, largest) for name in KERNELS] + [(name, hinted) for name in KERNELS]
@@ -225,34 +214,31 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def read(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
-    """Write the sum of what each program reads to the first words of `out`; together they are the sum of `x`."""
+    """Write the sum of the words that each program reads to the first words of `out`; they add up to the sum of `x`."""
     programs, steps = _grid("read", config, x=x)
     _require_words("read v1", out=out)
     if out.numel() < programs:
-        raise ValueError(f"read v1: out has {out.numel()} words; each of {programs} programs writes one")
+        raise ValueError(f"read v1: out has {out.numel()} words; expected at least {programs}, one per program")
     variant("read", config).launch(programs, x, out, steps)
 
 
 def write(*, out: torch.Tensor, factor: int = FACTOR, config: Config) -> None:
-    """Write factor i to word i of `out`."""
     programs, steps = _grid("write", config, out=out)
     variant("write", config).launch(programs, out, steps, factor)
 
 
 def copy(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
-    """Write `x` to `out`."""
     programs, steps = _grid("copy", config, x=x, out=out)
     variant("copy", config).launch(programs, x, out, steps)
 
 
 def triad(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor, factor: int = FACTOR, config: Config) -> None:
-    """Write x + factor y to `out`."""
     programs, steps = _grid("triad", config, x=x, y=y, out=out)
     variant("triad", config).launch(programs, x, y, out, steps, factor)
 
 
 def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]:
-    """Return the grid of a launch; refuse tensors that are not equally many words, in whole tiles."""
+    """Return the grid of a launch. Tensors must have the same shape and whole tiles of words."""
     label = f"{name} v1"
     _require_words(label, **tensors)
     words = next(iter(tensors.values())).shape
@@ -260,7 +246,7 @@ def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]
         require_shape(label, operand, tensor, words)
     count = words.numel()
     if covered(config, count) != count:
-        raise ValueError(f"{label}: {count} words; '{config.words}' covers {covered(config, count)}")
+        raise ValueError(f"{label}: {count} words; '{config.label}' covers {covered(config, count)}")
     return grid(config, count)
 
 

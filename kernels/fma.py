@@ -1,18 +1,16 @@
 """Version 1 of the FMA kernel: independent chains of x <- a x + b in registers, written once at the end.
 
-FLOPs   2 n UNROLL iterations for n chain elements, one product and one sum a step.
-Bytes   2 n w, each element read once and written once, and two coefficients: nothing beside the FLOPs.
+FLOPs   2 n UNROLL iterations for n chain elements, one product and one sum per step.
+Bytes   2 n w, each element read once and written once, and two coefficients: negligible compared with the FLOPs.
 
-Arithmetic: the sum is written as an explicit fused multiply-add, so the count of instructions does not depend on the
-fusion of the compiler. In the machine code of sm_80 to sm_100 a step of one element is one FFMA (fp32), one
-DFMA (fp64) or half an HFMA2 (fp16, bf16); sm_100 also pairs fp32 into FFMA2. A loop adds three to a dozen other
-instructions to `UNROLL` steps of all chains, about one percent.
+Each step is an explicit fused multiply-add, so the instruction count does not depend on the compiler's fusion. In the
+machine code of sm_80 to sm_100 a step of one element is one FFMA (fp32), one DFMA (fp64) or half an HFMA2 (fp16,
+bf16); sm_100 also pairs fp32 into FFMA2. A loop adds three to a dozen other instructions to `UNROLL` steps of all
+chains, about one percent.
 
-The coefficients come from memory, so the compiler cannot work the loop out. `COEFFICIENTS` contract, |a| < 1, so
-every start stays within a few units; and a is so close to -1 that rounding keeps a chain jumping from one side of
-the fixed point to the other. A chain that settled would draw less power than real work, and clock higher.
-
-Changed against the last version: nothing, this is the starting point.
+The coefficients come from memory, so the compiler cannot evaluate the loop. `COEFFICIENTS` contract, |a| < 1, so every
+chain stays within a few units. a is so close to -1 that rounding makes a chain alternate between the two sides of the
+fixed point. A chain that settled would draw less power than real work, and the GPU would clock higher.
 """
 
 from dataclasses import dataclass, replace
@@ -24,8 +22,8 @@ import triton.language as tl
 
 from kernels.launch import DTYPES, Variant, require_contiguous, require_shape, require_tensors
 
-UNROLL = 32  # steps of every chain between two tests of the loop
-NAMES = DTYPES | {torch.float64: "fp64"}  # the dtypes that have such an instruction, with Triton's name of each
+UNROLL = 32  # steps of every chain per loop iteration
+NAMES = DTYPES | {torch.float64: "fp64"}  # dtypes with an FMA instruction, and Triton's names of them
 COEFFICIENTS = {
     torch.float64: (-(1 - 2.0**-40), 1.0),
     torch.float32: (-(1 - 2.0**-22), 1.0),
@@ -37,24 +35,22 @@ COEFFICIENTS = {
 
 @dataclass(frozen=True)
 class Config:
-    """How the chains are laid out."""
+    """Launch configuration."""
 
     warps: int
-    """Warps a program."""
     chains: int
-    """Chain elements a thread: values whose steps do not wait for each other."""
+    """Chain elements per thread: independent values."""
     threads_per_sm: int
-    """Threads that all programs together put on a multiprocessor; at most 2048 are there at once."""
+    """Threads per multiprocessor in total; at most 2048 are resident together."""
 
     @property
     def block(self) -> int:
-        """Chain elements a program."""
+        """Chain elements per program."""
         return 32 * self.warps * self.chains
 
     @property
-    def words(self) -> str:
-        """The configuration for a reader."""
-        return f"{self.chains} chains a thread, {self.warps} warps a program, {self.threads_per_sm} threads an SM"
+    def label(self) -> str:
+        return f"{self.chains} chains per thread, {self.warps} warps per program, {self.threads_per_sm} threads per SM"
 
     def elements(self, sm_count: int) -> int:
         """Return the chain elements of a launch that fills `sm_count` multiprocessors evenly."""
@@ -66,19 +62,19 @@ CONFIGS = tuple(
     for chains in (16, 32)
     for warps, threads in ((4, 512), (8, 512), (4, 1024), (8, 1024), (8, 2048))
 )
-"""Worth trying. A packed 16-bit instruction takes two chains, and FFMA2 too: eight of it are left of 16 chains."""
+"""Configurations to try. Packed 16-bit instructions and FFMA2 take two chains, so 16 chains are 8 of them."""
 
 
 @triton.jit(do_not_specialize=["iterations"])
 def fma_kernel(
     coefficients_ptr,  # a, then b
-    x_ptr,  # starts of the chains, BLOCK a program
-    out_ptr,  # ends of the chains, BLOCK a program
+    x_ptr,  # starts of the chains, BLOCK per program
+    out_ptr,  # ends of the chains, BLOCK per program
     iterations,  # rounds of UNROLL steps
-    BLOCK: tl.constexpr,  # chain elements a program, a power of two
-    UNROLL: tl.constexpr,  # steps a round
+    BLOCK: tl.constexpr,  # chain elements per program, a power of two
+    UNROLL: tl.constexpr,  # steps per round
 ):
-    """Write what UNROLL x iterations steps of x <- a x + b make of every element."""
+    """Apply x <- a x + b UNROLL x iterations times to every element."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     a = tl.load(coefficients_ptr)
     b = tl.load(coefficients_ptr + 1)
@@ -91,7 +87,6 @@ def fma_kernel(
 
 @cache
 def variant(config: Config) -> Variant:
-    """Return the kernel as compiled for a configuration; the dtype is that of the tensors."""
     return Variant(
         kernel=fma_kernel,
         constants={"BLOCK": config.block, "UNROLL": UNROLL},
@@ -100,9 +95,9 @@ def variant(config: Config) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return what an audit looks at, the same for every architecture: fewest and most chains in each dtype.
+    """Return the variants to audit: the fewest and the most chains of each dtype.
 
-    An element is one step of one chain; memory moves nothing for it.
+    An element is one step of one chain, without memory traffic.
     """
     chosen = {config.chains: config for config in CONFIGS if config.warps == 8}
     return tuple(
@@ -119,10 +114,10 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def coefficients(dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Return a and b of a dtype as the kernel reads them.
+    """Return the tensor (a, b).
 
     Raises:
-        ValueError: the dtype has no such instruction.
+        ValueError: the dtype has no FMA instruction.
     """
     if dtype not in COEFFICIENTS:
         raise ValueError(f"fma v1: dtype {dtype}; allowed are {', '.join(str(known) for known in NAMES)}")
@@ -135,9 +130,14 @@ def flops(elements: int, iterations: int) -> int:
 
 
 def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Tensor, config: Config) -> None:
-    """Run every chain of `x` for `UNROLL` x `iterations` steps and write its end to `out`.
+    """Run every chain of `x` for `UNROLL` x `iterations` steps and write the results to `out`.
 
-    There are a multiple of `config.block` chains and fewer than 2^31 iterations; `ab` is what `coefficients` returns.
+    Args:
+        ab: the result of `coefficients`.
+        x: starting values, a multiple of `config.block` elements.
+        iterations: fewer than 2^31.
+        out: results, of the shape of `x`.
+        config: the launch configuration.
     """
     label = "fma v1"
     operands = {"x": x, "ab": ab, "out": out}
@@ -146,5 +146,5 @@ def launch(ab: torch.Tensor, x: torch.Tensor, iterations: int, *, out: torch.Ten
     require_shape(label, "ab", ab, (2,))
     require_shape(label, "out", out, x.shape)
     if x.numel() % config.block or not x.numel():
-        raise ValueError(f"{label}: x has {x.numel()} elements; a multiple of {config.block} is needed")
+        raise ValueError(f"{label}: x has {x.numel()} elements; expected a multiple of {config.block}")
     variant(config).launch(x.numel() // config.block, ab, x, out, iterations)

@@ -1,16 +1,16 @@
-"""Softmax of rows that are read once: rows cut for wide accesses, and a running maximum and sum of exponentials.
+"""Building blocks of softmax and cross-entropy: rows cut for wide accesses, and online maximum and sum.
 
-A row is cut where offsets are multiples of `UNIT` elements: a body, which is accessed 16 bytes a thread wherever the
-row starts, and fewer than `UNIT` elements at either end. Source of the running maximum and sum: Milakov and
-Gimelshein, "Online normalizer calculation for softmax" (2018).
+A row is cut at multiples of `UNIT` elements into a body, which is accessed 16 bytes per thread for any row start, and
+fewer than `UNIT` elements at either end. Source of the running maximum and sum: Milakov and Gimelshein, "Online
+normalizer calculation for softmax" (2018).
 """
 
 import triton
 import triton.language as tl
 
 MAX_COLUMNS = 2**30  # a column number plus one step still fits 32 bits
-UNIT = tl.constexpr(16)  # elements; what Triton takes as known of an aligned number
-EDGES = tl.constexpr(32)  # room for what is left of a row at both ends
+UNIT = tl.constexpr(16)  # elements; the divisor that Triton infers for integers
+EDGES = tl.constexpr(32)  # elements at both ends of a row together, at most
 LOG2_E = tl.constexpr(1.4426950408889634)  # log2(e)
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # of fp32
 
@@ -20,7 +20,7 @@ def cuts(
     first,  # offset of the first element of a row, or of a piece of one, int64
     count,  # elements
 ):
-    """Cut a row at multiples of UNIT: start and length of the body, then positions and mask of the elements beside."""
+    """Cut a row at multiples of UNIT; return start and length of the body, and offsets and mask of both ends."""
     last = first + count
     body = (first + UNIT - 1) // UNIT * UNIT
     units = tl.maximum(last // UNIT - body // UNIT, 0)
@@ -28,7 +28,7 @@ def cuts(
     lanes = tl.arange(0, EDGES)
     is_head = lanes < UNIT
     edges = tl.where(is_head, first + lanes, last // UNIT * UNIT + lanes - UNIT)
-    # Where the whole row lies between two multiples of UNIT, it is all head.
+    # A row between two multiples of UNIT has only a head.
     return body, length, edges, (edges < last) & ((edges < body) == is_head)
 
 
@@ -38,7 +38,7 @@ def running(
     total,  # sum so far of exponentials of the difference from it, a lane
     x,  # DEPTH further elements of each lane
 ):
-    """Take a step of elements into the running maximum and sum of each lane."""
+    """Update the running maximum and sum of each lane with one step of elements."""
     x = x.to(tl.float32)
     higher = tl.maximum(highest, tl.max(x, axis=0))
     e = tl.exp2((x - higher[None, :]) * LOG2_E)
@@ -54,7 +54,7 @@ def top_and_total(
     LANES: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Return the maximum of a piece of a row, and the sum of exponentials of the difference from it."""
+    """Return the maximum of a piece of a row, and the sum of the exponentials of the differences from it."""
     STEP: tl.constexpr = DEPTH * LANES
     body, length, edges, edge_inside = cuts(first, count)
     lanes = tl.arange(0, DEPTH)[:, None] * LANES + tl.arange(0, LANES)[None, :]

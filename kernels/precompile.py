@@ -1,10 +1,10 @@
-"""Compiles kernels beforehand, in many processes at once, so that nothing is compiled while something is timed.
+"""Compile kernels in parallel processes before they are timed.
 
-A launch goes through Triton as ever, up to where the binary would be loaded. So what it leaves in Triton's cache is
-what the same launch on tensors of the GPU finds there.
+A launch runs Triton's own code up to the point where it would load the binary, so the same launch on GPU tensors finds
+the binary in Triton's cache.
 
-The processes end with this one, however it ends. They run no code of users but what is compiled, so that no call needs
-a time limit, and Python's own pool does.
+The processes terminate with this one in any case. They run no user code except what is compiled, so calls need no
+timeout and Python's own pool suffices.
 """
 
 import ctypes
@@ -34,18 +34,18 @@ from kernels.launch import Gpu
 from results.show.terminal import say
 
 Launch = Callable[[], object]
-"""Calls a launcher on tensors of the device `meta`, which have a shape and no memory. It must be picklable: a
-`functools.partial` of a function of a module, such as `launch_version`."""
+"""A call of a launcher with tensors of the device `meta`, which have a shape and no memory. It must be picklable, such
+as a `functools.partial` of `launch_version`."""
 
 NO_DEVICE = 1_000_000
-"""Number of the device that stands in for a GPU, which no real one has: Triton keeps by device what it has compiled."""
+"""Device index for compilation only. No real GPU has it: Triton stores compiled kernels by device index."""
 
 PR_SET_PDEATHSIG = 1
-"""`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
+"""`prctl` option: the signal sent to a process when its parent terminates. Source: prctl(2)."""
 
-ENDED = "a process that compiles was ended from outside, most often because memory ran out"
+KILLED = "a compiler process was killed, most likely because memory ran out"
 
-QUIET_S = 2.0
+PROGRESS_DELAY_S = 2.0
 REPORT_EVERY_S = 5.0
 
 Item = TypeVar("Item")
@@ -53,13 +53,12 @@ Result = TypeVar("Result")
 
 
 def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None) -> dict[str, str]:
-    """Compile launches in processes of their own; stderr is told how far it is.
+    """Compile launches in parallel processes for `gpu`, by default the current CUDA device; progress goes to stderr.
 
-    Time nothing meanwhile: all cores are busy. This process starts nothing on the GPU, and neither do the others.
-    It compiles for `gpu`, by default the current CUDA device.
+    Nothing runs on the GPU. All CPU cores are busy, so nothing should be timed during the call.
 
     Returns:
-        What does not compile, by name, each with the first line of the reason. The rest is in Triton's cache.
+        The first line of the error for each launch that does not compile. The others are in Triton's cache.
     """
     if not launches:
         return {}
@@ -67,26 +66,26 @@ def precompile(launches: Mapping[str, Launch], gpu: Gpu | None = None) -> dict[s
         import torch
 
         gpu = launch.gpu_of(torch.device("cuda", torch.cuda.current_device()))
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     try:
-        found |= in_processes(partial(_compile, gpu), list(launches.items()))
+        errors |= in_processes(partial(_compile, gpu), list(launches.items()))
     except BrokenProcessPool:
-        found = dict.fromkeys(launches, ENDED) | found
-    return {name: found[name] for name in launches if found.get(name)}
+        errors = dict.fromkeys(launches, KILLED) | errors
+    return {name: errors[name] for name in launches if errors.get(name)}
 
 
 def launch_version(module: str, op: str, *inputs: Any, out: Any) -> None:
-    """Call the launcher of an operation by the name of its version's module, which can be pickled where it cannot."""
+    """Call a launcher by the name of its module. Unlike the launcher itself, this call can be pickled."""
     importlib.import_module(module).KERNELS[op](*inputs, out=out)
 
 
 def _compile(gpu: Gpu, launch: tuple[str, Launch]) -> tuple[str, str]:
-    """Return the name of a launch and, in a line, why it does not compile; an empty line if it does."""
+    """Return the name of a launch and the first line of its compile error, or an empty string."""
     name, call = launch
     with compile_only(gpu):
         try:
             call()
-        except Exception as error:  # whatever a launcher, Triton and its assembler raise; the others go on
+        except Exception as error:  # any error of a launcher, Triton or its assembler; other launches continue
             lines = [line for line in str(error).splitlines() if line.strip()]
             return name, f"{type(error).__name__}: {lines[0].strip() if lines else 'no message'}"[:300]
     return name, ""
@@ -94,10 +93,10 @@ def _compile(gpu: Gpu, launch: tuple[str, Launch]) -> tuple[str, str]:
 
 @contextmanager
 def compile_only(gpu: Gpu) -> Iterator[list[Any]]:
-    """Let launches compile for a GPU that need not be here, and start nothing.
+    """Make launches compile for a GPU, which need not be present, without running anything.
 
     Yields:
-        What was compiled, in order; a kernel that had been compiled before is among it too.
+        The compiled kernels, in order, including those that were compiled before.
     """
     compiled: list[Any] = []
     run = JITFunction.run
@@ -116,8 +115,6 @@ def compile_only(gpu: Gpu) -> Iterator[list[Any]]:
 
 
 class _NoDriver:
-    """A driver for a GPU that is not there: it answers what Triton asks before it compiles."""
-
     def __init__(self, arch: int) -> None:
         self._arch = arch
 
@@ -132,28 +129,29 @@ class _NoDriver:
 
 
 def in_processes(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Yield what a function makes of each kernel, in the order in which they are done; stderr is told how far it is.
+    """Apply a function to each item in one process per core and yield the results as completed.
 
-    It runs in a process for each core, and BrokenProcessPool is raised if one of them is ended from outside.
+    Raises:
+        BrokenProcessPool: a process was killed.
     """
     count = min(len(os.sched_getaffinity(0)), len(items))
-    beginning = said_if_slow(f"compiling {len(items)} kernels in {count} process{'es' * (count > 1)}")
-    said = time.monotonic() + QUIET_S - REPORT_EVERY_S
-    with beginning, _pool_of(count) as pool:
+    start_message = report_if_slow(f"compiling {len(items)} kernels in {count} process{'es' * (count > 1)}")
+    reported_s = time.monotonic() + PROGRESS_DELAY_S - REPORT_EVERY_S
+    with start_message, _pool_of(count) as pool:
         with _starting():  # processes start with the tasks
             tasks = [pool.submit(function, item) for item in items]
         for done, task in enumerate(as_completed(tasks), start=1):
             yield task.result()
-            if time.monotonic() - said >= REPORT_EVERY_S:
-                said = time.monotonic()
+            if time.monotonic() - reported_s >= REPORT_EVERY_S:
+                reported_s = time.monotonic()
                 say(f"compiled {done} of {len(items)} kernels")
 
 
 @contextmanager
-def said_if_slow(what: str) -> Iterator[None]:
-    """Say on stderr what is being done, once it takes longer than two seconds."""
-    timer = threading.Timer(QUIET_S, say, (what,))
-    timer.daemon = True  # Ctrl-C need not wait for it
+def report_if_slow(message: str) -> Iterator[None]:
+    """Print a message on stderr if the block takes longer than `PROGRESS_DELAY_S`."""
+    timer = threading.Timer(PROGRESS_DELAY_S, say, (message,))
+    timer.daemon = True  # so that Ctrl-C does not wait for it
     timer.start()
     try:
         yield
@@ -163,10 +161,10 @@ def said_if_slow(what: str) -> Iterator[None]:
 
 @contextmanager
 def _pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Return a pool of processes that start afresh, because threads of torch and the compiler do not survive a fork.
+    """Yield a pool of spawned processes, because threads of torch and the compiler do not survive a fork.
 
-    They are killed when the block is left by an error or Ctrl-C, and by the kernel when this process ends. What they
-    leave in their folder for temporary files goes with the block.
+    They are killed if an error or Ctrl-C leaves the block, and by the operating system if this process terminates.
+    Their temporary files are deleted at the end of the block.
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         before = set(active_children())
@@ -183,9 +181,9 @@ def _pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """Let processes that start in the block never get a Ctrl-C, and not run this one's `__main__` again, as they would.
+    """Make processes that start in the block ignore Ctrl-C and not import this process's `__main__`.
 
-    Nothing that they compile lies there, and a user's script need not guard its own statements against it.
+    They need nothing from it, and a user's script without a guard would run again.
     """
     main = sys.modules["__main__"]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -198,7 +196,7 @@ def _starting() -> Iterator[None]:
 
 
 def _end_with_parent(folder: str) -> None:
-    """In a new process: let the kernel kill it when its parent ends, and leave Ctrl-C to the parent."""
+    """Initialize a new process: it is killed with its parent and ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tempfile.tempdir = folder
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""The shipped kernels: every version of every family, and which of them a name means."""
+"""The shipped kernels: every version of every family, and selection by name."""
 
 import functools
 import importlib
@@ -12,16 +12,15 @@ from kernels.launch import Variant
 from results.show.spelling import did_you_mean
 
 ARCHES = (80, 90, 100)
-"""What the shipped kernels are configured for."""
+"""Architectures that the shipped kernels are configured for."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """One version of one family."""
+    """One version of one family, such as `v2` of `softmax`."""
 
     family: str
     name: str
-    """`v2`."""
     module_name: str
 
     @property
@@ -38,7 +37,6 @@ def _variants(module_name: str, arch: int) -> tuple[Variant, ...]:
 
 
 def shipped() -> list[Version]:
-    """Return every version of every family, families by name, versions oldest first."""
     return [
         Version(family, name, module_name)
         for family in versions.families()
@@ -46,18 +44,14 @@ def shipped() -> list[Version]:
     ]
 
 
-def newest() -> list[Version]:
-    return list({version.family: version for version in shipped()}.values())
-
-
 @dataclass(frozen=True)
 class Choice:
-    """One variant of one version, where to find it again in another process."""
+    """One variant of one version, in a form that can be pickled."""
 
     version: Version
     arch: int
     index: int
-    """Its place among the variants of the version for the architecture."""
+    """Index among the variants of the version for the architecture."""
 
     @property
     def variant(self) -> Variant:
@@ -69,7 +63,6 @@ class Choice:
 
 
 def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
-    """Return every variant of every version for the architectures."""
     return [
         Choice(version, arch, index)
         for version in shipped()
@@ -79,10 +72,10 @@ def choices(arches: Sequence[int] = ARCHES) -> list[Choice]:
 
 
 def quick(every: Sequence[Choice]) -> list[Choice]:
-    """Return what is compiled by default, in about a minute, and what figures are recorded of.
+    """Return the quick set of choices, which compiles in about a minute.
 
-    Of the newest version of each family among `every`, for sm_90 the first and the last shape class, for the other
-    architectures the first. bf16 stands for fp16 and fp32 where there is bf16.
+    It has the newest version of each family: for sm_90 the first and the last shape class, for other architectures the
+    first. bf16 represents fp16 and fp32 if the kernel has bf16.
     """
     last = {(choice.version.family, choice.arch): choice.version for choice in every}
     in_bf16 = {(choice.version, choice.kernel) for choice in every if choice.variant.dtype == "bf16"}
@@ -99,30 +92,34 @@ def quick(every: Sequence[Choice]) -> list[Choice]:
 def select(
     names: Sequence[str], arches: Sequence[int], dtypes: Sequence[str] = (), wanted_versions: Sequence[str] = ()
 ) -> list[Choice]:
-    """Return the variants that names, dtypes and versions ask for; no name, dtype or version means all.
+    """Return the variants with one of the names, dtypes, versions and architectures; an empty list selects all.
 
-    A name is a family, an operation, or `family/operation`, each with `/v2` behind it or without.
+    A name is a family, an operation, or `family/operation`, each with or without a version such as `/v2`.
+
+    Raises:
+        AuditError: an unknown value, or no variant matches.
     """
-    found = choices()
-    for what, asked, words_of in (
-        ("kernel", names, _words),
+    selected = choices()
+    for kind, values, names_of in (
+        ("kernel", names, _names),
         ("dtype", dtypes, lambda choice: [choice.variant.dtype]),
         ("version", wanted_versions, lambda choice: [choice.version.name]),
     ):
-        known = dict.fromkeys(word for choice in choices() for word in words_of(choice))
-        for value in asked:
+        known = dict.fromkeys(name for choice in choices() for name in names_of(choice))
+        for value in values:
             if value not in known:
-                allowed = ", ".join(word for word in known if "/" not in word)
-                raise AuditError(f"unknown {what} '{value}'; {did_you_mean(value, known) or f'allowed are {allowed}'}")
-        found = [choice for choice in found if not asked or set(words_of(choice)) & set(asked)]
-    found = [choice for choice in found if choice.arch in arches]
-    if not found:
-        asked_for = ", ".join([*names, *dtypes, *wanted_versions, *(f"sm_{arch}" for arch in arches)])
-        raise AuditError(f"no kernel fits all of {asked_for}; `python -m kernels list` shows what there is")
-    return found
+                allowed = ", ".join(name for name in known if "/" not in name)
+                hint = did_you_mean(value, known) or f"choose from {allowed}"
+                raise AuditError(f"unknown {kind} '{value}'; {hint}")
+        selected = [choice for choice in selected if not values or set(names_of(choice)) & set(values)]
+    selected = [choice for choice in selected if choice.arch in arches]
+    if not selected:
+        filters = ", ".join([*names, *dtypes, *wanted_versions, *(f"sm_{arch}" for arch in arches)])
+        raise AuditError(f"no kernel matches all of {filters}; list kernels with `python -m kernels list`")
+    return selected
 
 
-def _words(choice: Choice) -> list[str]:
+def _names(choice: Choice) -> list[str]:
     family, op, version = choice.version.family, choice.variant.op, choice.version.name
-    plain = [family, op, f"{family}/{op}"]
-    return [*plain, *(f"{word}/{version}" for word in plain)]
+    names = [family, op, f"{family}/{op}"]
+    return [*names, *(f"{name}/{version}" for name in names)]

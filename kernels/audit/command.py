@@ -10,33 +10,35 @@ from kernels.audit import AuditError, catalog, limits, rows, user_kernel
 from kernels.audit.table import AUDIT_COLUMNS, render
 from results.show.terminal import print_out, say
 
-OF_FILES = ("signature", "constexpr", "num_warps", "num_stages", "elements", "bytes")
-"""Options of a kernel of the user's own."""
-OF_SHIPPED = ("dtype", "version", "all")
-"""Options of the shipped kernels."""
+USER_KERNEL_OPTIONS = ("signature", "constexpr", "num_warps", "num_stages", "elements", "bytes")
+SHIPPED_KERNEL_OPTIONS = ("dtype", "version", "all")
 
 
 def audit(args: argparse.Namespace) -> None:
     if launch.INTERPRETED:
-        raise AuditError("TRITON_INTERPRET is set, and the interpreter compiles nothing; unset it for an audit")
+        raise AuditError("TRITON_INTERPRET is set, but the interpreter does not compile; unset it")
     own = [name for name in args.names if ":" in name or name.endswith(".py")]
-    refused = [f"--{name.replace('_', '-')}" for name in (OF_SHIPPED if own else OF_FILES) if getattr(args, name)]
-    if own and (refused or len(args.names) > 1):
-        raise AuditError(f"{own[0]} is a kernel of your own; leave out other names and {', '.join(refused)}")
-    if refused:
-        raise AuditError(f"{refused[0]} is for a kernel of your own, path/to/file.py:kernel")
-    found = _own_kernel(own[0], args) if own else rows.audit_all(_selected(args))
-    _print(found, args)
-    for row in found:
+    invalid = [
+        f"--{name.replace('_', '-')}"
+        for name in (SHIPPED_KERNEL_OPTIONS if own else USER_KERNEL_OPTIONS)
+        if getattr(args, name)
+    ]
+    if own and (invalid or len(args.names) > 1):
+        raise AuditError(f"with your own kernel {own[0]}, remove {', '.join(invalid) or 'other names'}")
+    if invalid:
+        raise AuditError(f"{invalid[0]} requires your own kernel, path/to/file.py:kernel")
+    audited = _own_kernel(own[0], args) if own else rows.audit_all(_selected(args))
+    _print(audited, args)
+    for row in audited:
         if row["obstacle"]:
-            say(f"{rows.key_of(row)}: does not launch: a program needs too much of: {row['obstacle']}")
+            say(f"{rows.key_of(row)}: cannot be launched: a program needs too much of: {row['obstacle']}")
 
 
 def _arches(args: argparse.Namespace, allowed: Sequence[int]) -> list[int]:
     by_name = {f"sm_{arch}": arch for arch in allowed}
     for name in args.arch:
         if name not in by_name:
-            raise AuditError(f"unknown architecture '{name}'; allowed are {', '.join(by_name)}")
+            raise AuditError(f"unknown architecture '{name}' (choose from {', '.join(by_name)})")
     return [by_name[name] for name in args.arch] or list(catalog.ARCHES)
 
 
@@ -52,21 +54,21 @@ def _own_kernel(name: str, args: argparse.Namespace) -> list[rows.Row]:
     variant, source = user_kernel.variant(
         kernel, module, args.signature or "", args.constexpr or "", options, args.elements or 0, args.bytes
     )
-    with precompile.said_if_slow(f"compiling {name}"):
+    with precompile.report_if_slow(f"compiling {name}"):
         compiled = {arch: rows.compile_ahead(source, arch, options) for arch in arches}
         return [rows.row(name, None, variant, binary, arch) for arch, binary in compiled.items()]
 
 
-def _print(found: Sequence[rows.Row], args: argparse.Namespace) -> None:
-    listings = [row.pop("listing") for row in found]
+def _print(audited: Sequence[rows.Row], args: argparse.Namespace) -> None:
+    listings = [row.pop("listing") for row in audited]
     if args.sass:
-        for row, listing in zip(found, listings, strict=True):
-            what = "one pass of the hot loop" if row["hot_path"] == "loop" else "the hot path"
-            heading = f"{rows.key_of(row)}: {what}, {row['hot_instructions']} instructions"
+        for row, listing in zip(audited, listings, strict=True):
+            part = "one pass of the hot loop" if row["hot_path"] == "loop" else "the hot path"
+            heading = f"{rows.key_of(row)}: {part}, {row['hot_instructions']} instructions"
             print_out("\n".join([heading, *listing]) + "\n\n")
         return
-    environment = {"triton": triton.__version__, "ptxas": {row["arch"]: row["ptxas"] for row in found}}
-    print_out(render(found, args.format, AUDIT_COLUMNS, environment))
+    environment = {"triton": triton.__version__, "ptxas": {row["arch"]: row["ptxas"] for row in audited}}
+    print_out(render(audited, args.format, AUDIT_COLUMNS, environment))
     if args.format == "table":
         versions = ", ".join(f"ptxas {version} for {arch}" for arch, version in environment["ptxas"].items())
-        say(f"{len(found)} rows; Triton {triton.__version__}, {versions}; nothing here was run or timed")
+        say(f"{len(audited)} rows; Triton {triton.__version__}, {versions}; compiled only, not run")

@@ -1,10 +1,10 @@
-"""The part of a kernel that takes its time, found from the branches in its machine code.
+"""The hot path of a kernel, found from the branches in its machine code.
 
-Where there is a loop that moves memory or feeds tensor cores, it is one pass of the heaviest innermost one: most
-tensor-core instructions, then most bits moved. A loop that does neither counts only where no other does, it is no wait
-for a barrier, and it is more than half of the code on the way from entry to exit. Where there is no loop it is the way
-from entry to exit with the widest accesses: with blocks split into full and partial ones that is the full, unmasked
-block. Among ways of equal accesses it is the shortest, which leaves slow paths out.
+With loops that access memory or use tensor cores, it is one pass of the heaviest innermost loop: the one with the most
+tensor-core instructions, then with the most bits moved. Another loop is the hot path only if there is no such loop, it
+does not wait for a barrier, and it is more than half of the code on the path from entry to exit. Without a loop, it is
+the path from entry to exit with the widest accesses, for example the full, unmasked block of a kernel with full and
+partial blocks. Among paths with equal accesses it is the shortest, which excludes slow paths.
 """
 
 import re
@@ -23,38 +23,37 @@ TILE_BITS = 2**20  # an access by TMA outweighs any number of others
 
 @dataclass(frozen=True)
 class HotPath:
-    """The instructions of one pass, in order, and whether they repeat."""
+    """The instructions of one pass, in order."""
 
     instructions: tuple[Instruction, ...]
     is_loop: bool
 
     @property
     def count(self) -> int:
-        """Instructions that are issued; a NOP is none."""
         return count(self.instructions)
 
 
 def find(instructions: Sequence[Instruction]) -> HotPath:
-    places = {item.address: place for place, item in enumerate(instructions)}
+    indices = {item.address: index for index, item in enumerate(instructions)}
     loops = []
     for end, item in enumerate(instructions):
-        start = places.get(item.target, end + 1)
-        # A slow path behind the end of the kernel that leads back into it is no loop.
+        start = indices.get(item.target, end + 1)
+        # A slow path behind the end of the kernel that branches back is not a loop.
         if start <= end and not any(_is_end(between) for between in instructions[start:end]):
             loops.append((start, end))
-    ways = {loop: _widest_way(instructions, places, *loop) for loop in loops}
-    working = [loop for loop in loops if any(_traffic(ways[loop]))]
+    paths = {loop: _widest_path(instructions, indices, *loop) for loop in loops}
+    working = [loop for loop in loops if any(_traffic(paths[loop]))]
     innermost = [
-        ways[start, end]
+        paths[start, end]
         for start, end in working
         if not any((start, end) != other and start <= other[0] and other[1] <= end for other in working)
     ]
     if innermost:
         return HotPath(max(innermost, key=_traffic), True)
-    straight = _widest_way(instructions, places, 0, len(instructions) - 1)
-    turning = [way for way in ways.values() if not any(item.base in WAITS for item in way)]
+    straight = _widest_path(instructions, indices, 0, len(instructions) - 1)
+    turning = [path for path in paths.values() if not any(item.base in WAITS for item in path)]
     longest = max(turning, key=count, default=())
-    # The straight way goes through the body of a loop once.
+    # The straight path includes the body of a loop once.
     return HotPath(longest, True) if 2 * count(longest) > count(straight) else HotPath(straight, False)
 
 
@@ -62,52 +61,52 @@ def _is_end(item: Instruction) -> bool:
     return item.base in ENDS and not item.is_conditional
 
 
-def _traffic(way: Sequence[Instruction]) -> tuple[int, int]:
-    bits = sum(TILE_BITS if item.access[1] == TMA else item.access[1] for item in way if item.access)
-    return sum(item.base in MMA for item in way), bits
+def _traffic(path: Sequence[Instruction]) -> tuple[int, int]:
+    bits = sum(TILE_BITS if item.access[1] == TMA else item.access[1] for item in path if item.access)
+    return sum(item.base in MMA for item in path), bits
 
 
-def _widest_way(
-    instructions: Sequence[Instruction], places: dict[int, int], start: int, end: int
+def _widest_path(
+    instructions: Sequence[Instruction], indices: dict[int, int], start: int, end: int
 ) -> tuple[Instruction, ...]:
-    """Return the instructions on the best way from `start` to `end` or to an exit, without going back."""
+    """Return the path from `start` to `end` or an exit with the widest accesses, without backward branches."""
     best: dict[int, tuple[tuple[int, ...], int | None]] = {}
-    for place in range(end, start - 1, -1):
-        item = instructions[place]
+    for index in range(end, start - 1, -1):
+        item = instructions[index]
         width = item.access[1] if item.access else None
-        own = (int(item.base in MMA), *(int(width == one) for one in RANKS), -int(not item.is_padding))
-        following = [] if item.base in ENDS | {"BRA", "JMP"} and not item.is_conditional else [place + 1]
-        following.append(places.get(item.target, -1))
+        own = (int(item.base in MMA), *(int(width == rank) for rank in RANKS), -int(not item.is_padding))
+        following = [] if item.base in ENDS | {"BRA", "JMP"} and not item.is_conditional else [index + 1]
+        following.append(indices.get(item.target, -1))
         options = [
             (tuple(a + b for a, b in zip(own, best[to][0], strict=True)), to)
             for to in following
-            if to > place and to in best
+            if to > index and to in best
         ]
-        if place == end or item.base in ENDS:
+        if index == end or item.base in ENDS:
             options.append((own, None))
         if options:
-            best[place] = max(options, key=lambda option: option[0])
-    way, at = [], start if start in best else None
+            best[index] = max(options, key=lambda option: option[0])
+    path, at = [], start if start in best else None
     while at is not None:
-        way.append(instructions[at])
+        path.append(instructions[at])
         at = best[at][1]
-    return tuple(way)
+    return tuple(path)
 
 
 def passes(path: HotPath, ptx: str) -> int:
-    """Return how many passes of the loop as written one pass of the machine code is: the assembler unrolls loops."""
-    written_mma, written_accesses = accesses_a_pass(ptx) if path.is_loop else (0, 0)
-    found_accesses = sum(item.access is not None for item in path.instructions)
-    if written_accesses and found_accesses:
-        return max(1, round(found_accesses / written_accesses))
-    found_mma = sum(item.base in MMA for item in path.instructions)
-    return max(1, round(found_mma / written_mma)) if written_mma else 1
+    """Return the number of source loop passes per pass of the machine code, in which the assembler unrolls loops."""
+    written_mma, written_accesses = accesses_per_pass(ptx) if path.is_loop else (0, 0)
+    accesses = sum(item.access is not None for item in path.instructions)
+    if written_accesses and accesses:
+        return max(1, round(accesses / written_accesses))
+    mma = sum(item.base in MMA for item in path.instructions)
+    return max(1, round(mma / written_mma)) if written_mma else 1
 
 
-def accesses_a_pass(ptx: str) -> tuple[int, int]:
+def accesses_per_pass(ptx: str) -> tuple[int, int]:
     """Return tensor-core instructions and global accesses in the heaviest innermost loop of PTX; (0, 0) without one.
 
-    PTX still has the loop as it was written.
+    The loops of PTX are not unrolled.
     """
     lines = ptx.splitlines()
     labels: dict[str, int] = {}
@@ -119,9 +118,9 @@ def accesses_a_pass(ptx: str) -> tuple[int, int]:
         branch = re.search(r"\bbra(?:\.uni)?\s+(\$L\w+)", line)
         if branch and branch[1] in labels:
             spans.append((labels[branch[1]], number))
-    found = [(0, 0)]
+    counts = [(0, 0)]
     for start, end in spans:
         if not any((start, end) != other and start <= other[0] and other[1] <= end for other in spans):
             body = lines[start:end]
-            found.append((sum(map(bool, map(PTX_MMA.search, body))), sum(map(bool, map(PTX_ACCESS.search, body)))))
-    return max(found)
+            counts.append((sum(map(bool, map(PTX_MMA.search, body))), sum(map(bool, map(PTX_ACCESS.search, body)))))
+    return max(counts)

@@ -1,7 +1,7 @@
-"""A row of the audit: a kernel compiled ahead of time for a GPU that need not be present, and what is known of it.
+"""Rows of the audit: kernels compiled ahead of time for GPUs that need not be present.
 
-Everything is compiled as a launch would: pointers are known to be aligned, a whole number that the kernel lets Triton
-specialize is known to be a multiple of 16, and one that it does not is not known at all.
+Kernels are compiled as for a launch. Pointers are aligned, integers that Triton may specialize are multiples of 16, and
+nothing is known about the other integers.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from kernels.audit.catalog import Choice
 from kernels.launch import ALIGNMENT_BYTES, TRITON_TYPES, Variant
 
 Row = dict[str, Any]
-"""What the compiler made of a variant; see `row` for the keys."""
+"""Properties of a compiled variant; see `row` for the keys."""
 
-MIXED_SHARE = 0.1
-"""Two limits that are nearer to each other than this share of the larger are both the bound."""
+MIXED_MARGIN = 0.1
+"""If two limits differ by at most this fraction of the larger, both are the bound."""
 
-FEW = 6
-"""Up to this many kernels are compiled in this process, which takes less time than starting others."""
+MAX_SERIAL_KERNELS = 6
+"""Up to this many kernels are compiled in this process, which is faster than starting others."""
 
 PTX_TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 PTX_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
@@ -37,7 +37,7 @@ PTX_THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
 def ast_source(
     kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], divisible: Collection[str]
 ) -> ASTSource:
-    """Return what Triton compiles; `divisible` arguments are known to be multiples of 16, in bytes for a pointer."""
+    """Return the source for `triton.compile`; `divisible` arguments are multiples of 16, pointers in bytes."""
     names = [parameter.name for parameter in kernel.params]
     signature = {name: types.get(name, "constexpr") for name in names}
     known = [["tt.divisibility", ALIGNMENT_BYTES]]
@@ -46,10 +46,12 @@ def ast_source(
 
 
 def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True) -> ASTSource:
-    """Return the source of a variant with the types that a launch would have.
+    """Return the source of a variant with the argument types of a launch.
 
-    `integers` is the Triton type of whole numbers that `variant.types` does not name; with `known_sizes` those that
-    Triton may specialize are multiples of 16.
+    Args:
+        variant: the variant.
+        integers: Triton type of the integers that are not in `variant.types`.
+        known_sizes: whether integers that Triton may specialize are multiples of 16.
     """
     types, divisible = {}, set()
     for parameter in variant.kernel.params:
@@ -66,9 +68,9 @@ def source_of(variant: Variant, integers: str = "i32", known_sizes: bool = True)
 
 def compile_ahead(source: ASTSource, arch: int, options: Mapping[str, Any]) -> Any:
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what `tl.static_print` prints is not part of the output
+        with contextlib.redirect_stdout(sys.stderr):  # the output of `tl.static_print` is not data
             return triton.compile(source, target=GPUTarget("cuda", arch, limits.WARP_SIZE), options=dict(options))
-    except Exception as error:  # Triton has no common class for what goes wrong in a compiler
+    except Exception as error:  # Triton's compiler errors have no common class
         message = getattr(error, "error_message", None) or str(error.__cause__ or error)
         lines = [text.strip() for text in message.splitlines() if text.strip()] or [type(error).__name__]
         reason = next((text for text in lines if "error" in text.lower()), lines[0])[:300]
@@ -77,22 +79,21 @@ def compile_ahead(source: ASTSource, arch: int, options: Mapping[str, Any]) -> A
 
 @functools.cache
 def ptxas_version(arch: int) -> str:
-    """Return the version of the assembler Triton uses for an architecture, such as `12.9.86`."""
     from triton.backends.nvidia.compiler import get_ptxas_version
 
-    found = re.search(r"V([\d.]+)", get_ptxas_version(arch))
-    return found[1] if found else "unknown"
+    match = re.search(r"V([\d.]+)", get_ptxas_version(arch))
+    return match[1] if match else "unknown"
 
 
 def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch: int) -> Row:
-    """Return the row of a compiled kernel; without `variant.elements` nothing is counted by the element.
+    """Return the row of a compiled kernel. Values per element are None if `variant.elements` is 0.
 
     kernel                      family and operation, `elementwise/gelu`; or `file.py:name`
     registers, stack_bytes      of one thread
     spill_bytes                 widths of all instructions that save registers to the stack or take them back
     shared_bytes                of one program, static and dynamic
     occupancy                   resident warps over the most there can be, see `limits.programs_by`
-    obstacle                    of what one program needs more than a multiprocessor has, so that it does not launch
+    obstacle                    resources of which a program needs more than there are, so that it cannot launch
     load_bits, store_bits       width of the accesses to global memory that move most on the hot path, `tma` for
                                 whole tiles, None without any; `_min` and `_max` are the narrowest and the widest
     mma                         tensor-core instruction: HMMA, IMMA, HGMMA (wgmma), QGMMA (fp8), UTCHMMA and
@@ -111,9 +112,9 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
     binary = sass.read_back(compiled.asm["cubin"])
     path = hot_path.find(binary.instructions)
     ptx = compiled.asm["ptx"]
-    # More than 32 times `num_warps` if warps are specialized.
-    found_threads = PTX_THREADS.search(ptx)
-    threads = int(found_threads[1]) if found_threads else limits.WARP_SIZE * compiled.metadata.num_warps
+    # With warp specialization there are more than 32 `num_warps` threads.
+    thread_count = PTX_THREADS.search(ptx)
+    threads = int(thread_count[1]) if thread_count else limits.WARP_SIZE * compiled.metadata.num_warps
     shared_bytes = binary.shared_bytes + compiled.metadata.shared
     columns = getattr(compiled.metadata, "tmem_size", 0) or 0
     fitting = limits.programs_by(arch, binary.registers, shared_bytes, threads, columns)
@@ -137,9 +138,9 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
         "shared_bytes": shared_bytes,
         "occupancy": round(limits.occupancy(fitting, arch, threads), 4),
         "obstacle": ", ".join(need for need, programs in fitting.items() if not programs) or None,
-        **{f"{kind}_bits": sass.main_width(found) for kind, found in widths.items()},
-        **{f"{kind}_bits_min": min(found, key=sass.rank, default=None) for kind, found in widths.items()},
-        **{f"{kind}_bits_max": max(found, key=sass.rank, default=None) for kind, found in widths.items()},
+        **{f"{kind}_bits": sass.main_width(counts) for kind, counts in widths.items()},
+        **{f"{kind}_bits_min": min(counts, key=sass.rank, default=None) for kind, counts in widths.items()},
+        **{f"{kind}_bits_max": max(counts, key=sass.rank, default=None) for kind, counts in widths.items()},
         "mma": mma,
         "instructions": sass.count(binary.instructions),
         "hot_instructions": path.count,
@@ -158,24 +159,23 @@ def row(kernel: str, version: str | None, variant: Variant, compiled: Any, arch:
 
 
 def bound(issued: float | None, budget: float | None, mma: str | None) -> str | None:
-    """Return what limits a kernel that does `issued` instructions an element and has time for `budget`.
+    """Return the bound of a kernel with `issued` instructions per element and a budget of `budget`.
 
-    `compute` with tensor cores, `memory`, `issue`, or `mixed` if the two differ by 10 % or less; None if one is
-    unknown. Latency is not among the answers: the machine code does not show it.
+    It is `compute` with tensor cores, else `memory`, `issue`, or `mixed` if both differ by 10 % or less, or None if one
+    is unknown. Latency is not considered, because the machine code does not show it.
     """
     if mma:
         return "compute"
     if issued is None or budget is None:
         return None
-    if abs(issued - budget) <= MIXED_SHARE * max(issued, budget):
+    if abs(issued - budget) <= MIXED_MARGIN * max(issued, budget):
         return "mixed"
     return "issue" if issued > budget else "memory"
 
 
 def key_of(item: Row) -> str:
-    """Return the name of a row: kernel, version, dtype, part, shapes, architecture."""
-    words = (item[key] for key in ("kernel", "version", "dtype", "part", "shape_class", "arch"))
-    return " | ".join(word for word in words if word)
+    parts = (item[key] for key in ("kernel", "version", "dtype", "part", "shape_class", "arch"))
+    return " | ".join(part for part in parts if part)
 
 
 def audit(choice: Choice) -> Row:
@@ -185,16 +185,15 @@ def audit(choice: Choice) -> Row:
 
 def audit_all(choices: Sequence[Choice]) -> list[Row]:
     """Compile shipped variants on all cores and return their rows in the order of kernels; progress goes to stderr."""
-    if len(choices) <= FEW:
-        with precompile.said_if_slow(f"compiling {len(choices)} kernels"):
-            return sorted(map(audit, choices), key=_place)
+    if len(choices) <= MAX_SERIAL_KERNELS:
+        with precompile.report_if_slow(f"compiling {len(choices)} kernels"):
+            return sorted(map(audit, choices), key=_sort_key)
     try:
-        return sorted(precompile.in_processes(audit, choices), key=_place)
+        return sorted(precompile.in_processes(audit, choices), key=_sort_key)
     except BrokenProcessPool as error:
-        raise AuditError(precompile.ENDED) from error
+        raise AuditError(precompile.KILLED) from error
 
 
-def _place(item: Row) -> tuple[Any, ...]:
-    """By kernel, version, dtype, part and shapes, the architectures of each together."""
+def _sort_key(item: Row) -> tuple[Any, ...]:
     number = int(item["version"][1:])
     return item["kernel"], number, item["dtype"], item["part"], item["shape_class"], int(item["arch"][3:])

@@ -1,6 +1,6 @@
-"""Machine code as `cuobjdump` from Triton's wheel lists it, and what each instruction does.
+"""Machine code as listed by `cuobjdump` from Triton's wheel, and the properties of each instruction.
 
-Names of instructions: CUDA Binary Utilities, "Instruction Set Reference", https://docs.nvidia.com/cuda/cuda-binary-utilities/.
+Instruction names: CUDA Binary Utilities, "Instruction Set Reference", https://docs.nvidia.com/cuda/cuda-binary-utilities/.
 """
 
 import re
@@ -16,7 +16,7 @@ import triton
 from kernels.audit import AuditError
 
 TMA = "tma"
-"""Stands for the width of an access by the tensor memory accelerator, which moves a tile in one instruction."""
+"""Replaces the width of an access by the tensor memory accelerator, which moves a tile in one instruction."""
 
 MMA = frozenset(
     (
@@ -46,13 +46,13 @@ Width = int | Literal["tma"]
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction, as listed."""
+    """One instruction of the listing."""
 
     address: int
     opcode: str
-    """With its modifiers, `LDG.E.128`."""
+    """Opcode with modifiers, `LDG.E.128`."""
     predicate: str = ""
-    """The condition in front, `@!P0`, or nothing."""
+    """Condition, such as `@!P0`, or empty."""
     operands: str = ""
 
     @property
@@ -69,19 +69,19 @@ class Instruction:
 
     @property
     def target(self) -> int | None:
-        """Where a branch goes; None for what is no branch, or one to an address in a register."""
-        found = TARGET.search(self.operands) if self.base in ("BRA", "JMP") else None
-        return int(found[1], 16) if found else None
+        """Address that a branch goes to; None for other instructions and for addresses in registers."""
+        match = TARGET.search(self.operands) if self.base in ("BRA", "JMP") else None
+        return int(match[1], 16) if match else None
 
     @property
     def is_conditional(self) -> bool:
-        """Whether the next instruction may follow although this one is a branch or an exit."""
+        """Whether execution may continue with the next instruction after this branch or exit."""
         condition = re.search(r"!?\bU?[PR]\d", self.operands) or {"DIV", "CONV"} & set(self.modifiers)
         return bool(self.predicate and self.predicate not in ("@PT", "@UPT")) or bool(self.target and condition)
 
     @property
     def access(self) -> tuple[str, Width] | None:
-        """`load` or `store` of global memory, and the bits one thread moves with it; None for anything else."""
+        """`load` or `store` of global memory, and bits per thread; None for other instructions."""
         if self.base in TMA_LOADS:
             return ("store" if self.opcode.endswith(".G.S") else "load"), TMA
         if self.base in TMA_STORES:
@@ -92,12 +92,11 @@ class Instruction:
 
     @property
     def spill_bytes(self) -> int:
-        """Bytes one thread moves to or from its stack."""
+        """Bytes per thread moved to or from the stack."""
         return self._bits() // 8 if self.base in SPILLS else 0
 
     @property
     def is_double(self) -> bool:
-        """Whether it computes in double precision, or converts to or from it."""
         return self.base in DOUBLE or bool({"F64", "RCP64H", "RSQ64H"} & set(self.modifiers))
 
     def _bits(self) -> int:
@@ -113,27 +112,24 @@ class Instruction:
 
 
 def parse(listing: str) -> list[Instruction]:
-    """Return the instructions of a listing, without the padding and the branch to itself behind the last exit."""
-    found = [
+    """Return the instructions of a listing, without padding and the branch to itself after the last exit."""
+    listed = [
         Instruction(int(hit["address"], 16), hit["opcode"], (hit["predicate"] or "").strip(), hit["operands"].strip())
         for hit in INSTRUCTION.finditer(listing)
     ]
-    while len(found) > 1 and (found[-1].is_padding or found[-1].target == found[-1].address):
-        found.pop()
-    return found
+    while len(listed) > 1 and (listed[-1].is_padding or listed[-1].target == listed[-1].address):
+        listed.pop()
+    return listed
 
 
 @dataclass(frozen=True)
 class Binary:
-    """A compiled kernel as read back."""
+    """A disassembled kernel: registers and stack per thread, static shared memory per program."""
 
     instructions: tuple[Instruction, ...]
     registers: int
-    """Of one thread."""
     stack_bytes: int
-    """Of one thread."""
     shared_bytes: int
-    """Static shared memory of one program."""
 
 
 def read_back(cubin: bytes) -> Binary:
@@ -150,26 +146,25 @@ def read_back(cubin: bytes) -> Binary:
 
 
 def count(instructions: Iterable[Instruction]) -> int:
-    """Return how many instructions there are; a NOP is none."""
+    """Return the number of instructions other than NOP."""
     return sum(not instruction.is_padding for instruction in instructions)
 
 
 def widths(instructions: Iterable[Instruction], kind: str) -> Counter[Width]:
-    """Return how many accesses of each width there are, `load`s or `store`s."""
     return Counter(item.access[1] for item in instructions if item.access and item.access[0] == kind)
 
 
 def rank(width: Width | None) -> float:
-    """Return a number that orders widths: TMA counts as the widest, no access as the narrowest."""
+    """Return a sort key: TMA is the widest, no access the narrowest."""
     return float("inf") if width == TMA else width or 0
 
 
-def main_width(found: Counter[Width]) -> Width | None:
-    """Return the width that moves most bits; TMA before all others, None where there is no access."""
-    return max(found, key=lambda width: (rank(width) * found[width], rank(width)), default=None)
+def main_width(counts: Counter[Width]) -> Width | None:
+    """Return the width that moves the most bits, TMA if there is any, None without accesses."""
+    return max(counts, key=lambda width: (rank(width) * counts[width], rank(width)), default=None)
 
 
 def mma_kind(instructions: Sequence[Instruction]) -> str | None:
-    """Return the tensor-core instruction that occurs most often; None where there is none."""
-    found = Counter(item.base for item in instructions if item.base in MMA)
-    return found.most_common(1)[0][0] if found else None
+    """Return the most frequent tensor-core instruction; None if there is none."""
+    counts = Counter(item.base for item in instructions if item.base in MMA)
+    return counts.most_common(1)[0][0] if counts else None

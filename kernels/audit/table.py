@@ -18,26 +18,26 @@ TITLES = {
     "issue_budget_instructions_per_element": "budget",
     "double_precision": "fp64",
 }
-"""What a column is called in the table, where its key is long."""
+"""Short column titles."""
 
 AUDIT_COLUMNS = (
     *("kernel", "version", "arch", "dtype", "part", "shape_class", "registers", "stack_bytes", "spill_bytes"),
     *("shared_bytes", "occupancy", "load_bits", "store_bits", "mma", "instructions", "instructions_per_element"),
     *("issue_budget_instructions_per_element", "double_precision", "bound"),
 )
-LEAVING = (
+DROPPED_COLUMNS = (
     *("double_precision", "issue_budget_instructions_per_element", "stack_bytes", "shared_bytes", "instructions"),
     *("store_bits", "part", "mma", "load_bits", "shape_class"),
 )
-"""Which columns a narrow terminal does without, in this order."""
-GOING_BELOW = ("dtypes", "ops")
-"""Which columns join the note below their row, in this order."""
+"""Columns that a narrow terminal drops, in this order."""
+COLUMNS_BELOW = ("dtypes", "ops")
+"""Columns that move into the note below their row, in this order."""
 NOTE = "change"
-"""The column that stands below its row where it has no room."""
+"""The column that moves below its row if the terminal is too narrow."""
 
 
-def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
-    """Return rows in one of `TABLE_FORMATS`; `columns` are those of the table and of Markdown, the others have all."""
+def render(rows: Sequence[Mapping[str, Any]], form: str, columns: Sequence[str], environment: Mapping[str, Any]) -> str:
+    """Return rows in one of `TABLE_FORMATS`. The table and Markdown have only `columns`, CSV and JSON have all keys."""
     used = [name for name in columns if name == "occupancy" or any(row[name] not in (None, "", 0) for row in rows)]
     table = Table(
         rows=lambda: [{key: ",".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows],
@@ -47,7 +47,7 @@ def render(rows: Sequence[Mapping[str, Any]], how: str, columns: Sequence[str], 
         document=lambda: {"environment": dict(environment), "rows": list(rows)},
         draw=lambda console: _print_table(console, rows, used),
     )
-    return table.render(how)
+    return table.render(form)
 
 
 def _shown(name: str, value: Any) -> str:
@@ -68,8 +68,8 @@ def _print_table(console: Any, rows: Sequence[Mapping[str, Any]], names: Sequenc
             TITLES.get(name, name),
             [_shown(name, row[name]) for row in rows],
             "right" if all(isinstance(row[name], int | float | None) for row in rows) else "left",
-            leaves=LEAVING.index(name) + 1 if name in LEAVING else 0,
-            goes_below=GOING_BELOW.index(name) + 1 if name in GOING_BELOW else 0,
+            leaves=DROPPED_COLUMNS.index(name) + 1 if name in DROPPED_COLUMNS else 0,
+            goes_below=COLUMNS_BELOW.index(name) + 1 if name in COLUMNS_BELOW else 0,
             heads=name == "kernel",
         )
         for name in names

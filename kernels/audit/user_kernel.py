@@ -1,16 +1,16 @@
-"""A user's own kernel: the file imported, the kernel found, and its signature read.
+"""The audit of a user's own kernel: importing its file and parsing its signature.
 
     *bf16:16, *bf16:16, i32, 1024              in the order of the arguments, constants as numbers
     x_ptr=*bf16:16, out_ptr=*bf16:16, n=i32    by name
 
-`:16` says that the value is known to be a multiple of 16, as Triton finds out of each argument of a launch; without it
-nothing is known, which is what a launch has with an odd size. `:1` says that it is 1. This is the notation of
-Triton's own ahead-of-time compiler, `triton/tools/compile.py`.
+`:16` marks a multiple of 16, which Triton detects for each argument of a launch. Without it nothing is known about the
+value, as in a launch with an odd size. `:1` marks the value 1. This is the notation of Triton's own ahead-of-time
+compiler, `triton/tools/compile.py`.
 
     BLOCK=1024, ROUND=True, EPS=1e-6, DTYPE=bf16, OP=gelu, MODE='bf16'
 
-are constants: what Python writes as a literal; then a name of the file; then a dtype by Ridgepoint's name or Triton's,
-with `tl.` before it or without; then the word as text. In quotes everything is text.
+are constants: a Python literal, else a name in the file, else a dtype by Ridgepoint's or Triton's name, with or without
+`tl.`, else text. Anything in quotes is text.
 """
 
 import ast
@@ -39,26 +39,26 @@ OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if 
 DTYPES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype}
 DTYPES |= {str(kind): kind for kind in DTYPES.values()}
 DTYPES |= {name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() if triton_name in DTYPES}
-"""Triton's dtypes by Triton's short name, `fp8e4nv`, by that in `triton.language`, and by Ridgepoint's."""
+"""Triton's dtypes by short name, such as `fp8e4nv`, by name in `triton.language`, and by Ridgepoint's name."""
 
 
 def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:
     """Import the file of `path/to/file.py:kernel` and return the kernel and its module."""
     path, _, name = path_and_name.rpartition(":")
     if not path.endswith(".py") or not Path(path).is_file():
-        raise AuditError(f"{path_and_name}: give an existing file and its kernel, path/to/file.py:kernel")
+        raise AuditError(f"{path_and_name}: expected path/to/file.py:kernel of an existing file")
     module = _imported(Path(path).resolve())
-    found = {key: kernel for key, value in vars(module).items() if (kernel := _unwrapped(value))}
-    if name not in found:
-        raise AuditError(f"{path}: no kernel '{name}'; it has {', '.join(found) or 'no triton.jit function'}")
+    kernels = {key: kernel for key, value in vars(module).items() if (kernel := _unwrapped(value))}
+    if name not in kernels:
+        raise AuditError(f"{path}: no kernel '{name}'; it has {', '.join(kernels) or 'no triton.jit function'}")
     if hasattr(vars(module)[name], "configs"):
-        instead = "give constants by --constexpr and warps by --num-warps"
-        print(f"note: {name} is autotuned; its configurations are not taken, {instead}", file=sys.stderr)
-    return found[name], module
+        instead = "set constants with --constexpr and warps with --num-warps"
+        print(f"note: {name} is autotuned; its configurations are ignored, {instead}", file=sys.stderr)
+    return kernels[name], module
 
 
 def _unwrapped(value: Any) -> JITFunction | None:
-    """Return the kernel below decorators that tune or choose constants."""
+    """Return the kernel inside decorators such as `triton.autotune`."""
     while value is not None and not isinstance(value, JITFunction):
         value = getattr(value, "fn", None) if type(value).__module__.startswith("triton.") else None
     return value
@@ -74,7 +74,7 @@ def _imported(path: Path) -> ModuleType:
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         reason = str(error).partition("\n")[0]
-        raise AuditError(f"{path}: cannot be imported: {type(error).__name__}: {reason}") from None
+        raise AuditError(f"{path}: import failed: {type(error).__name__}: {reason}") from None
     return module
 
 
@@ -87,10 +87,12 @@ def variant(
     elements: int = 0,
     bytes: int | None = None,
 ) -> tuple[Variant, ASTSource]:
-    """Return a kernel with the types, constants and known divisors that the user gave, and what Triton compiles.
+    """Return a kernel with the given types, constants and divisors, and the source that Triton compiles.
 
-    `module` has the functions that constants name; one pass of the main loop takes `elements`, for which memory moves
-    `bytes`.
+    `module` has the functions that constants name; `elements` and `bytes` are those of one pass of the main loop.
+
+    Raises:
+        AuditError: invalid arguments.
     """
     parameters = {parameter.name: parameter for parameter in kernel.params}
     constants = {name: constant(text, module) for name, text in _by_name(constexpr, ()).items()}
@@ -103,38 +105,37 @@ def variant(
         is_type = kind.removeprefix("*") in SCALARS or kind.startswith("tensordesc<")
         if not is_type or divisor not in ("", "16"):
             known = f"{', '.join(SCALARS)}, '*' in front of a pointer, ':16' or ':1' behind"
-            raise AuditError(f"argument '{name}': unknown type '{text}'; allowed are {known}")
+            raise AuditError(f"argument '{name}': unknown type '{text}' (choose from {known})")
         types[name] = kind
         divisible |= {name} if divisor else set()
     for name in (types | constants).keys() - parameters.keys():
-        raise AuditError(f"the kernel has no argument '{name}'; it has {', '.join(parameters)}")
+        raise AuditError(f"unknown argument '{name}' (choose from {', '.join(parameters)})")
     for name, parameter in parameters.items():
         if name not in types and name not in constants:
             if not parameter.has_default:
-                where = "--constexpr" if parameter.is_constexpr else "--signature"
-                raise AuditError(f"argument '{name}' of {kernel.fn.__name__} is missing; add it to {where}")
+                option = "--constexpr" if parameter.is_constexpr else "--signature"
+                raise AuditError(f"argument '{name}' of {kernel.fn.__name__} is missing; add it to {option}")
             constants[name] = parameter.default
     pointed = next(filter(None, map(POINTER.match, types.values())), None)
     dtype = pointed[1] or pointed[2] if pointed else ""
-    found = Variant(kernel, constants, options, dtype=OWN_NAMES.get(dtype, dtype), elements=elements, bytes=bytes)
-    return found, ast_source(kernel, types, constants, divisible)
+    own = Variant(kernel, constants, options, dtype=OWN_NAMES.get(dtype, dtype), elements=elements, bytes=bytes)
+    return own, ast_source(kernel, types, constants, divisible)
 
 
 def _by_name(text: str, in_order: list[str] | tuple[()]) -> dict[str, str]:
-    """Return `NAME=VALUE` at commas outside brackets by name; without names the values are those `in_order`."""
+    """Parse `NAME=VALUE`, separated by commas outside brackets; values without names have the names `in_order`."""
     parts = [part.strip() for part in re.split(r",(?![^\[<(]*[\]>)])", text) if part.strip()]
     pairs = [re.fullmatch(r"([A-Za-z_]\w*)\s*=\s*(.+)", part) for part in parts]
     if all(pairs):
         return {pair[1]: pair[2] for pair in pairs}
     if any(pairs) or not in_order:
-        raise AuditError(f"'{parts[pairs.index(None)]}' is not NAME=VALUE")
+        raise AuditError(f"expected NAME=VALUE, got '{parts[pairs.index(None)]}'")
     if len(parts) > len(in_order):
-        raise AuditError(f"--signature has {len(parts)} types, the kernel takes {len(in_order)}: {', '.join(in_order)}")
+        raise AuditError(f"--signature has {len(parts)} types, expected {len(in_order)}: {', '.join(in_order)}")
     return dict(zip(in_order, parts, strict=False))
 
 
 def constant(text: str, module: ModuleType) -> Any:
-    """Return a literal, a name of the file, a dtype, or the word as text."""
     with contextlib.suppress(ValueError, SyntaxError):
         return ast.literal_eval(text)
     return getattr(module, text, DTYPES.get(text.removeprefix("tl."), text))

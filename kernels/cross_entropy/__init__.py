@@ -1,4 +1,4 @@
-"""What cross-entropy is asked for, read from its tensors once for all versions; anything else is refused."""
+"""Argument checks shared by all versions of cross-entropy."""
 
 import torch
 
@@ -7,7 +7,7 @@ from kernels.online_softmax import MAX_COLUMNS
 
 
 def read(label: str, logits: torch.Tensor, labels: torch.Tensor, out: torch.Tensor) -> tuple[int, int, int]:
-    """Return rows, columns and the elements from one row of the logits to the next."""
+    """Check the tensors and return rows, columns and row stride of the logits."""
     require_tensors(label, logits=logits)
     stride = row_stride(label, "logits", logits, "(m, v)")
     m, v = logits.shape

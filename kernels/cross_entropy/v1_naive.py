@@ -1,24 +1,24 @@
-"""Version 1 of cross-entropy: the logits of a row are read twice, for their maximum and for the sum.
+"""Version 1 of cross-entropy: reads each row twice, once for its maximum and once for the sum.
 
-Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and labels of shape (m,),
-int64. The loss is fp32 whatever the dtype of the logits.
+Computes loss_i = log(sum_j exp(x_ij)) - x_ij at j = label_i, for logits x of shape (m, v) and int64 labels of shape
+(m,). The loss is fp32 for every dtype of the logits.
 
-A label of -100 gives the loss 0, whatever its row holds: it is the default `ignore_index` of torch. Any other label
-outside of 0 .. v-1 gives NaN; nothing is read for it.
+The label -100, torch's default `ignore_index`, gives a loss of 0 even if its row has NaN. Any other label outside
+0 .. v-1 gives NaN and reads no logit.
 
-Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. These are the compulsory ones: this version reads
-the logits twice, so it moves up to 2 m v e.
+Bytes moved, for logits of e bytes: read m v e + 8 m, written 4 m. These are the compulsory bytes; this version reads
+the logits twice and moves up to 2 m v e.
 
-Rounding: logits are widened to fp32, everything runs in fp32, and the loss is not rounded further.
+Rounding: logits are widened to fp32, all arithmetic is fp32, and the loss is not rounded again.
 
-Special values, as torch: a row with NaN or +inf has the loss NaN, so has a row of nothing but -inf; a label whose logit
-is -inf has the loss +inf. `tl.max` drops NaN, but exp(NaN - max) is NaN and spoils the sum.
+Special values, as in torch: a row with NaN or +inf, or with only -inf, has the loss NaN; a label whose logit is -inf
+has the loss +inf. `tl.max` drops NaN, but exp(NaN - max) is NaN and makes the sum NaN.
 
-Changed against the last version: nothing, this is the starting point, the loop that follows the formula. What is slow:
-- two reads of the row; the second comes from memory again, once the rows at work exceed L2;
-- every step has a mask, which costs the wide loads unless v and the row stride are multiples of 16;
-- the maximum of every step is exchanged between all threads before the next one counts;
-- the loads of a loop without `tl.dot` are not started ahead.
+This version follows the formula. What is slow:
+- the second read of a row comes from memory again once the active rows exceed L2;
+- every step is masked, so loads are wide only if v and the row stride are multiples of 16;
+- all threads exchange the maximum in every step before the next step can use it;
+- loads in a loop without `tl.dot` are not started ahead.
 """
 
 import torch
@@ -29,7 +29,7 @@ from kernels.cross_entropy import read
 from kernels.launch import DTYPES, Variant
 
 WARPS = 8
-BLOCK = 4096  # columns a step
+BLOCK = 4096  # columns per step
 IGNORED = tl.constexpr(-100)  # the label that torch ignores by default
 
 
@@ -38,11 +38,10 @@ def cross_entropy_masked(
     x_ptr,  # logits, m rows of v elements, each row dense
     labels_ptr,  # m labels
     out_ptr,  # loss, m elements
-    v,  # elements a row; a multiple of 16 makes the loads wide
+    v,  # elements per row; a multiple of 16 makes the loads wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes the loads wide
-    BLOCK: tl.constexpr,  # columns a step, a power of two
+    BLOCK: tl.constexpr,  # columns per step, a power of two
 ):
-    """Write the loss of one row."""
     row = tl.program_id(0).to(tl.int64)
     row_ptr = x_ptr + row * x_stride
     lanes = tl.arange(0, BLOCK)

@@ -1,23 +1,22 @@
-"""Version 2 of cross-entropy: one read of the logits, 16 bytes an access wherever a row starts and ends.
+"""Version 2 of cross-entropy: reads the logits once, 16 bytes per access for any row start and length.
 
-Computes what version 1 does, in fp32 with the same special values. The logit of the label is fetched once more,
-32 bytes a row, which is not counted.
+Computes the same as version 1, in fp32 with the same special values. The logit of the label is read a second time,
+32 bytes per row that are not counted.
 
-The maximum and the logit are subtracted before the logarithm is added, so that an offset common to a row costs no
-digits of its loss. e^d is taken as 2^(d log2(e)) of the difference d from the maximum, never of x itself: folding the
-maximum into one multiply-add is an instruction less, but where that add is not fused, logits near 10^4 lose three
-digits. The running maximum starts at the lowest finite number, because -inf - -inf, in a row that only begins with
--inf, would be NaN.
+Changes from version 1:
+- One pass updates a running maximum and a running sum (Milakov and Gimelshein, "Online normalizer calculation for
+  softmax", 2018), so half the bytes are moved. Each lane has its own pair, so threads exchange nothing until the end.
+- Each row is cut at multiples of 16 elements into a body and fewer than 16 elements at either end. The body is read
+  16 bytes per thread for every v and stride, for example with 50,257 elements per row, where each row starts at
+  another offset. Only the last step of the body is masked.
+- A `tl.range` loop with several stages copies steps to shared memory ahead of their use, from sm_80 on.
 
-Changed against the last version, and why:
-- One pass keeps a running maximum and a running sum (Milakov and Gimelshein, "Online normalizer calculation for
-  softmax", 2018), so half the bytes are moved. Both are kept for each lane: threads exchange nothing until the end.
-- A row is cut where addresses are multiples of 16 elements: a body, and fewer than 16 elements at either end. The body
-  is read 16 bytes a thread, whatever v and the stride are, also where a row has 50,257 elements and each starts at
-  another remainder; only its last step has a mask.
-- A `tl.range` loop with several stages: steps are copied to shared memory ahead of their use.
+Precision: the maximum and the logit of the label are subtracted before the logarithm is added, so an offset common to
+a row costs no digits. e^d is computed as 2^(d log2(e)) from the difference d to the maximum. Folding the maximum into
+one multiply-add would save an instruction, but without fusion it loses three digits for logits near 10^4. The running
+maximum starts at the lowest finite number: in a row that begins with -inf, -inf - -inf would be NaN.
 
-What it leaves out: rows shared between programs, so fewer rows than multiprocessors leave some idle.
+Not supported: programs that share a row, so with fewer rows than multiprocessors some are idle.
 """
 
 import torch
@@ -39,16 +38,15 @@ def cross_entropy_online(
     x_ptr,  # logits, m rows of v elements, each row dense
     labels_ptr,  # m labels
     out_ptr,  # loss, m elements
-    v,  # elements a row, not specialized: one binary serves every v
+    v,  # elements per row, not specialized: one binary serves every v
     x_stride,  # elements from one row of x to the next
     DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
     LANES: tl.constexpr,  # a power of two; one widest access for each thread
     STAGES: tl.constexpr,  # steps of the loop in flight
 ):
-    """Write the loss of one row."""
     row = tl.program_id(0).to(tl.int64)
     first = row * x_stride
-    # Asked for before the loop, so that its two round trips to memory are over when the loop is.
+    # Before the loop, so that its two round trips to memory overlap with the loop.
     label = tl.load(labels_ptr + row)
     picked = tl.load(x_ptr + first + label, mask=(label >= 0) & (label < v), other=float("nan")).to(tl.float32)
 

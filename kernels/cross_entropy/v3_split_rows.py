@@ -1,19 +1,19 @@
-"""Version 3 of cross-entropy: as version 2, and where rows are few, several programs share one.
+"""Version 3 of cross-entropy: as version 2, and several programs share a row if there are few rows.
 
-Computes what versions 1 and 2 do, with the rounding of version 2. Not counted either are 8 bytes written and read again
-for each program of a shared row.
+Computes the same as version 2, with the same rounding except for the order of the sums.
 
-The programs of a shared row write a maximum and a sum each; a second, tiny launch adds them up in an order that hangs
-on the shape alone. So the result is the same in every run, but may differ in its last bits from that of a row that is
-not shared, such as the same row in a batch of more rows.
+Changes from version 2: with fewer than 264 rows, two per multiprocessor of an H100, version 2 leaves memory bandwidth
+unused. Here such a row is cut into up to 32 pieces of at least one loop step. Each program writes the maximum and the
+sum of its piece, and a second, small launch combines them. With 264 rows or more, the kernel of version 2 runs alone.
 
-Changed against the last version, and why: below 264 rows, two for each multiprocessor of an H100, version 2 leaves
-memory bandwidth unused, and with one row all multiprocessors but one. Here a row is then cut into up to 32 pieces of at
-least one step of the loop. With rows enough nothing is split and there is one launch, of the kernel of version 2.
+The order of the sums depends only on the shape, so results are reproducible. They may differ in the last bits from
+those of a row that is not shared, for example the same row in a larger batch.
 
-What it leaves out: the second launch costs its few microseconds where the first lasts as few; a last program to arrive
-could combine the pieces instead, for the price of a counter that has to be zeroed. `out` and two small buffers for
-the pieces are all it writes; the buffers are taken from torch's allocator in every call.
+Bytes: 8 more are written and read per piece, which are not counted. Two small buffers for the pieces come from torch's
+allocator in every call.
+
+Limits: the second launch costs a few microseconds, which is noticeable if the first is as short. Letting the last
+program combine the pieces would avoid it, but needs a counter that has to be zeroed.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ from kernels.cross_entropy.v1_naive import IGNORED
 from kernels.launch import DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, UNIT, top_and_total
 
-PROGRAMS_WANTED = 264  # two for each multiprocessor of an H100 SXM
+MIN_PROGRAMS = 264  # two for each multiprocessor of an H100 SXM
 MAX_SPLITS = 32  # programs of one row
 
 
@@ -36,10 +36,10 @@ def cross_entropy_partial(
     x_ptr,  # logits, m rows of v elements, each row dense
     tops_ptr,  # maximum of each piece, m rows of `splits` elements
     totals_ptr,  # sum of each piece, m rows of `splits` elements
-    v,  # elements a row
+    v,  # elements per row
     x_stride,  # elements from one row of x to the next
-    splits,  # pieces a row
-    chunk,  # elements a piece, but for the last of a row, which may be shorter but not empty
+    splits,  # pieces per row
+    chunk,  # elements per piece; the last piece of a row may be shorter, but not empty
     DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
     LANES: tl.constexpr,  # a power of two; one widest access for each thread
     STAGES: tl.constexpr,  # steps of the loop in flight
@@ -61,9 +61,9 @@ def cross_entropy_finish(
     tops_ptr,  # maximum of each piece, m rows of `splits` elements
     totals_ptr,  # sum of each piece, m rows of `splits` elements
     out_ptr,  # loss, m elements
-    v,  # elements a row
+    v,  # elements per row
     x_stride,  # elements from one row of x to the next
-    splits,  # pieces a row
+    splits,  # pieces per row
     MAX_SPLITS: tl.constexpr,  # at least `splits`, a power of two
 ):
     """Write the loss of one row from the maxima and sums of its pieces."""
@@ -80,7 +80,7 @@ def cross_entropy_finish(
 
 
 STEP = {dtype: v2_online.VARIANTS[dtype].elements for dtype in DTYPES}
-"""Elements of one step of the loop of version 2, and of that here."""
+"""Elements per step of the loop, the same as in version 2."""
 
 
 def _partial(dtype: torch.dtype) -> Variant:
@@ -89,7 +89,7 @@ def _partial(dtype: torch.dtype) -> Variant:
         whole,
         kernel=cross_entropy_partial,
         part="partial",
-        shape_class=f"m < {PROGRAMS_WANTED}, v > {STEP[dtype]}",
+        shape_class=f"m < {MIN_PROGRAMS}, v > {STEP[dtype]}",
         types={"tops_ptr": "*fp32", "totals_ptr": "*fp32"},
     )
 
@@ -102,7 +102,7 @@ def _finish(dtype: torch.dtype) -> Variant:
         op="cross-entropy",
         dtype=DTYPES[dtype],
         part="finish",
-        shape_class=f"m < {PROGRAMS_WANTED}, v > {STEP[dtype]}",
+        shape_class=f"m < {MIN_PROGRAMS}, v > {STEP[dtype]}",
         types={"labels_ptr": "*i64", "tops_ptr": "*fp32", "totals_ptr": "*fp32", "out_ptr": "*fp32"},
         elements=MAX_SPLITS,
         bytes=2 * 4 * MAX_SPLITS,  # a maximum and a sum of each piece
@@ -112,7 +112,7 @@ def _finish(dtype: torch.dtype) -> Variant:
 VARIANTS: dict[torch.dtype, tuple[Variant, Variant, Variant]] = {
     dtype: (v2_online.VARIANTS[dtype], _partial(dtype), _finish(dtype)) for dtype in DTYPES
 }
-"""For whole rows, for pieces of a row, and for what combines them."""
+"""Kernels for whole rows, for pieces of a row, and for the combination of pieces."""
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
@@ -120,9 +120,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def split(m: int, v: int, step: int) -> tuple[int, int]:
-    """Return into how many pieces each of m rows is cut, and the elements of each piece; the last may be shorter."""
-    wanted = min(triton.cdiv(PROGRAMS_WANTED, m), triton.cdiv(v, step), MAX_SPLITS)
-    chunk = triton.cdiv(triton.cdiv(v, wanted), UNIT.value) * UNIT.value
+    """Return the pieces per row and the elements per piece; the last piece may be shorter."""
+    pieces = min(triton.cdiv(MIN_PROGRAMS, m), triton.cdiv(v, step), MAX_SPLITS)
+    chunk = triton.cdiv(triton.cdiv(v, pieces), UNIT.value) * UNIT.value
     return triton.cdiv(v, chunk), chunk
 
 

@@ -1,4 +1,4 @@
-"""What an elementwise operation is asked for, read from its tensors once for all versions; anything else is refused."""
+"""Argument checks, variants and launchers shared by all versions of the elementwise kernels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,13 +10,13 @@ from kernels.launch import DTYPES, Variant, require_companion, require_contiguou
 MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
 
 Ops = Mapping[str, tuple[Any, Any, Sequence[str]]]
-"""By operation: kernel, formula, and the names that messages give the inputs of one shape. bias-gelu takes a bias
-beside them, dropout a seed."""
+"""By operation: kernel, formula, and the names of the inputs of one shape. bias-gelu also takes a bias, dropout a
+seed."""
 Variants = Mapping[tuple[str, torch.dtype], Variant]
 
 
 def named(ending: str) -> Callable[[Any], str]:
-    """Return what names a kernel: a profiler shows the formula, `gelu_lean`, which says more than `unary_kernel`."""
+    """Return a function that names a kernel by its formula, `gelu_lean`, because profilers show that name."""
     return lambda specialization: f"{specialization.constants['FORMULA'].__name__}_{ending}"
 
 
@@ -41,7 +41,7 @@ def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
 def launchers(
     version: str, ops: Ops, variants: Variants, programs: Callable[[int, int], int]
 ) -> dict[str, Callable[..., None]]:
-    """Return the launchers of a version, `v3`, by operation; `programs(n, block)` handle n elements in blocks."""
+    """Return the launchers of a version such as `v3`; `programs(n, block)` returns the grid size for n elements."""
 
     def run(op: str, inputs: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         sizes = _read(f"{op} {version}", op, ops[op][2], inputs, out)
@@ -58,10 +58,10 @@ def launchers(
 def _read(
     label: str, op: str, names: Sequence[str], inputs: Sequence[torch.Tensor], out: torch.Tensor
 ) -> tuple[int, ...]:
-    """Return the columns of bias-gelu, and nothing for other operations."""
+    """Check the tensors and return the columns of bias-gelu, or nothing for other operations."""
     wanted = [*names, *{"bias-gelu": ["bias"], "dropout": ["seed"]}.get(op, [])]
     if len(inputs) != len(wanted):
-        raise ValueError(f"{label}: {len(inputs)} inputs are given; pass {', '.join(wanted)}")
+        raise ValueError(f"{label}: expected the inputs {', '.join(wanted)}, got {len(inputs)}")
     operands = dict(zip(wanted, inputs, strict=True))
     x, seed = inputs[0], operands.pop("seed", None)
     require_tensors(label, **operands, out=out)
@@ -80,7 +80,7 @@ def _read(
 
 def _require_bias(label: str, x: torch.Tensor, bias: torch.Tensor) -> None:
     if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, cols)")
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; expected two dimensions, (rows, cols)")
     if x.shape[1] > MAX_COLUMNS:
         raise ValueError(f"{label}: x has {x.shape[1]} columns; at most {MAX_COLUMNS} are supported")
     require_shape(label, "bias", bias, x.shape[1:])

@@ -1,41 +1,41 @@
-"""Version 1 of the elementwise kernels: the textbook formulas, every access under one mask.
+"""Version 1 of the elementwise kernels: textbook formulas, with one mask for every access.
 
-Computes, element by element (b is the bias of the element's column, w the random word of its place):
+Computes, element by element (b is the bias of the element's column, w the random word of its index):
 
     copy          x                                 add, residual-add   x + y
     relu          max(x, 0)                         mul                 x * y
     gelu          g(x) = x/2 * (1 + erf(x/sqrt 2))  triad               x + 3 y
     gelu-tanh     x * s(2z)                         bias-gelu           g(x + b)
     silu          x * s(x)                          swiglu              gate * s(gate) * up
-    dropout       x / (1 - p) where w is at least p of the way up its range, otherwise 0; p = 0.1
+    dropout       x / (1 - p) if w, scaled to [0, 1), is at least p, else 0; p = 0.1
 
     s(v) = 1 / (1 + exp(-v)), z = sqrt(2/pi) * (x + 0.044715 x^3)
 
-Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), for both forms of GELU; Shazeer, "GLU
-Variants Improve Transformer" (2020), for SwiGLU; McCalpin's STREAM, `stream.c`, for triad and its scalar 3;
-Srivastava et al., "Dropout" (2014), with the scaling done in training; Salmon et al., "Parallel Random Numbers: As
-Easy as 1, 2, 3" (2011), for Philox. The tanh form of GELU is x/2 * (1 + tanh z), and 1 + tanh z = 2 s(2z): written
-with s nothing cancels, so the negative tail keeps its digits.
+Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), for both forms of GELU; Shazeer, "GLU Variants
+Improve Transformer" (2020), for SwiGLU; McCalpin's STREAM, `stream.c`, for triad and its scalar 3; Srivastava et al.,
+"Dropout" (2014), with the scaling done in training; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3"
+(2011), for Philox. The tanh form of GELU is x/2 * (1 + tanh z), and 1 + tanh z = 2 s(2z). Written with s, nothing
+cancels, so the negative tail keeps its digits.
 
-Bytes moved, for n elements of e bytes: read n e for one input, 2 n e for two, n e + cols e for bias-gelu, n e + 8
-for dropout; written n e.
+Bytes moved, for n elements of e bytes: read n e for one input, 2 n e for two, n e + cols e for bias-gelu, n e + 8 for
+dropout; written n e.
 
-Rounding: operands are widened to fp32, the whole formula runs in fp32, the result is rounded once, to the nearest
-even. copy moves the bits unchanged. relu of NaN is NaN, of -0 it is +0, the larger of the two for the instruction
-that takes the maximum; torch keeps the -0. The two are equal, and keeping it would take a comparison and a selection.
+Rounding: operands are widened to fp32, the whole formula is fp32, and the result is rounded once, to the nearest even.
+copy moves the bits unchanged. relu of NaN is NaN. relu of -0 is +0, which the maximum instruction returns; torch
+returns -0. The two are equal, and returning -0 would take a comparison and a selection.
 
-dropout: word 0 of Philox4x32-10 whose counter is the element's number and whose key is the seed, so the mask
-depends on seed and place alone. What is dropped becomes +0, also where x is NaN or infinite.
+dropout takes word 0 of Philox4x32-10 with the element's index as counter and the seed as key, so the mask depends only
+on seed and index. Dropped elements become +0, also if x is NaN or infinite.
 
-What it leaves out, and the next versions put right:
-- n is not specialized, so that one binary serves every n; then the compiler knows nothing of it, and a mask against
-  it makes every access one element wide. Left to specialize, Triton would do that to the n that are no multiple of
-  16 only.
-- Instruction issue: a division that is right to 2 ulp for any range, the error function in two ranges, four random
-  words of which three are thrown away, a 64-bit remainder for each element of bias-gelu.
-What the formula leaves out: 1 + erf cancels in the negative tail. The absolute error of GELU stays below
-|x| 2^-22, but below x = -5 few digits of the result are right. GELU of -infinity is NaN. Where exp leaves the range
-of fp32, at 2^-126, silu and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
+What is slow:
+- The compiler knows nothing about n, which is not specialized so that one binary serves every n. A mask against such
+  an n makes every access one element wide. A specialized n would do so only if it is not a multiple of 16.
+- Instruction issue: a division that is accurate to 2 ulp over the whole range, an error function in two ranges, four
+  random words of which three are discarded, and a 64-bit remainder for each element of bias-gelu.
+
+Limits of the formulas: 1 + erf cancels in the negative tail. The absolute error of GELU is below |x| 2^-22, but below
+x = -5 few digits of the result are right. GELU of -infinity is NaN. If exp leaves the range of fp32, at 2^-126, silu
+and gelu-tanh return zero. `out` may be one of the inputs, but must not overlap one in part.
 """
 
 import triton
@@ -45,7 +45,7 @@ from kernels.elementwise import launchers, named, variants_of
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
-BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program, if it were wide
+BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access per thread, if accesses were wide
 
 SQRT_HALF = tl.constexpr(0.7071067811865476)  # 1 / sqrt(2)
 SQRT_2_OVER_PI = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi)
@@ -80,7 +80,7 @@ def triad(x, y):
 
 @triton.jit
 def relu(x):
-    # The default of tl.maximum returns the number beside a NaN, torch.relu the NaN.
+    # tl.maximum(NaN, 0) is 0 by default; torch.relu returns NaN.
     return tl.maximum(x.to(tl.float32), 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -127,9 +127,8 @@ def unary_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # block of x -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     x = tl.load(x_ptr + offsets, mask=inside)
@@ -143,9 +142,8 @@ def binary_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # blocks of x and y -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every pair of elements of x and y."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     x = tl.load(x_ptr + offsets, mask=inside)
@@ -155,15 +153,14 @@ def binary_kernel(
 
 @triton.jit(do_not_specialize=["n"], repr=named("masked"))
 def row_bias_kernel(
-    x_ptr,  # input, n elements, rows of cols elements one after another
+    x_ptr,  # input, n elements in rows of cols elements
     bias_ptr,  # bias, cols elements
     out_ptr,  # output, n elements
     n,  # rows * cols, not specialized: one binary serves every n
-    cols,  # elements a row
+    cols,  # elements per row
     FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x and the bias of its column."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     x = tl.load(x_ptr + offsets, mask=inside)
@@ -178,9 +175,8 @@ def random_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x and the random number of its place."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     x = tl.load(x_ptr + offsets, mask=inside)
@@ -188,7 +184,7 @@ def random_kernel(
     tl.store(out_ptr + offsets, FORMULA(x, uniform), mask=inside)
 
 
-OPS = {  # kernel, formula, and the names that messages give the inputs of one shape
+OPS = {  # kernel, formula, and the names of the inputs of one shape
     "copy": (unary_kernel, copy, ("x",)),
     "add": (binary_kernel, add, ("x", "y")),
     "mul": (binary_kernel, mul, ("x", "y")),

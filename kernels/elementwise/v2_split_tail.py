@@ -1,20 +1,21 @@
-"""Version 2 of the elementwise kernels: full blocks and the tail split, so that any n has wide accesses.
+"""Version 2 of the elementwise kernels: full blocks have no mask, so accesses are wide for any n.
 
-Computes what version 1 does, by its formulas, with the same bytes and the same rounding. dropout keeps the same
-elements for the same seed.
+Computes the same as version 1, with the same formulas, bytes and rounding. dropout keeps the same elements for the
+same seed.
 
-Changed against version 1:
-- A block that is full takes a path without a mask, where each thread moves 16 bytes at a time whatever n is; only
-  the last block is masked and moves single elements. In bf16 on sm_90 a thread of `copy` loads once instead of 8
-  times.
-- bias-gelu divides once a program instead of once an element, and reads the bias 16 bytes at a time where a block
-  lies within one row and rows are multiples of 16 elements.
+Changes from version 1:
+- A full block takes a path without a mask, where each thread moves 16 bytes per access for any n. Only the last block
+  is masked and moves single elements. In bf16 on sm_90 a thread of `copy` loads once instead of 8 times.
+- bias-gelu divides once per program instead of once per element. It reads the bias 16 bytes at a time if a block lies
+  within one row and rows are multiples of 16 elements.
 
-What it leaves out: instruction issue. erf-GELU in bf16 compiles to 37 instructions an element on sm_90, and an H100
-that moves 3 TB/s has issue slots for about 40; dropout to more than there are slots for. A bias whose length is no
-multiple of 16 is fetched element by element, from cache. The tail's narrow accesses take registers from every
-block, 26 where the full path of `copy` needs 14.
-What the formulas leave out is what those of version 1 do.
+What is slow:
+- Instruction issue: erf-GELU in bf16 compiles to 37 instructions per element on sm_90. An H100 that moves 3 TB/s has
+  issue slots for about 40, and dropout needs more than that.
+- The narrow accesses of the tail take registers from every block: 26 instead of 14 for `copy`.
+- A bias whose length is not a multiple of 16 is read element by element, from cache.
+
+The limits of the formulas are those of version 1.
 """
 
 import triton
@@ -25,7 +26,7 @@ from kernels.elementwise.v1_masked import OPS as FIRST_OPS
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
-BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access for each thread of the program
+BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access per thread
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("split"))
@@ -34,9 +35,8 @@ def unary_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # block of x -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.arange(0, BLOCK)
     if start + BLOCK <= n:
@@ -55,9 +55,8 @@ def binary_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # blocks of x and y -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every pair of elements of x and y."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.arange(0, BLOCK)
     if start + BLOCK <= n:
@@ -73,20 +72,19 @@ def binary_kernel(
 
 @triton.jit(do_not_specialize=["n"], repr=named("split"))
 def row_bias_kernel(
-    x_ptr,  # input, n elements, rows of cols elements one after another
+    x_ptr,  # input, n elements in rows of cols elements
     bias_ptr,  # bias, cols elements
     out_ptr,  # output, n elements
     n,  # rows * cols, not specialized: one binary serves every n
-    cols,  # elements a row; a multiple of 16 makes the bias loads wide
+    cols,  # elements per row; a multiple of 16 makes the bias loads wide
     FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x and the bias of its column."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     offsets = start + lanes
-    # start < n, so the integer type of n holds it, and a 64-bit division costs several times a 32-bit one. No `%`:
-    # Triton 3.6 forgets that a remainder of two multiples of 16 is one, and reads the bias element by element.
+    # start < n, so it fits the integer type of n; a 64-bit division costs several times a 32-bit one. No `%`: Triton
+    # 3.6 loses its divisibility by 16 and reads the bias element by element.
     first = start.to(n.dtype)
     column = (first - first // cols * cols).to(tl.int32)
     if start + BLOCK <= n:
@@ -110,13 +108,12 @@ def random_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x and the random number of its place."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.arange(0, BLOCK)
     seed = tl.load(seed_ptr)
-    # The numbers are drawn on either side: drawn before, they would cross threads to reach the layout of x.
+    # Drawn in both branches: before the branch they would need an exchange between threads to the layout of x.
     if start + BLOCK <= n:
         x = tl.load(x_ptr + offsets)
         tl.store(out_ptr + offsets, FORMULA(x, tl.rand(seed, offsets)))
@@ -127,7 +124,7 @@ def random_kernel(
 
 
 KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
-OPS = {  # kernel, formula of version 1, and the names that messages give the inputs of one shape
+OPS = {  # kernel, formula of version 1, and the names of the inputs of one shape
     op: (KERNEL_OF.get(op, unary_kernel if len(names) == 1 else binary_kernel), formula, names)
     for op, (_, formula, names) in FIRST_OPS.items()
 }

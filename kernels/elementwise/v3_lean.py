@@ -1,37 +1,39 @@
-"""Version 3 of the elementwise kernels: fewer instructions an element, and no tail path in the hot one.
+"""Version 3 of the elementwise kernels: fewer instructions per element, and a separate program for the tail.
 
-Computes the operations of version 1, in fp32 with one rounding at the end as there, by these forms:
+Computes the operations of version 1, in fp32 with one rounding at the end, in these forms:
 
     gelu          max(x, 0) - |x| Q(|x|), Q(t) = erfc(t/sqrt 2)/2 = 2^(t G(t) - 1), G a polynomial of degree 11
     s(v)          r^2 with r = (1 + exp(-v))^(-1/2), in silu, swiglu and gelu-tanh
-    dropout       x / (1 - p) where the word w of the element's place is w >= p 2^32, otherwise 0; p = 0.1
+    dropout       x / (1 - p) if the element's random word w >= p 2^32, else 0; p = 0.1
 
-Sources of the formulas and of Philox: as in version 1. An error function as the exponential of a polynomial:
-Press et al., "Numerical Recipes", 2nd ed., section 6.2; the coefficients of G are a fit of our own. Bytes: as there.
+Sources of the formulas and of Philox: as in version 1. An error function as the exponential of a polynomial: Press et
+al., "Numerical Recipes", 2nd ed., section 6.2; the coefficients of G are our own fit. Bytes: as in version 1.
 
-Changed against version 2, with instructions an element in bf16 on sm_90 as Triton 3.9 compiles them:
-- One mask, against n rounded down to a multiple of 16, which leaves it wide; the up to 15 elements behind are left to
-  a program of their own. No block has a narrow path as long as itself, which had cost registers in all of them.
-- 32 bytes a thread and operand: two wide accesses in flight, one computation of addresses. copy 3.3 -> 2.9.
-- s by the square of a reciprocal root, one instruction, where a division by 1 + exp(-v) has to mind denormals; exp2
-  with the factor log2(e) folded into the constants. silu 17.4 -> 10.9, swiglu 20.4 -> 14.1, gelu-tanh 22.4 -> 13.0.
-- GELU without the two ranges of erf, by one exponential: gelu 37.3 -> 21.5, bias-gelu 44 -> 26.6. On an H100 it is
+Changes from version 2, with instructions per element in bf16 on sm_90, compiled by Triton 3.9. They matter on GPUs
+whose issue slots per element are few for their bandwidth, such as an H100 (about 40 at 3 TB/s):
+- One mask against n rounded down to a multiple of 16, which leaves accesses wide. A separate program computes the
+  remaining elements, at most 15. So no block contains a narrow path, which had cost all blocks registers.
+- 32 bytes per thread and operand: two wide accesses in flight for one address computation. copy 3.3 -> 2.9.
+- s as the square of a reciprocal root, which is one instruction; a division by 1 + exp(-v) has to handle denormals.
+  exp becomes exp2, with log2(e) folded into the constants. silu 17.4 -> 10.9, swiglu 20.4 -> 14.1, gelu-tanh
+  22.4 -> 13.0.
+- GELU with one exponential instead of the two ranges of erf: gelu 37.3 -> 21.5, bias-gelu 44 -> 26.6. On an H100 it is
   no longer bound by instruction issue.
-- dropout uses all four words of Philox: word i mod 4 of counter i div 4 belongs to element i, so that a thread draws
-  just the words of its elements; a word is compared as the integer it is; 7 rounds, the fewest that pass every test
-  of Salmon et al. (their default of 10 has a margin). 66 -> 20. The mask is another one than that of versions 1 and 2.
-- bias-gelu reads the bias 16 bytes at a time also where a block spans two rows.
+- dropout uses all four words of Philox: element i takes word i mod 4 of counter i div 4. A word is compared as an
+  integer. 7 rounds are the fewest that pass every test of Salmon et al., whose default of 10 has a margin. 66 -> 20.
+  The mask differs from that of versions 1 and 2.
+- bias-gelu reads the bias 16 bytes at a time also if a block spans two rows.
 
-Accuracy: exp2 and the reciprocal root are good to 2 ulp (CUDA C++ Programming Guide). The absolute error of GELU
-stays below |x| 2^-22, as by erf, and its relative error below 2^-11, where 1 + erf has no digits left below x = -6.
-GELU of -infinity is -0, its limit, because exp2 flushes to zero what is no normal number (ex2.approx.ftz); in the
-interpreter, which does not, it is off by less than 2^-122. relu of -0 is +0, as before, where torch keeps the -0: one
-maximum of two elements costs 3.4 instructions an element in bf16, keeping the -0 5.4. silu and gelu-tanh are zero where
-exp(-v) leaves the range of fp32. dropout turns what it drops into +0, also NaN and infinity.
+Accuracy: exp2 and the reciprocal root are accurate to 2 ulp (CUDA C++ Programming Guide). The absolute error of GELU
+is below |x| 2^-22, as with erf, and its relative error below 2^-11; 1 + erf has no digits left below x = -6. GELU of
+-infinity is -0, its limit, because exp2 flushes subnormal results to zero (ex2.approx.ftz). The interpreter does not
+flush and is off by less than 2^-122. relu of -0 is +0 as in version 1: one maximum of two elements costs 3.4
+instructions per element in bf16, returning -0 as torch does 5.4. silu and gelu-tanh are zero if exp(-v) leaves the
+range of fp32. dropout turns what it drops into +0, also NaN and infinity.
 
-What it leaves out: a bias whose length is no multiple of 16 is read element by element, from cache; triad in a 16-bit
-dtype is not computed two at a time, as the compiler does for add and mul. `out` may be one of the inputs, but must not
-overlap one in part.
+Limits: a bias whose length is not a multiple of 16 is read element by element, from cache. triad in 16-bit dtypes is
+not computed in pairs, as the compiler does for add and mul. `out` may be one of the inputs, but must not overlap one
+in part.
 """
 
 import triton
@@ -42,10 +44,10 @@ from kernels.elementwise.v1_masked import OPS as FIRST_OPS
 from kernels.launch import ALIGNMENT_BYTES, Variant
 
 WARPS = 4
-ACCESSES = 2  # widest accesses of one thread for each operand, in flight at once
+ACCESSES = 2  # widest accesses per thread and operand, in flight together
 BLOCK_BYTES = ACCESSES * WARPS * 32 * ALIGNMENT_BYTES
 
-WHOLE = tl.constexpr(16)  # a mask against a multiple of so many elements keeps accesses 16 bytes wide
+WHOLE = tl.constexpr(16)  # a mask against a multiple of this keeps accesses 16 bytes wide
 LOG2_E = tl.constexpr(1.4426950408889634)
 TANH_LINEAR = tl.constexpr(2.302208198144325)  # 2 sqrt(2/pi) log2(e): of 2z, as the argument of exp2
 TANH_CUBIC = tl.constexpr(2.302208198144325 * 0.044715)
@@ -53,7 +55,7 @@ ROUNDS = tl.constexpr(7)
 DROP_BELOW = tl.constexpr(429496730)  # 0.1 * 2^32, rounded
 KEPT_SCALE = tl.constexpr(1.0 / 0.9)  # keeps the expected value
 
-GELU_LIMIT = tl.constexpr(13.2)  # |x| Q(|x|) is below the normal numbers of fp32 from here on
+GELU_LIMIT = tl.constexpr(13.2)  # from here on |x| Q(|x|) is below the normal numbers of fp32
 # G from t^0 to t^11: a minimax fit on [0, 13.2] of (log2 Q(t) + 1) / t. Its error in log2 Q is 2^-24 in the middle and
 # may grow as 2^-25 / Q, but not beyond 2^-14: an absolute bound on GELU first, a relative one in the tail.
 G0_TO_5 = tl.constexpr((-1.1511080, -0.45917946, -0.052586306, 0.0071802773, -1.9805701e-4, -1.8545636e-4))
@@ -72,7 +74,7 @@ def gelu(x):
         g = g * t + G6_TO_11[3 - i]
     for i in tl.static_range(6):
         g = g * t + G0_TO_5[5 - i]
-    # Not a maximum with 0: that may give either zero for -0, and GELU(-0) is -0.
+    # Not a maximum with 0, which may return either zero for -0: GELU(-0) is -0.
     return tl.where(v < 0.0, -0.0, v) - t * tl.exp2(g * t - 1.0)
 
 
@@ -119,10 +121,10 @@ def dropout(
 @triton.jit
 def random_words(
     seed,  # key, 64-bit integer
-    first,  # number of the first element, a multiple of 4
+    first,  # index of the first element, a multiple of 4
     COUNT: tl.constexpr,  # number of elements, a power of two
 ):
-    """Draw a word for each of COUNT consecutive elements: four for each counter, in their order."""
+    """Return a word for each of COUNT consecutive elements, four per counter, in order."""
     counters = first // 4 + tl.arange(0, COUNT // 4)
     word0, word1, word2, word3 = tl.randint4x(seed, counters, ROUNDS)
     return tl.join(tl.join(word0, word2), tl.join(word1, word3)).reshape(COUNT)
@@ -134,9 +136,8 @@ def unary_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # block of x -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = n // WHOLE * WHOLE
     if start < whole:
@@ -157,9 +158,8 @@ def binary_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # blocks of x and y -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every pair of elements of x and y."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = n // WHOLE * WHOLE
     if start < whole:
@@ -177,23 +177,22 @@ def binary_kernel(
 
 @triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def row_bias_kernel(
-    x_ptr,  # input, n elements, rows of cols elements one after another
+    x_ptr,  # input, n elements in rows of cols elements
     bias_ptr,  # bias, cols elements
     out_ptr,  # output, n elements
     n,  # rows * cols, not specialized: one binary serves every n
-    cols,  # elements a row; a multiple of 16 makes the bias loads wide
+    cols,  # elements per row; a multiple of 16 makes the bias loads wide
     FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x and the bias of its column."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = n // WHOLE * WHOLE
     if start < whole:
         lanes = tl.arange(0, BLOCK)
         inside = start + lanes < whole
         x = tl.load(x_ptr + start + lanes, mask=inside)
-        # start < n, so the integer type of n holds it, and a 64-bit division costs several times a 32-bit one. No
-        # `%`: Triton 3.6 forgets that a remainder of two multiples of 16 is one, and reads element by element.
+        # start < n, so it fits the integer type of n; a 64-bit division costs several times a 32-bit one. No `%`:
+        # Triton 3.6 loses its divisibility by 16 and reads element by element.
         first = start.to(n.dtype)
         column = (first - first // cols * cols).to(tl.int32) + lanes
         column = tl.where(column >= cols, column - cols, column) if cols >= BLOCK else column % cols
@@ -213,9 +212,8 @@ def random_kernel(
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
     FORMULA: tl.constexpr,  # blocks of x and of random words -> block of out
-    BLOCK: tl.constexpr,  # elements a program, a power of two
+    BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
-    """Write FORMULA of every element of x and the random word of its place."""
     seed = tl.load(seed_ptr)
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = n // WHOLE * WHOLE
@@ -233,7 +231,7 @@ def random_kernel(
 KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
 FORMULA_OF = {"gelu": gelu, "gelu-tanh": gelu_tanh, "silu": silu, "swiglu": swiglu}
 FORMULA_OF |= {"bias-gelu": bias_gelu, "dropout": dropout}
-OPS = {  # kernel, formula, and the names that messages give the inputs of one shape
+OPS = {  # kernel, formula, and the names of the inputs of one shape
     op: (KERNEL_OF.get(op, unary_kernel if len(names) == 1 else binary_kernel), FORMULA_OF.get(op, formula), names)
     for op, (_, formula, names) in FIRST_OPS.items()
 }

@@ -1,7 +1,4 @@
-"""What a matmul is asked for, read from its tensors once for all versions; what none of them computes is refused.
-
-The versions keep their kernels, tiles and loops to themselves. What they share is this reading of shapes and strides.
-"""
+"""Argument checks shared by all versions of matmul."""
 
 from dataclasses import dataclass
 
@@ -26,16 +23,16 @@ MAX_TILES = 2**31 - 1  # programs of a one-dimensional grid
 
 @dataclass(frozen=True)
 class Operands:
-    """The products asked for, `batch` of them, of k terms, and the GPU that computes them. Strides count elements.
+    """Shapes, strides in elements, dtype and layout of `batch` matmuls, and the GPU that computes them.
 
     Attributes:
         dtype: Ridgepoint's name of the dtype of A and B; `tf32` for fp32 tensors if torch's setting
-            `torch.backends.cuda.matmul.fp32_precision` says so, which is what cuBLAS goes by.
+            `torch.backends.cuda.matmul.fp32_precision`, which cuBLAS follows, is `tf32`.
         layout: How A and B are stored, `nn`, `nt` or `tn`.
-        strides: From one stored row to the next, of A, B and C.
-        batch_strides: From one matrix to the next, of A, B and C; 0 if there is only one.
-        unit: Elements of which all stored rows of A and B are whole numbers, in length and distance: as many as
-            `launch.ALIGNMENT_BYTES` hold, or 1.
+        strides: Row strides of A, B and C as stored.
+        batch_strides: Strides from one matrix to the next, of A, B and C; 0 if there is only one.
+        unit: Known divisor of the length and stride of all stored rows of A and B: the elements in
+            `launch.ALIGNMENT_BYTES`, or 1.
     """
 
     dtype: str
@@ -51,12 +48,10 @@ class Operands:
     unit: int
 
     def tiles(self, block_m: int, block_n: int) -> int:
-        """Return how many tiles of block_m x block_n cover C in all batches."""
         return self.batch * -(-self.m // block_m) * -(-self.n // block_n)
 
 
 def triton_type(dtype: str) -> str:
-    """Return Triton's name of a dtype, `fp8e4nv` for `fp8e4m3`."""
     return launch.TRITON_TYPES.get(dtype, dtype)
 
 
@@ -66,22 +61,25 @@ def output_type(dtype: str) -> str:
 
 
 def aligned_unit(dtype: str) -> int:
-    """Return how many elements of a dtype `launch.ALIGNMENT_BYTES` hold."""
+    """Return the number of elements in `launch.ALIGNMENT_BYTES`."""
     return launch.ALIGNMENT_BYTES // {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}.get(dtype, 1)
 
 
 def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor, ...], out: torch.Tensor) -> Operands:
-    """Read a product from its tensors.
+    """Check the tensors of a matmul and return their description.
 
-    A is (m, k), B (k, n), C (m, n), all with a batch in front or without; C is stored row-major, of the dtype of A, but
-    int32 for int8 and bf16 for fp8. Scales are the factors of A and of B in fp8, fp32, one element each.
+    A is (m, k), B (k, n), C (m, n), each with or without a leading batch axis. C is stored row-major, in the dtype of
+    A, but in int32 for int8 and in bf16 for fp8. Scales, for fp8 alone, are the fp32 factors of A and B.
+
+    Raises:
+        ValueError: no version computes such a matmul.
     """
     launch.require_tensors(label, dtypes=DTYPES, a=a, b=b)
     launch.require_companion(label, "out", out, OUTPUTS.get(a.dtype, a.dtype), ("a", a))
     for name, tensor in {"a": a, "b": b, "out": out}.items():
         if tensor.dim() not in (2, 3):
             raise ValueError(
-                f"{label}: {name} has shape {tuple(tensor.shape)}; 2 dimensions are needed, 3 with a batch"
+                f"{label}: {name} has shape {tuple(tensor.shape)}; expected 2 dimensions, or 3 with a batch"
             )
     _require_scales(label, a, scales)
     (*batch_shape, m, k), n = a.shape, b.shape[-1]
@@ -94,7 +92,7 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
     dtype = DTYPES[a.dtype]
     layout = _layout(label, a, b, fp8=dtype.startswith("fp8"))
     if "n" not in _stored(out):
-        raise ValueError(f"{label}: out {_described(out)}; pass one stored row-major whose rows do not overlap")
+        raise ValueError(f"{label}: out {_described(out)}; pass a row-major tensor whose rows do not overlap")
     if dtype == "fp32" and torch.backends.cuda.matmul.fp32_precision == "tf32":
         dtype = "tf32"
     stored = (a, layout[0]), (b, layout[1]), (out, "n")
@@ -119,23 +117,22 @@ def read(label: str, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tenso
     )
 
 
-def refuse_dtype(label: str, dtype: str, arch: int, allowed: str) -> ValueError:
-    """Return the error of a version that has no kernel for a dtype on an architecture."""
+def unsupported_dtype(label: str, dtype: str, arch: int, allowed: str) -> ValueError:
     return ValueError(f"{label}: no kernel for {dtype} on sm_{arch}; {allowed}")
 
 
 def _require_scales(label: str, a: torch.Tensor, scales: tuple[torch.Tensor, ...]) -> None:
     needed = 2 if DTYPES[a.dtype].startswith("fp8") else 0
     if len(scales) != needed:
-        raise ValueError(f"{label}: {len(scales)} scales with operands of {a.dtype}; {needed} are needed")
+        raise ValueError(f"{label}: {len(scales)} scales with operands of {a.dtype}; expected {needed}")
     for name, scale in zip(SCALES, scales, strict=False):
         if scale.dtype != torch.float32 or scale.numel() != 1 or scale.device != a.device:
-            found = f"{scale.numel()} elements of {scale.dtype} on {scale.device}"
-            raise ValueError(f"{label}: {name} has {found}; one element of torch.float32 on {a.device} is needed")
+            given = f"{scale.numel()} elements of {scale.dtype} on {scale.device}"
+            raise ValueError(f"{label}: {name} has {given}; expected one element of torch.float32 on {a.device}")
 
 
 def _stored(tensor: torch.Tensor) -> str:
-    """Return the ways in which a matrix can be taken as stored: `n` row-major, `t` transposed. A row of one is both."""
+    """Return `n` if a matrix is row-major, `t` if it is transposed; a single row or column can be both, `nt`."""
     (rows, columns), (down, across) = tensor.shape[-2:], tensor.stride()[-2:]
     row_major = (columns <= 1 or across == 1) and (rows <= 1 or down >= columns)
     transposed = (rows <= 1 or down == 1) and (columns <= 1 or across >= rows)
@@ -147,11 +144,11 @@ def _layout(label: str, a: torch.Tensor, b: torch.Tensor, fp8: bool) -> str:
         layout for layout in (("nt",) if fp8 else LAYOUTS) if layout[0] in _stored(a) and layout[1] in _stored(b)
     ]
     if fitting:
-        # A column of numbers is better taken as one stored row than as many rows of one number.
+        # A column of elements is better treated as one stored row than as many rows of one element.
         return min(fitting, key=lambda layout: _is_column(a, layout[0]) + _is_column(b, layout[1]))
-    allowed = "layout nt alone in fp8" if fp8 else f"layouts {', '.join(LAYOUTS)}"
+    allowed = "only layout nt in fp8" if fp8 else f"layouts {', '.join(LAYOUTS)}"
     raise ValueError(
-        f"{label}: a {_described(a)}, b {_described(b)}; {allowed} can be taken, with rows that do not overlap"
+        f"{label}: a {_described(a)}, b {_described(b)}; expected {allowed}, with rows that do not overlap"
     )
 
 
@@ -165,7 +162,7 @@ def _described(tensor: torch.Tensor) -> str:
 
 
 def _row_stride(tensor: torch.Tensor, order: str) -> int:
-    """Return the distance of stored rows; of a single row its length, as torch gives any stride to an axis of one."""
+    """Return the row stride; the length of a single row, because torch gives an axis of one any stride."""
     axis, length = (-2, -1) if order == "n" else (-1, -2)
     return tensor.stride(axis) if tensor.shape[axis] > 1 else tensor.shape[length]
 
@@ -174,5 +171,5 @@ def _batch_stride(label: str, tensor: torch.Tensor) -> int:
     if tensor.dim() == 2 or tensor.shape[0] <= 1:
         return 0
     if tensor.stride(0) <= 0:
-        raise ValueError(f"{label}: a tensor {_described(tensor)}; pass as many matrices as the batch has")
+        raise ValueError(f"{label}: a tensor {_described(tensor)}; matrices of a batch must not overlap")
     return tensor.stride(0)

@@ -1,20 +1,19 @@
-"""Version 1 of the matrix product: each program one tile of C, in row-major order, with a mask on every access.
+"""Version 1 of matmul: one tile of C per program, in row-major order, with a mask on every access.
 
-Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch. FLOPs 2 m n k,
-compulsory bytes (m k + k n + m n) e for elements of e bytes.
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch. FLOPs 2 m n k, compulsory
+bytes (m k + k n + m n) e for elements of e bytes.
 
-Rounding: products of 16-bit numbers are exact, sums are kept in fp32, C is rounded once, to the nearest even. fp32 is
+Rounding: products of 16-bit numbers are exact, sums are fp32, and C is rounded once, to the nearest even. fp32 is
 multiplied and added in fp32.
 
-Changed against the last version: nothing, this is the starting point: the plain tiled product of the Triton tutorial
-03 without its order of tiles. Its faults, kept on record:
-- row-major order: the programs that run together read the same few rows of A, but all of B;
-- masks on rows, columns and terms in every step of the loop, needed at the edges alone;
-- one size of tile, 64 x 64, on every GPU, for every shape and dtype. A step computes 64 x 64 x 32 products from
-  4096 loaded numbers, 32 a number, half of what 128 x 128 reaches, so the cache becomes the limit first.
+This is the tiled matmul of Triton tutorial 03 without its order of tiles. What is slow:
+- in row-major order, the programs that run together read the same few rows of A, but all of B;
+- rows, columns and terms are masked in every step of the loop, although only the edges need it;
+- the tile is 64 x 64 on every GPU, for every shape and dtype. A step computes 64 x 64 x 32 products from 4096 loaded
+  numbers, or 32 per number, half of what 128 x 128 reaches, so the cache becomes the limit sooner.
 
-What it leaves out: tf32, int8 and fp8; layout tt. Where stored rows are no multiple of 16 elements apart they are
-loaded element by element: most do not start on 16 bytes, so nothing wider exists.
+Not supported: tf32, int8 and fp8; layout tt. If the stride of stored rows is not a multiple of 16 elements, they are
+loaded element by element, because most rows do not start at a multiple of 16 bytes.
 """
 
 from functools import cache
@@ -24,7 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
+from kernels.matmul import LAYOUTS, MAX_TILES, read, triton_type, unsupported_dtype
 from kernels.matmul.tiles import Tile
 
 LABEL = "matmul v1"
@@ -48,11 +47,10 @@ def tile_matmul(
     out_batch,  # the same of C
     A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
     B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
-    BLOCK_M: tl.constexpr,  # rows a program
-    BLOCK_N: tl.constexpr,  # columns a program
-    BLOCK_K: tl.constexpr,  # terms a step
+    BLOCK_M: tl.constexpr,  # rows per program
+    BLOCK_N: tl.constexpr,  # columns per program
+    BLOCK_K: tl.constexpr,  # terms per step
 ):
-    """Write one tile of C."""
     tile = tl.program_id(0).to(tl.int64)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles_of_one = tl.cdiv(m, BLOCK_M) * tiles_n
@@ -94,15 +92,16 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    asked = read(LABEL, a, b, scales, out)
-    if asked.dtype not in DTYPES:
-        raise refuse_dtype(LABEL, asked.dtype, asked.arch, f"it has {', '.join(DTYPES)}")
-    programs = asked.tiles(TILE.m, TILE.n)
+    operands = read(LABEL, a, b, scales, out)
+    if operands.dtype not in DTYPES:
+        raise unsupported_dtype(LABEL, operands.dtype, operands.arch, f"it has {', '.join(DTYPES)}")
+    programs = operands.tiles(TILE.m, TILE.n)
     if programs > MAX_TILES:
         raise ValueError(f"{LABEL}: {programs} tiles of {TILE.m}x{TILE.n}; at most {MAX_TILES} are supported")
     if programs:
-        variant = _variant(asked.dtype, asked.layout)
-        variant.launch(programs, a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
+        variant = _variant(operands.dtype, operands.layout)
+        shape = (operands.m, operands.n, operands.k)
+        variant.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides)
 
 
 KERNELS = {"matmul": _matmul}

@@ -1,22 +1,21 @@
-"""Version 2 of the matrix product: tiles in groups that share what they read, masks at the edges alone.
+"""Version 2 of matmul: tiles in groups that share their operands in L2, and masks only at the edges.
 
-Computes what version 1 does, with the same rounding.
+Computes the same as version 1, with the same rounding.
 
-Changed against the last version:
-- order: GROUP_M rows of tiles are walked column by column, so that P programs that run together read about
-  GROUP_M rows and P / GROUP_M columns of tiles where one row and P columns were read. Source: Triton tutorial 03,
-  "L2 cache optimizations";
-- masks: the loop runs over whole steps without a mask on the terms, a last step takes the rest of k. Rows and columns
-  beyond the edge repeat the last one where that costs no wide access, which is along the axis that is not dense;
-  what they compute is not stored;
-- tiles by architecture and dtype, 128 x 128 in 16 bits: 64 products for each loaded number where 64 x 64 has 32;
-- tf32: fp32 on tensor cores, which see the upper 19 bits of each operand, where torch's setting
+Changes from version 1:
+- order: GROUP_M rows of tiles are traversed column by column. P programs that run together then read about GROUP_M
+  rows and P / GROUP_M columns of tiles instead of one row and P columns, so more reads hit in L2. Source: Triton
+  tutorial 03, "L2 cache optimizations";
+- masks: the loop covers whole steps without a mask on the terms, and a last step takes the rest of k. Along the axis
+  that is not dense in memory, rows and columns beyond the edge repeat the last one, which costs no wide access; their
+  results are not stored;
+- tiles by architecture and dtype, 128 x 128 in 16 bits, for 64 products per loaded number instead of 32;
+- tf32: fp32 on tensor cores, which use the upper 19 bits of each operand, if torch's setting
   `torch.backends.cuda.matmul.fp32_precision` is `tf32`.
 
-What it leaves out: int8 and fp8; layout tt; other tiles for few of them: 128 x 128 leaves an H100 half idle up to
-1024 x 1024. A program that ends leaves its multiprocessor with nothing to load until
-the next one has filled its pipeline; that is for version 3. Stored rows that are no multiple of 16 elements apart are
-loaded element by element.
+Limits: no int8 and fp8; no layout tt. Tiles of 128 x 128 leave an H100 half idle up to 1024 x 1024. When a program
+ends, its multiprocessor loads nothing until the next program has filled its pipeline; version 3 solves that. If the
+stride of stored rows is not a multiple of 16 elements, they are loaded element by element.
 """
 
 from functools import cache
@@ -26,7 +25,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, MAX_TILES, read, refuse_dtype, triton_type
+from kernels.matmul import LAYOUTS, MAX_TILES, read, triton_type, unsupported_dtype
 from kernels.matmul.tiles import GROUP_M, Table, Tile, size_class, sizes
 
 LABEL = "matmul v2"
@@ -45,9 +44,8 @@ TILES: Table = {
 def load(
     ptrs,  # block of pointers
     inside,  # block of the same shape, or one that broadcasts to it
-    MASKED: tl.constexpr,  # whether `inside` counts
+    MASKED: tl.constexpr,  # whether to apply `inside`
 ):
-    """Load a block, zeros where it is not inside."""
     return tl.load(ptrs, mask=inside, other=0.0) if MASKED else tl.load(ptrs)
 
 
@@ -68,12 +66,11 @@ def grouped_matmul(
     A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
     B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
     PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
-    BLOCK_M: tl.constexpr,  # rows a program
-    BLOCK_N: tl.constexpr,  # columns a program
-    BLOCK_K: tl.constexpr,  # terms a step
+    BLOCK_M: tl.constexpr,  # rows per program
+    BLOCK_N: tl.constexpr,  # columns per program
+    BLOCK_K: tl.constexpr,  # terms per step
     GROUP_M: tl.constexpr,  # rows of tiles in a group
 ):
-    """Write one tile of C."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tile = tl.program_id(0).to(tl.int64)
@@ -107,7 +104,7 @@ def grouped_matmul(
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         a_ptrs += a_step
         b_ptrs += b_step
-    rest = k - k // BLOCK_K * BLOCK_K  # Triton 3.6 forgets that a remainder of two multiples of 16 is one
+    rest = k - k // BLOCK_K * BLOCK_K  # not `k % BLOCK_K`: Triton 3.6 loses its divisibility by 16
     if rest > 0:
         a = load(a_ptrs, row_inside & (terms < rest)[None, :], True)
         b = load(b_ptrs, col_inside & (terms < rest)[:, None], True)
@@ -141,18 +138,19 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    asked = read(LABEL, a, b, scales, out)
-    found = sizes(TILES, asked.arch, asked.dtype)
-    if not found:
-        raise refuse_dtype(LABEL, asked.dtype, asked.arch, f"it has {', '.join(TILES[min(TILES)])}")
-    size = size_class(found, asked)
-    tile = found[size]
-    programs = asked.tiles(tile.m, tile.n)
+    operands = read(LABEL, a, b, scales, out)
+    tiles = sizes(TILES, operands.arch, operands.dtype)
+    if not tiles:
+        raise unsupported_dtype(LABEL, operands.dtype, operands.arch, f"it has {', '.join(TILES[min(TILES)])}")
+    size = size_class(tiles, operands)
+    tile = tiles[size]
+    programs = operands.tiles(tile.m, tile.n)
     if programs > MAX_TILES:
         raise ValueError(f"{LABEL}: more than {MAX_TILES} tiles of {tile.m}x{tile.n}")
     if programs:
-        variant = _variant(asked.dtype, asked.layout, size, tile)
-        variant.launch(programs, a, b, out, asked.m, asked.n, asked.k, *asked.strides, *asked.batch_strides)
+        variant = _variant(operands.dtype, operands.layout, size, tile)
+        shape = (operands.m, operands.n, operands.k)
+        variant.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides)
 
 
 KERNELS = {"matmul": _matmul}

@@ -1,33 +1,35 @@
-"""Version 3 of the matrix product: one program a multiprocessor that walks over tiles; fp8 and int8.
+"""Version 3 of matmul: persistent, one program per multiprocessor that computes many tiles; fp8 and int8.
 
-Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch; in fp8
-C = s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m k + k n) +
-e_out m n for elements of e and e_out bytes; int8 gives int32, fp8 gives bf16.
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C = s_A s_B A B with
+one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m k + k n) + e_out m n for elements of
+e and e_out bytes; int8 gives int32, fp8 gives bf16.
 
 Rounding: as in version 1 for 16 and 32 bits. int8 sums are exact in int32 up to k = 2^17. The tensor cores of sm_90
-add up fp8 products with about 14 bits, so every step of BLOCK_K terms starts at zero there and is added to a sum in
+accumulate fp8 products with about 14 bits, so there each step of BLOCK_K terms starts at zero and is added to a sum in
 fp32. Source: DeepSeek-V3 technical report (2024), section 3.3.2, which does so every 128 terms.
 
-Changed against the last version:
-- persistent: as many programs as multiprocessors, each taking every P-th tile;
-- the mask on the terms is back in every step, which makes one loop body of two: where stored rows are whole numbers of
-  16 bytes it costs a comparison and no wide access;
-- the launcher says whether stored rows of A and B are such: Triton itself sees multiples of 16 elements alone, and in
-  a size that happens to be odd forgets them all. So 16-byte loads stay where C has odd rows, as `nt` with an odd n;
-- tiles of their own where they are not. A pointer, a mask and a register for each element spill 128 x 256 tiles, up to
-  1256 bytes a thread in bf16; 64 x 64 x 32 on 8 warps spills nothing. Such loads are not asynchronous, and only other
-  programs hide how long they take: there are as many as tiles then, not as multiprocessors;
+Changes from version 2:
+- persistent: there are as many programs as multiprocessors, and each takes every P-th tile, so no multiprocessor waits
+  for a program to end and another to start;
+- one loop body instead of two: every step masks the terms again. If stored rows are multiples of 16 bytes, that costs
+  a comparison and no wide access;
+- the launcher tells the compiler whether stored rows of A and B are multiples of 16 bytes. Triton itself recognizes
+  only multiples of 16 elements, and one odd size makes it treat all of them as unaligned. So loads stay 16 bytes wide
+  if only C has odd rows, for example layout `nt` with an odd n;
+- smaller tiles for unaligned rows. With a pointer, a mask and a register for each element, 128 x 256 tiles spill up to
+  1256 bytes per thread in bf16; 64 x 64 x 32 with 8 warps does not spill. Such loads are not asynchronous, so only
+  other programs hide their latency: the grid then has one program per tile instead of one per multiprocessor;
 - int8 and fp8.
 
-Without spills also where C has odd rows: 128 x 128 in 16 bits on sm_90 and later, where 128 x 256 needs over 255
-registers for the addresses of C, in nn.
+To avoid spills if C has odd rows, 16-bit tiles on sm_90 and later are 128 x 128: tiles of 128 x 256 in nn need over
+255 registers for the addresses of C.
 
-What it leaves out: addresses are still computed by every thread, and every load passes through its registers or
-`cp.async`; that is for version 4, on GPUs that have a tensor memory accelerator. It is the newest version for sm_80.
-Few tiles and a large k leave multiprocessors idle: k is not split. Layout tt; fp8 before sm_90, and in other layouts
-than nt. Dense 32-bit and 8-bit operands need the terms side by side in shared memory, so A in tn and B in nn and tn
-are loaded 4 bytes at a time in tf32 on sm_90 and later. Stored rows of A and B that are no whole numbers of 16 bytes
-are loaded element by element, those of C that are no multiple of 16 elements stored so.
+Limits: every thread still computes addresses, and every load passes through its registers or `cp.async`; version 4
+avoids that on GPUs with a tensor memory accelerator. This is the newest version for sm_80. k is not split, so few
+tiles with a large k leave multiprocessors idle. No layout tt; no fp8 before sm_90, and fp8 only in layout nt. In tf32
+on sm_90 and later, dense operands must have their terms adjacent in shared memory, so A in tn and B in nn and tn are
+loaded 4 bytes at a time. Rows of A and B that are not multiples of 16 bytes are loaded element by element, and rows of
+C that are not multiples of 16 elements are stored so.
 """
 
 from functools import cache
@@ -37,16 +39,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import (
-    LAYOUTS,
-    MAX_TILES,
-    Operands,
-    aligned_unit,
-    output_type,
-    read,
-    refuse_dtype,
-    triton_type,
-)
+from kernels.matmul import LAYOUTS, MAX_TILES, Operands, aligned_unit, output_type, read, triton_type, unsupported_dtype
 from kernels.matmul.tiles import Sizes, Table, Tile, constants_of, size_class, sizes
 
 LABEL = "matmul v3"
@@ -68,7 +61,7 @@ SHIFTED_FP32 = {"shifted": Tile(64, 64, 16, 8, 3)}
 
 @triton.jit
 def tile_position(
-    tile,  # number of a tile among those of all batches
+    tile,  # index of a tile among those of all batches
     tiles_m,  # tiles from top to bottom of C
     tiles_n,  # tiles from left to right
     GROUP_M: tl.constexpr,  # rows of tiles in a group
@@ -85,9 +78,9 @@ def tile_position(
 @triton.jit
 def in_units(
     number,  # a multiple of UNIT
-    UNIT: tl.constexpr,  # what the compiler is to know of it
+    UNIT: tl.constexpr,  # known divisor
 ):
-    """Return the number itself, as a multiple of UNIT that the compiler can see."""
+    """Return the number in a form that shows the compiler its divisor."""
     return number // UNIT * UNIT
 
 
@@ -99,7 +92,7 @@ def persistent_matmul(
     m,  # rows of A and C
     n,  # columns of B and C
     k,  # terms of a sum
-    batches,  # number of products
+    batches,  # number of matmuls
     a_stride,  # elements from one stored row of A to the next
     b_stride,  # the same of B
     out_stride,  # the same of C
@@ -110,15 +103,15 @@ def persistent_matmul(
     scale_b_ptr,  # factor of B, or None
     A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
     B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
-    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    PRECISION: tl.constexpr,  # of fp32 operands, "ieee" or "tf32"
     ACCUMULATOR: tl.constexpr,  # dtype of the sums
-    BLOCK_M: tl.constexpr,  # rows a tile
-    BLOCK_N: tl.constexpr,  # columns a tile
-    BLOCK_K: tl.constexpr,  # terms a step
+    BLOCK_M: tl.constexpr,  # rows per tile
+    BLOCK_N: tl.constexpr,  # columns per tile
+    BLOCK_K: tl.constexpr,  # terms per step
     GROUP_M: tl.constexpr,  # rows of tiles in a group
-    UNIT: tl.constexpr,  # elements of which stored rows of A and B are whole numbers, and lie whole numbers apart
+    UNIT: tl.constexpr,  # known divisor of the length and stride of stored rows of A and B
 ):
-    """Write every tile of C whose number is that of the program, modulo the number of programs."""
+    """Write every P-th tile of C, where P is the number of programs."""
     a_stride, a_batch = in_units(a_stride, UNIT), in_units(a_batch, UNIT)
     b_stride, b_batch = in_units(b_stride, UNIT), in_units(b_batch, UNIT)
     a_end = in_units(m if A_TRANSPOSED else k, UNIT)  # of a stored row
@@ -133,7 +126,7 @@ def persistent_matmul(
         for start in tl.range(0, k, BLOCK_K):
             rows, cols = (tile_m * BLOCK_M + lanes_m)[:, None], (tile_n * BLOCK_N + lanes_n)[None, :]
             down, across = (start + lanes_k.to(tl.int64))[:, None], (start + lanes_k.to(tl.int64))[None, :]
-            # Clamped where that costs no wide access; the axis that is dense in memory is masked instead.
+            # The dense axis is masked and the other one clamped, which costs no wide access.
             if A_TRANSPOSED:
                 a_ptrs = a_ptr + batch * a_batch + across * a_stride + rows
                 a = tl.load(a_ptrs, mask=(rows < a_end) & (lanes_k < k - start)[None, :], other=0.0)
@@ -159,21 +152,20 @@ def multiply(
     a,  # block (BLOCK_M, BLOCK_K)
     b,  # block (BLOCK_K, BLOCK_N)
     acc,  # sums so far
-    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
-    BLOCK_K: tl.constexpr,  # terms a step
+    PRECISION: tl.constexpr,  # of fp32 operands, "ieee" or "tf32"
+    BLOCK_K: tl.constexpr,  # terms per step
 ):
-    """Return the sums with the terms of one step added."""
     if a.dtype.is_fp8():
-        # Exact sums cost sm_90 one addition for each element of the tile in each step; later tensor cores ignore this.
+        # Costs sm_90 one addition per element of the tile and step; later tensor cores ignore it.
         return tl.dot(a, b, acc, max_num_imprecise_acc=BLOCK_K)
     return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 
 def tiles_for(arch: int, dtype: str, unit: int) -> Sizes:
-    """Return the tiles for a dtype on an architecture, where stored rows are whole numbers of `unit` elements."""
-    found = sizes(TILES, arch, dtype)
-    if unit > 1 or not found:
-        return found
+    """Return the tiles for a dtype on an architecture; `unit` is a known divisor of the stored rows."""
+    tiles = sizes(TILES, arch, dtype)
+    if unit > 1 or not tiles:
+        return tiles
     return SHIFTED_FP32 if dtype == "fp32" else SHIFTED
 
 
@@ -202,22 +194,22 @@ def variants(arch: int) -> tuple[Variant, ...]:
     )
 
 
-def _programs(asked: Operands, block_m: int, block_n: int) -> int:
-    return min(asked.processors if asked.unit > 1 else MAX_TILES, asked.tiles(block_m, block_n))
+def _programs(operands: Operands, block_m: int, block_n: int) -> int:
+    return min(operands.processors if operands.unit > 1 else MAX_TILES, operands.tiles(block_m, block_n))
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    asked = read(LABEL, a, b, scales, out)
-    found = tiles_for(asked.arch, asked.dtype, asked.unit)
-    if not found:
-        raise refuse_dtype(LABEL, asked.dtype, asked.arch, "fp8 needs sm_90 or sm_100")
+    operands = read(LABEL, a, b, scales, out)
+    tiles = tiles_for(operands.arch, operands.dtype, operands.unit)
+    if not tiles:
+        raise unsupported_dtype(LABEL, operands.dtype, operands.arch, "fp8 needs sm_90 or sm_100")
     if not out.numel():
         return
-    shape = (asked.m, asked.n, asked.k, asked.batch)
-    size = size_class(found, asked)
-    variant = _variant(asked.dtype, asked.layout, size, found[size], asked.unit)
-    programs = _programs(asked, found[size].m, found[size].n)
-    variant.launch(programs, a, b, out, *shape, *asked.strides, *asked.batch_strides, *scales)
+    shape = (operands.m, operands.n, operands.k, operands.batch)
+    size = size_class(tiles, operands)
+    variant = _variant(operands.dtype, operands.layout, size, tiles[size], operands.unit)
+    programs = _programs(operands, tiles[size].m, tiles[size].n)
+    variant.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides, *scales)
 
 
 KERNELS = {"matmul": _matmul}

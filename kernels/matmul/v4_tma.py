@@ -1,24 +1,23 @@
-"""Version 4 of the matrix product: the tensor memory accelerator fetches tiles of A and B and stores those of C.
+"""Version 4 of matmul: the tensor memory accelerator (TMA) loads tiles of A and B and stores tiles of C.
 
-Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of such products in one launch; in fp8
-C = s_A s_B A B with one factor for each matrix, read from memory. FLOPs 2 m n k, compulsory bytes e (m k + k n) +
-e_out m n for elements of e and e_out bytes; int8 gives int32, fp8 gives bf16. Rounding as in version 3.
+Computes C = A B for A (m, k), B (k, n), C (m, n), and for a batch of them in one launch; in fp8 C = s_A s_B A B with
+one factor for each matrix, read from memory. FLOPs, bytes, output dtypes and rounding are those of version 3.
 
-Changed against the last version:
-- descriptors: one instruction of one thread (UTMALDG) fetches a whole tile into shared memory, in the order tensor
-  cores read it, where every thread computed addresses and masks. What lies beyond an edge arrives as zero, in m, n and
-  k alike, so the loop has no mask. The host builds the descriptors, so that a launch in a CUDA graph needs no memory
+Changes from version 3, for GPUs with a TMA, from sm_90 on:
+- descriptors: one instruction of one thread (UTMALDG) loads a whole tile into shared memory, in the order that tensor
+  cores read, where before every thread computed addresses and masks. Elements beyond an edge are loaded as zero, in m,
+  n and k alike, so the loop has no mask. The host builds the descriptors, so a launch in a CUDA graph needs no memory
   and no fence for them;
-- flattened: the loops over tiles and terms become one, so the loads of the next tile are under way while the last one
-  is stored. With no addresses to carry from step to step that loop stays short;
-- epilogue in parts: C is stored by the accelerator too (UTMASTG), in slices of EPILOGUE columns each, so that a slice
-  fits beside the pipeline in shared memory and its store runs while the next slice is converted.
+- flattened: the loops over tiles and terms become one, so the loads of the next tile start during the store of the
+  last one. The loop stays short because it carries no addresses from step to step;
+- epilogue in slices: C is stored by the TMA too (UTMASTG), in one or two slices per tile. So a slice fits in shared
+  memory next to the pipeline, and its store runs during the conversion of the next slice.
 
-What it leaves out: GPUs before `MINIMUM_ARCH`, which have no such accelerator: version 3 is for them. Matrices
-whose stored rows or batches are no multiple of 16 bytes apart, which no descriptor can say, and k = 0: version 3 takes
-them. Warp specialization, which the compiler documents for Blackwell alone; clusters and multicast; splitting k.
-Layout tt; fp8 in other layouts than nt. Where tensor cores want the terms side by side (tf32 and int8 in nn and tn on
-sm_90) the compiler turns each tile round in shared memory.
+Not supported: GPUs before `MINIMUM_ARCH`; strides of stored rows or of batches that are not multiples of 16 bytes,
+which a descriptor cannot express; k = 0. Version 3 supports these three. Nor are there warp specialization, which the
+compiler documents only for Blackwell, clusters and multicast, a split k, layout tt, or fp8 in layouts other than nt.
+If tensor cores need adjacent terms (tf32 and int8 in nn and tn on sm_90), the compiler transposes each tile in shared
+memory.
 """
 
 from collections.abc import Callable
@@ -30,13 +29,13 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import ALIGNMENT_BYTES, Variant
-from kernels.matmul import LAYOUTS, Operands, output_type, read, refuse_dtype, triton_type
+from kernels.matmul import LAYOUTS, Operands, output_type, read, triton_type, unsupported_dtype
 from kernels.matmul.tiles import Table, Tile, constants_of, size_class, sizes
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v4"
 MINIMUM_ARCH = 90
-EPILOGUE_BYTES = 32768  # of one slice of C in shared memory, beside the pipeline
+EPILOGUE_BYTES = 32768  # of one slice of C in shared memory, next to the pipeline
 FP32 = {"any": Tile(128, 64, 16, 8, 3)}
 TF32_90 = {"large": Tile(128, 128, 32, 8, 3), "small": Tile(64, 64, 32, 4, 3)}
 TF32_100 = {"large": Tile(128, 128, 32, 4, 3), "small": Tile(64, 64, 32, 8, 3)}
@@ -59,25 +58,25 @@ def descriptor_matmul(
     m,  # rows of A and C
     n,  # columns of B and C
     k,  # terms of a sum
-    batches,  # number of products
+    batches,  # number of matmuls
     A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
     B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
-    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    PRECISION: tl.constexpr,  # of fp32 operands, "ieee" or "tf32"
     ACCUMULATOR: tl.constexpr,  # dtype of the sums
-    BLOCK_M: tl.constexpr,  # rows a tile
-    BLOCK_N: tl.constexpr,  # columns a tile
-    BLOCK_K: tl.constexpr,  # terms a step
+    BLOCK_M: tl.constexpr,  # rows per tile
+    BLOCK_N: tl.constexpr,  # columns per tile
+    BLOCK_K: tl.constexpr,  # terms per step
     SLICES: tl.constexpr,  # slices in which a tile is stored, 1 or 2
     GROUP_M: tl.constexpr,  # rows of tiles in a group
     FLATTEN: tl.constexpr,  # whether the loops over tiles and terms become one
 ):
-    """Write every tile of C whose number is that of the program, modulo the number of programs."""
+    """Write every P-th tile of C, where P is the number of programs."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tl.cast(tiles_m, tl.int64) * tiles_n * batches
     for tile in tl.range(tl.program_id(0).to(tl.int64), tiles, tl.num_programs(0), flatten=FLATTEN):
         batch_64, tile_m, tile_n = tile_position(tl.cast(tile, tl.int64), tiles_m, tiles_n, GROUP_M)
-        # A coordinate is a number of rows or columns, never of elements, and descriptors take 32 bits.
+        # Coordinates count rows and columns, not elements, and descriptors take 32 bits.
         batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
         acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
         for start in range(0, k, BLOCK_K):
@@ -101,14 +100,13 @@ def descriptor_matmul(
 
 
 def boxes_of(layout: str, tile: Tile, slices: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the boxes in which A, B and C are moved, as batches x stored rows x stored columns."""
+    """Return the shapes of the blocks of A, B and C that a descriptor moves: batches x stored rows x columns."""
     a = (tile.m, tile.k) if layout[0] == "n" else (tile.k, tile.m)
     b = (tile.k, tile.n) if layout[1] == "n" else (tile.n, tile.k)
     return [1, *a], [1, *b], [1, tile.m, tile.n // slices]
 
 
 def slices_of(dtype: str, tile: Tile) -> int:
-    """Return in how many slices a tile of C is stored."""
     bytes_each = {"fp32": 4, "i32": 4}.get(output_type(dtype), 2)
     return 2 if tile.m * tile.n * bytes_each > EPILOGUE_BYTES else 1
 
@@ -147,60 +145,68 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 def describe(
     label: str,
-    asked: Operands,
+    operands: Operands,
     tensors: tuple[torch.Tensor, ...],
     boxes: tuple[list[int], list[int], list[int]],
 ) -> list[TensorDescriptor]:
-    """Describe A, B and C as they are stored, each as a stack of matrices.
+    """Return the descriptors of A, B and C as stored, each a stack of matrices.
 
     Raises:
-        ValueError: One line that says what a descriptor cannot hold.
+        ValueError: a descriptor cannot express a stride, or k is 0.
     """
-    m, n, k = asked.m, asked.n, asked.k
+    m, n, k = operands.m, operands.n, operands.k
     if not k:
         raise ValueError(f"{label}: k is 0; a tensor descriptor needs at least one term (version 3 writes zeros)")
-    stored = ((m, k) if asked.layout[0] == "n" else (k, m)), ((k, n) if asked.layout[1] == "n" else (n, k)), (m, n)
-    found = []
+    a_shape = (m, k) if operands.layout[0] == "n" else (k, m)
+    b_shape = (k, n) if operands.layout[1] == "n" else (n, k)
+    descriptors = []
     for name, tensor, (rows, columns), stride, batch_stride, box in zip(
-        ("a", "b", "out"), tensors, stored, asked.strides, asked.batch_strides, boxes, strict=True
+        ("a", "b", "out"),
+        tensors,
+        (a_shape, b_shape, (m, n)),
+        operands.strides,
+        operands.batch_strides,
+        boxes,
+        strict=True,
     ):
         unit = ALIGNMENT_BYTES // tensor.itemsize
-        # Single rows and single matrices have no distance, but the descriptor wants one, and a multiple of 16 bytes.
+        # A descriptor needs a stride that is a multiple of 16 bytes also for a single row or matrix.
         row_stride = stride if rows > 1 else triton.cdiv(columns, unit) * unit
-        for what, distance in (("rows", row_stride), ("matrices", batch_stride)):
+        for parts, distance in (("rows", row_stride), ("matrices", batch_stride)):
             if distance % unit:
                 raise ValueError(
-                    f"{label}: stored {what} of {name} are {distance * tensor.itemsize} bytes apart; a tensor "
-                    f"descriptor needs a multiple of {ALIGNMENT_BYTES} (version 3 takes any)"
+                    f"{label}: stored {parts} of {name} are {distance * tensor.itemsize} bytes apart; a tensor "
+                    f"descriptor needs a multiple of {ALIGNMENT_BYTES} (version 3 supports any)"
                 )
         strides = [batch_stride or rows * row_stride, row_stride, 1]
-        found.append(TensorDescriptor(tensor, [asked.batch, rows, columns], strides, box))
-    return found
+        descriptors.append(TensorDescriptor(tensor, [operands.batch, rows, columns], strides, box))
+    return descriptors
 
 
-def launch(label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]) -> None:
-    """Start the kernel of the fixed tile for a product, on the current device."""
-    found = sizes(TILES, asked.arch, asked.dtype)
-    size = size_class(found, asked)
-    variant = _variant(asked.dtype, asked.layout, size, found[size])
-    boxes = boxes_of(asked.layout, found[size], variant.constants["SLICES"])
-    shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
-    programs = min(asked.processors, asked.tiles(found[size].m, found[size].n))
-    descriptors = describe(label, asked, tensors, boxes)
+def launch(label: str, operands: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...]) -> None:
+    """Launch the kernel with the tile of its size class on the current device."""
+    tiles = sizes(TILES, operands.arch, operands.dtype)
+    size = size_class(tiles, operands)
+    tile = tiles[size]
+    variant = _variant(operands.dtype, operands.layout, size, tile)
+    boxes = boxes_of(operands.layout, tile, variant.constants["SLICES"])
+    shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
+    programs = min(operands.processors, operands.tiles(tile.m, tile.n))
+    descriptors = describe(label, operands, tensors, boxes)
     variant.kernel[(programs,)](*descriptors, *scales, **shape, **variant.constants, **variant.options)
 
 
 def launcher(label: str, start: Callable[..., None]) -> Callable[..., None]:
-    """Return the launcher of a version that starts its kernels by `start(label, asked, tensors, scales)`."""
+    """Return the launcher of a version that launches its kernels with `start(label, operands, tensors, scales)`."""
 
     def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-        asked = read(label, a, b, scales, out)
-        if not sizes(TILES, asked.arch, asked.dtype):
+        operands = read(label, a, b, scales, out)
+        if not sizes(TILES, operands.arch, operands.dtype):
             allowed = f"tensor descriptors need sm_{MINIMUM_ARCH} or newer, fp8 sm_90 or sm_100 (see version 3)"
-            raise refuse_dtype(label, asked.dtype, asked.arch, allowed)
+            raise unsupported_dtype(label, operands.dtype, operands.arch, allowed)
         if out.numel():
             with torch.cuda.device_of(out):
-                start(label, asked, (a, b, out), scales)
+                start(label, operands, (a, b, out), scales)
 
     return matmul
 

@@ -1,17 +1,17 @@
-"""Version 5 of the matrix product: the terms of few tiles are split among programs, and tiles can be autotuned.
+"""Version 5 of matmul: splits k among programs if there are few tiles, and can autotune its tiles.
 
-Computes what version 4 does, with the same rounding, but for the order of the sums where terms are split.
+Computes the same as version 4, with the same rounding except for the order of the sums if k is split.
 
-Changed against the last version:
-- split terms: tiles that leave over half of the multiprocessors idle, as in decoding or in products with few rows and
-  many terms, are computed by 2 or 4 programs each. Each program writes the sums of its terms in fp32 (int32 for int8),
-  a second launch adds them in their order, so the same call gives the same bits. The sums, written and read once more,
-  are not counted as bytes;
-- autotune: `AUTOTUNED` times a short list of tiles, each with the loops over tiles and terms flattened or not, with
-  `triton.autotune` in the first call of a shape. `KERNELS` takes the tiles of version 4.
+Changes from version 4:
+- split k: if the tiles leave over half of the multiprocessors idle, as in decoding or with few rows and a large k,
+  2 or 4 programs compute each tile. Each program writes the sums of its terms in fp32 (int32 for int8), and a second
+  launch adds them in a fixed order, so the same call gives the same bits. These sums, written and read once more, are
+  not counted as bytes;
+- autotune: `AUTOTUNED` times a short list of tiles with `triton.autotune` in the first call of each shape, each with
+  the loops over tiles and terms flattened or not. `KERNELS` uses the tiles of version 4.
 
-What it leaves out: as version 4, but for the split. A second launch costs a few microseconds, so that two programs a
-tile may not pay where a product takes as few: only timing tells, and nothing here has been timed.
+Limits: those of version 4 except for the split. The second launch costs a few microseconds, so with matmuls as short
+as that, two programs per tile may not pay off.
 """
 
 from functools import cache, partial
@@ -30,9 +30,9 @@ LABEL = "matmul v5"
 MINIMUM_ARCH = 90
 TILES = v4_tma.TILES
 SPLITS = 4, 2  # programs that share the terms of a tile
-FEWEST_STEPS = 4  # of each of them
-ROWS, COLUMNS, FINISH_WARPS = 4, 256, 4  # of a program that adds up sums
-UNIT = tl.constexpr(16)  # the rows of partial sums are whole numbers of so many elements, and lie as far apart
+MIN_STEPS_PER_SPLIT = 4
+ROWS, COLUMNS, FINISH_WARPS = 4, 256, 4  # of a program of the second launch
+UNIT = tl.constexpr(16)  # divisor of the row stride of partial sums, in elements
 TUNING_KEY = ["m", "n", "k", "batches", "A_TRANSPOSED", "B_TRANSPOSED"]
 HALF = (
     Tile(128, 256, 64, 8, 3),
@@ -47,7 +47,7 @@ FP8 = (Tile(128, 256, 128, 8, 3), Tile(128, 128, 128, 8, 4), Tile(64, 128, 128, 
 TF32 = (Tile(128, 128, 32, 8, 3), Tile(128, 128, 32, 4, 3), Tile(64, 64, 32, 8, 3), Tile(64, 64, 32, 4, 3))
 FP32 = (Tile(128, 64, 16, 8, 3), Tile(128, 128, 16, 8, 3), Tile(64, 64, 16, 4, 3))
 TUNED = {"fp32": FP32, "tf32": TF32, "fp16": HALF, "bf16": HALF, "int8": INT8, "fp8e4m3": FP8, "fp8e5m2": FP8}
-"""What autotune tries, by dtype. Source: fast.cu and the Triton tutorial 09."""
+"""Tiles that autotune tries, by dtype. Source: fast.cu and Triton tutorial 09."""
 
 
 @triton.jit
@@ -58,29 +58,29 @@ def split_matmul(
     m,  # rows of A and C
     n,  # columns of B and C
     k,  # terms that a program adds up for a tile
-    batches,  # number of products
+    batches,  # number of matmuls
     splits,  # programs that share the terms of a tile
     A_TRANSPOSED: tl.constexpr,  # whether A is stored as k rows of m elements
     B_TRANSPOSED: tl.constexpr,  # whether B is stored as n rows of k elements
-    PRECISION: tl.constexpr,  # of fp32 products, "ieee" or "tf32"
+    PRECISION: tl.constexpr,  # of fp32 operands, "ieee" or "tf32"
     ACCUMULATOR: tl.constexpr,  # dtype of the sums
-    BLOCK_M: tl.constexpr,  # rows a tile
-    BLOCK_N: tl.constexpr,  # columns a tile
-    BLOCK_K: tl.constexpr,  # terms a step
+    BLOCK_M: tl.constexpr,  # rows per tile
+    BLOCK_N: tl.constexpr,  # columns per tile
+    BLOCK_K: tl.constexpr,  # terms per step
     GROUP_M: tl.constexpr,  # rows of tiles in a group
 ):
-    """Write the sums of one part of the terms of a tile; there are at most as many parts as multiprocessors."""
+    """Write the sums of one split of a tile. There are at most as many programs as multiprocessors."""
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     part = tl.program_id(0).to(tl.int64)
     tile = part // splits
     split = (part - tile * splits).to(tl.int32)
     batch_64, tile_m, tile_n = tile_position(tile, tiles_m, tiles_n, GROUP_M)
-    # A coordinate is a number of rows or columns, never of elements, and descriptors take 32 bits.
+    # Coordinates count rows and columns, not elements, and descriptors take 32 bits.
     batch, row, col = batch_64.to(tl.int32), (tile_m * BLOCK_M).to(tl.int32), (tile_n * BLOCK_N).to(tl.int32)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=ACCUMULATOR)
     for step in range(0, k, BLOCK_K):
-        start = split * k + step  # the last split reads beyond the last term, where descriptors give zeros
+        start = split * k + step  # beyond the last term descriptors return zeros
         if A_TRANSPOSED:
             a = a_desc.load([batch, start, row]).reshape(BLOCK_K, BLOCK_M).T
         else:
@@ -101,15 +101,15 @@ def add_splits(
     scale_b_ptr,  # factor of B, or None
     m,  # rows of C
     n,  # columns of C
-    batches,  # number of products
-    splits,  # matrices that are added up
+    batches,  # number of matmuls
+    splits,  # matrices to add
     sums_stride,  # elements from one row of sums to the next, a multiple of UNIT
     out_stride,  # elements from one row of C to the next
     out_batch,  # elements from one C to the next
-    ROWS: tl.constexpr,  # rows a program, a power of two
-    COLUMNS: tl.constexpr,  # columns a program, a power of two
+    ROWS: tl.constexpr,  # rows per program, a power of two
+    COLUMNS: tl.constexpr,  # columns per program, a power of two
 ):
-    """Write the sums of a block of C over all splits, in their order."""
+    """Write a block of C as the sum over all splits, in order."""
     across = tl.cdiv(n, COLUMNS)
     blocks = tl.cdiv(m, ROWS) * across
     block = tl.program_id(0).to(tl.int64)
@@ -130,24 +130,23 @@ def add_splits(
 
 
 def _with_room(tile: Tile, arch: int) -> Tile:
-    """Return a tile of which sums of 4 bytes can be stored: on sm_100 4 warps have too few registers."""
+    """Return the tile with enough warps to store 4-byte sums: on sm_100 4 warps have too few registers."""
     return tile._replace(warps=8) if arch >= 100 else tile
 
 
-def chosen(asked: Operands) -> tuple[Tile, int]:
-    """Return the tile for a product and the programs that share its terms: 1 unless tiles are few."""
-    found = sizes(TILES, asked.arch, asked.dtype)
-    tile = found[size_class(found, asked)]
-    tiles, steps = asked.tiles(tile.m, tile.n), triton.cdiv(asked.k, tile.k)
+def chosen(operands: Operands) -> tuple[Tile, int]:
+    """Return the tile, and the number of programs that share its terms: 1 unless there are few tiles."""
+    table = sizes(TILES, operands.arch, operands.dtype)
+    tile = table[size_class(table, operands)]
+    tiles, steps = operands.tiles(tile.m, tile.n), triton.cdiv(operands.k, tile.k)
     for splits in SPLITS:
-        if splits * tiles <= asked.processors and steps >= splits * FEWEST_STEPS:
-            return _with_room(tile, asked.arch), splits
+        if splits * tiles <= operands.processors and steps >= splits * MIN_STEPS_PER_SPLIT:
+            return _with_room(tile, operands.arch), splits
     return tile, 1
 
 
 @cache
 def _partial(dtype: str, layout: str, tile: Tile) -> Variant:
-    """Return the kernel that sums up parts of the terms."""
     scales = ("scale_a_ptr", "scale_b_ptr")
     constants = {name: value for name, value in constants_of(dtype, layout).items() if name not in scales}
     names, kinds = ("a_desc", "b_desc", "sums_desc"), (triton_type(dtype), triton_type(dtype), _sums_type(dtype))
@@ -170,7 +169,6 @@ def _sums_type(dtype: str) -> str:
 
 @cache
 def _finish(dtype: str) -> Variant:
-    """Return the kernel that adds up the sums of split terms."""
     is_scaled = dtype.startswith("fp8")
     scales = dict.fromkeys(("scale_a_ptr", "scale_b_ptr"), "*fp32" if is_scaled else None)
     return Variant(
@@ -192,16 +190,16 @@ def _finish(dtype: str) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    found = list(v4_tma.variants(arch))
-    for dtype in dict.fromkeys(variant.dtype for variant in found):
+    result = list(v4_tma.variants(arch))
+    for dtype in dict.fromkeys(variant.dtype for variant in result):
         smallest = _with_room(list(sizes(TILES, arch, dtype).values())[-1], arch)
         layouts = ("nt",) if dtype.startswith("fp8") else LAYOUTS
-        found += [*(_partial(dtype, layout, smallest) for layout in layouts), _finish(dtype)]
-    return tuple(found)
+        result += [*(_partial(dtype, layout, smallest) for layout in layouts), _finish(dtype)]
+    return tuple(result)
 
 
 def _fit_boxes(arguments: dict[str, Any]) -> None:
-    """Give the descriptors the boxes of the tile that autotune is about to try or to launch."""
+    """Set the block shapes of the descriptors to the tile that autotune is about to launch."""
     tile = Tile(arguments["BLOCK_M"], arguments["BLOCK_N"], arguments["BLOCK_K"], warps=0, stages=0)
     layout = "".join("t" if arguments[name] else "n" for name in ("A_TRANSPOSED", "B_TRANSPOSED"))
     names = ("a_desc", "b_desc", "out_desc")
@@ -211,9 +209,9 @@ def _fit_boxes(arguments: dict[str, Any]) -> None:
 
 @cache
 def tuner(dtype: str) -> triton.runtime.Autotuner:
-    """Return the kernel that times the tiles of a dtype in the first launch of each shape and keeps the fastest.
+    """Return the autotuned kernel of a dtype.
 
-    There is one for each dtype: autotune adds the dtypes of tensors to its key, but descriptors are none.
+    There is one for each dtype, because autotune's own key includes the dtypes of tensors but not of descriptors.
     """
     configs = [
         triton.Config(
@@ -230,59 +228,60 @@ def tuner(dtype: str) -> triton.runtime.Autotuner:
 
 def _launch_split(
     label: str,
-    asked: Operands,
+    operands: Operands,
     tensors: tuple[torch.Tensor, ...],
     scales: tuple[torch.Tensor, ...],
     tile: Tile,
     splits: int,
 ) -> None:
     out = tensors[-1]
-    variant, finish = _partial(asked.dtype, asked.layout, tile), _finish(asked.dtype)
-    boxes = v4_tma.boxes_of(asked.layout, tile, 1)
-    stride = triton.cdiv(asked.n, UNIT.value) * UNIT.value
-    kind = torch.int32 if asked.dtype == "int8" else torch.float32
-    # From torch's allocator at every launch: safe on any stream and in a CUDA graph, and all that is read is written.
-    sums = torch.empty((splits * asked.batch, asked.m, stride), dtype=kind, device=out.device)
-    described = v4_tma.describe(label, asked, tensors, boxes)
-    described[2] = v4_tma.TensorDescriptor.from_tensor(sums, boxes[2])
-    share = triton.cdiv(triton.cdiv(asked.k, splits), tile.k) * tile.k
-    shape = {"m": asked.m, "n": asked.n, "k": share, "batches": asked.batch, "splits": splits}
-    programs = splits * asked.tiles(tile.m, tile.n)
-    variant.kernel[(programs,)](*described, **shape, **variant.constants, **variant.options)
-    blocks = asked.batch * triton.cdiv(asked.m, ROWS) * triton.cdiv(asked.n, COLUMNS)
-    sizes_of_out = (asked.m, asked.n, asked.batch, splits, stride, asked.strides[2], asked.batch_strides[2])
-    # By name: without scales two arguments in the middle are constants.
+    variant, finish = _partial(operands.dtype, operands.layout, tile), _finish(operands.dtype)
+    boxes = v4_tma.boxes_of(operands.layout, tile, 1)
+    stride = triton.cdiv(operands.n, UNIT.value) * UNIT.value
+    kind = torch.int32 if operands.dtype == "int8" else torch.float32
+    # From torch's allocator at every launch, so that it is safe on any stream and in a CUDA graph.
+    sums = torch.empty((splits * operands.batch, operands.m, stride), dtype=kind, device=out.device)
+    descriptors = v4_tma.describe(label, operands, tensors, boxes)
+    descriptors[2] = v4_tma.TensorDescriptor.from_tensor(sums, boxes[2])
+    terms = triton.cdiv(triton.cdiv(operands.k, splits), tile.k) * tile.k
+    shape = {"m": operands.m, "n": operands.n, "k": terms, "batches": operands.batch, "splits": splits}
+    programs = splits * operands.tiles(tile.m, tile.n)
+    variant.kernel[(programs,)](*descriptors, **shape, **variant.constants, **variant.options)
+    blocks = operands.batch * triton.cdiv(operands.m, ROWS) * triton.cdiv(operands.n, COLUMNS)
+    out_strides = (operands.strides[2], operands.batch_strides[2])
+    sizes = (operands.m, operands.n, operands.batch, splits, stride, *out_strides)
+    # By name: without scales, two arguments in the middle are constants.
     names = [name for name in add_splits.arg_names if name not in finish.constants]
-    arguments = dict(zip(names, (sums, out, *scales, *sizes_of_out), strict=True))
+    arguments = dict(zip(names, (sums, out, *scales, *sizes), strict=True))
     add_splits[(blocks,)](**arguments, **finish.constants, **finish.options)
 
 
 def _launch_tuned(
-    label: str, asked: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...], tile: Tile
+    label: str, operands: Operands, tensors: tuple[torch.Tensor, ...], scales: tuple[torch.Tensor, ...], tile: Tile
 ) -> None:
     def grid(meta: dict[str, Any]) -> tuple[int]:
-        return (min(asked.processors, asked.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
+        return (min(operands.processors, operands.tiles(meta["BLOCK_M"], meta["BLOCK_N"])),)
 
-    descriptors = v4_tma.describe(label, asked, tensors, v4_tma.boxes_of(asked.layout, tile, 1))
-    shape = {"m": asked.m, "n": asked.n, "k": asked.k, "batches": asked.batch}
-    constants = constants_of(asked.dtype, asked.layout)
-    tuner(asked.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
+    descriptors = v4_tma.describe(label, operands, tensors, v4_tma.boxes_of(operands.layout, tile, 1))
+    shape = {"m": operands.m, "n": operands.n, "k": operands.k, "batches": operands.batch}
+    constants = constants_of(operands.dtype, operands.layout)
+    tuner(operands.dtype)[grid](*descriptors, *scales, **shape, **constants, enable_fp_fusion=True)
 
 
 def _launch(
     label: str,
-    asked: Operands,
+    operands: Operands,
     tensors: tuple[torch.Tensor, ...],
     scales: tuple[torch.Tensor, ...],
     is_tuned: bool = False,
 ) -> None:
-    tile, splits = chosen(asked)
+    tile, splits = chosen(operands)
     if splits > 1:
-        _launch_split(label, asked, tensors, scales, tile, splits)
+        _launch_split(label, operands, tensors, scales, tile, splits)
     elif is_tuned:
-        _launch_tuned(label, asked, tensors, scales, tile)
+        _launch_tuned(label, operands, tensors, scales, tile)
     else:
-        v4_tma.launch(label, asked, tensors, scales)
+        v4_tma.launch(label, operands, tensors, scales)
 
 
 KERNELS = {"matmul": v4_tma.launcher(LABEL, _launch)}

@@ -1,4 +1,4 @@
-"""What a matrix-vector product is asked for, read from its tensors once for all versions; anything else is refused."""
+"""Argument checks shared by all versions of the matrix-vector product."""
 
 import torch
 
@@ -13,9 +13,13 @@ def read(
     scales: torch.Tensor | None = None,
     unit: int = 1,
 ) -> int:
-    """Return the elements from one row of A to the next; of one row its length, rounded up to a multiple of `unit`.
+    """Check the tensors and return the row stride of A in elements.
 
-    A is (m, n), x (n,), out (m,), all of one dtype; with scales, fp32 and one a row, A is int8.
+    A is (m, n), x (n,), out (m,), all of one dtype; with scales, fp32 and one per row, A is int8. A single row has its
+    length, rounded up to a multiple of `unit`, as stride.
+
+    Raises:
+        ValueError: no version computes such a product.
     """
     vectors = {"x": x, "out": out}
     if scales is None:

@@ -1,21 +1,20 @@
-"""Version 1 of the matrix-vector product: one row a program, one masked loop over its columns.
+"""Version 1 of the matrix-vector product: one row per program, one masked loop over its columns.
 
-Computes y_i = sum_j A_ij x_j for A of shape (m, n), dense rows any stride apart, x of shape (n,), y of shape (m,).
+Computes y_i = sum_j A_ij x_j for A of shape (m, n) with dense rows of any stride, x of shape (n,), y of shape (m,).
 
 Bytes moved, for elements of e bytes: read (m n + n) e, written m e. Every program reads x again; all but the first of
 those reads are expected to hit in cache and are not counted.
 
-Rounding: operands are widened to fp32, so a product of two 16-bit numbers is exact. Sums are kept in fp32, one partial
-sum for each of BLOCK positions, added up in a tree at the end; one rounding to the dtype of y, to the nearest even.
+Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. Each of BLOCK positions has a
+partial sum in fp32. They are added in a tree at the end, and y is rounded once, to the nearest even.
 
-Changed against the last version: nothing, this is the starting point, the loop as one would first write it. What it
-costs, as the compiler shows it for sm_90:
-- the mask `columns < n` covers every step. Nothing is known of n, so no two neighbors are known to lie on the same
-  side of it, and each element is loaded by an instruction of its own, 2 bytes in a 16-bit dtype;
-- a loop without `tl.dot` is not pipelined: the loads of a step wait until the sums of the last are done;
-- x is read once for every row, so there are as many loads of x as of A.
+This is the straightforward loop. What is slow, in the machine code for sm_90:
+- the mask `columns < n` covers every step. The compiler knows nothing about n, so it cannot assume that two neighbors
+  are on the same side of it, and loads each element with a separate instruction, 2 bytes in a 16-bit dtype;
+- a loop without `tl.dot` is not pipelined: the loads of a step wait for the sums of the step before;
+- x is read for every row, so there are as many loads of x as of A.
 
-What it leaves out: everything that versions 2 and 3 do about that, and int8 weights.
+Not supported: int8 weights.
 """
 
 import torch
@@ -26,22 +25,21 @@ from kernels.launch import DTYPES, Variant
 from kernels.matvec import read
 
 WARPS = 4
-BLOCK = 1024  # columns a step
+BLOCK = 1024  # columns per step
 
 
 @triton.jit(do_not_specialize=["n"])
 def matvec_naive(
     a_ptr,  # A, rows of n elements, each row dense
     x_ptr,  # x, n elements
-    out_ptr,  # y, one element a row
+    out_ptr,  # y, one element per row
     n,  # columns of A, not specialized: one binary serves every n
     row_stride,  # elements from one row of A to the next
-    BLOCK: tl.constexpr,  # columns a step, a power of two
+    BLOCK: tl.constexpr,  # columns per step, a power of two
 ):
-    """Write the product of one row of A with x."""
     row = tl.program_id(0).to(tl.int64)
     partial = tl.zeros((BLOCK,), dtype=tl.float32)
-    # In 64 bits: the last block may end beyond 2^31 where n does not.
+    # In 64 bits: the last block may end beyond 2^31 even if n is below.
     for start in range(0, n.to(tl.int64), BLOCK):
         columns = start + tl.arange(0, BLOCK)
         inside = columns < n

@@ -1,18 +1,17 @@
-"""Version 2 of the matrix-vector product: a few whole rows a program, columns walked in a pipelined loop.
+"""Version 2 of the matrix-vector product: four rows per program, and a pipelined loop over the columns.
 
-Computes what version 1 does, with the same bytes moved. Sums are kept in fp32, one partial sum for each of
-ROWS x BLOCK positions.
+Computes the same as version 1, with the same bytes moved. Each of ROWS x BLOCK positions has a partial sum in fp32.
 
-Changed against the last version, each for a fault that the compiler shows there:
-- full blocks have no mask, and only the last, partial block of columns does. When the row stride is a multiple of 16
-  elements every load of a full block is 16 bytes a thread, also for an n that is not such a multiple;
-- a `tl.range` loop with several stages, which become asynchronous copies to shared memory, three steps ahead of their
-  use. Loads of a loop without `tl.dot` are not pipelined by the launch option `num_stages`;
-- a program takes four rows, so each block of x is loaded once for the four.
+Changes from version 1:
+- only the last, partial block of columns is masked. If the row stride is a multiple of 16 elements, every load of a
+  full block is 16 bytes per thread, for any n;
+- the `tl.range` loop has several stages, which from sm_80 on become asynchronous copies to shared memory three steps
+  ahead of their use. The launch option `num_stages` does not pipeline loads in a loop without `tl.dot`;
+- a program computes four rows, so each block of x is loaded once for all four.
 
-What it leaves out: splitting the columns between programs. Below about 4 rows for each multiprocessor some of
-them have no work, so a short and wide A runs far from the memory ceiling. A partial block of columns, and all of a
-matrix whose row stride is not a multiple of 16 elements, is read element by element. No int8 weights.
+Limits: columns are not split among programs. With fewer than about 4 rows per multiprocessor, some multiprocessors
+have no work, so a short and wide A runs far below the memory ceiling. A partial block of columns, and all of a matrix
+whose row stride is not a multiple of 16 elements, is read element by element. No int8 weights.
 """
 
 import torch
@@ -36,11 +35,10 @@ def matvec_rows(
     m,  # rows of A, not specialized: one binary serves every m
     n,  # columns of A, not specialized: one binary serves every n
     row_stride,  # elements from one row of A to the next; a multiple of 16 makes the loads wide
-    ROWS: tl.constexpr,  # rows a program, a power of two
-    BLOCK: tl.constexpr,  # columns a step, a power of two
+    ROWS: tl.constexpr,  # rows per program, a power of two
+    BLOCK: tl.constexpr,  # columns per step, a power of two
     STAGES: tl.constexpr,  # steps of the loop in flight
 ):
-    """Write the product of ROWS rows of A with x."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     lanes = tl.arange(0, BLOCK)
     row_inside = rows < m
@@ -52,7 +50,7 @@ def matvec_rows(
         x = tl.load(x_ptr + start + lanes)
         partial += a.to(tl.float32) * x.to(tl.float32)[None, :]
     if full < n:
-        # Compared without `full`: the sum of both may pass 2^31 where n does not.
+        # Without `full`: the sum may exceed 2^31 even if n does not.
         inside = lanes < n - full
         a = tl.load(row_ptrs + (full + lanes)[None, :], mask=row_inside[:, None] & inside[None, :], other=0.0)
         x = tl.load(x_ptr + full + lanes, mask=inside, other=0.0)

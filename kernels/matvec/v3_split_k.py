@@ -1,51 +1,51 @@
-"""Version 3 of the matrix-vector product: whole 16-byte accesses everywhere, columns split where rows are few, int8.
+"""Version 3 of the matrix-vector product: 16-byte accesses everywhere, columns split if rows are few, int8 weights.
 
-Computes, for A of shape (m, n), dense rows any stride apart, x of shape (n,), y of shape (m,):
+Computes, for A of shape (m, n) with dense rows of any stride, x of shape (n,), y of shape (m,):
 
     matvec        y_i = sum_j A_ij x_j                A, x and y in one dtype
     matvec-int8   y_i = s_i sum_j A_ij x_j            A int8, the scales s fp32, x and y in one dtype
 
-The second is a product with weights quantized row by row; they become fp32 in registers and are never stored so.
+The second uses weights quantized row by row. They are widened to fp32 in registers and never stored as such.
 
-Bytes moved, for elements of A of w bytes and of x of e: read m n w + n e, written m e; matvec-int8 reads 4 m of scales
-besides. x is read again by every program, expected from cache and not counted. When columns are split, one fp32 number
-for each row and split is written and read again: below 1 % of A from 1 KiB a row and split on, and not counted.
+Bytes moved, for elements of A of w bytes and of x of e: read m n w + n e, written m e; matvec-int8 also reads 4 m of
+scales. Every program reads x again, expected from cache and not counted. If columns are split, one fp32 number for
+each row and split is written and read again. That is below 1 % of A from 1 KiB per row and split on, and not counted.
 
-Rounding: operands are widened to fp32, so a product of two 16-bit numbers, or of an int8 and a 16-bit one, is exact.
-All sums are in fp32 and in an order that the shape, the strides and the number of multiprocessors fix: the same call
-gives the same bits. On its way a term takes part in at most
+Rounding: operands are widened to fp32, so the product of two 16-bit numbers, or of an int8 and a 16-bit number, is
+exact. All sums are fp32, in an order that depends only on the shape, the strides and the number of multiprocessors, so
+the same call gives the same bits. Each term takes part in at most
 
     ACCESS + LOADS + steps + log2(LANES) + (splits > 1) (ceil(splits / TILE_SPLITS) + log2(TILE_SPLITS))
 
-fp32 additions (and one product), each of which errs by at most 2^-24 of what it returns, so to first order the error
-is below that count times 2^-24 sum_j |A_ij x_j|. Then the scale, and one rounding to the dtype of y, to the nearest
-even.
+fp32 additions (and one product), each with an error of at most 2^-24 of its result. To first order the error is below
+that count times 2^-24 sum_j |A_ij x_j|. Then the scale is applied and y is rounded once, to the nearest even.
 Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), section 4.2, for sums in any order.
 
-Changed against the last version:
-- int8 weights, 16 of them in one access of a thread;
-- columns are split between programs when the rows alone are too few to give every multiprocessor work. Each program
-  writes its partial sum to scratch memory, a second launch adds those of a row in their order. No atomics: their order
-  would differ from run to run, and fp32 scratch keeps 16-bit outputs from being rounded more than once;
-- what is left after the last full step is masked by whole accesses, so it is read 16 bytes at a time too; only fewer
+Changes from version 2:
+- int8 weights, 16 in one access of a thread;
+- columns are split among programs if the rows alone are too few to give every multiprocessor work. Each program writes
+  its partial sum to scratch memory, and a second launch adds the sums of each row in order. Atomics would add in a
+  different order in every run, and would round 16-bit outputs at every addition;
+- the remainder after the last full step is masked by whole accesses, so it is read 16 bytes at a time too. Only fewer
   than ACCESS elements at an end of a row are read one by one, once;
-- rows of a stride that is no multiple of 16 bytes start at different places of an access, but every ACCESS-th row
-  starts at the same one. A program takes such rows, so one shifted block of x serves all of them and A is still read
-  16 bytes at a time (x is then read by elements, from cache). Version 2 reads all of such an A by elements;
-- the products of one access are added in its thread before they reach the running sum, so a row and thread need one
-  register for it and not ACCESS of them. At 34 to 40 registers a thread in bf16 a multiprocessor of an H100 holds 12
-  programs, each with two accesses to A a thread in flight: 48 KiB. So there is no pipeline through shared memory, no
-  barrier in the loop, and programs are small, which keeps the end of the grid short;
-- A is loaded to be evicted first: it is read once, x by everyone;
-- rows past m read row 0 instead of having a mask, and are not stored.
+- if the row stride is not a multiple of 16 bytes, rows start at different offsets within an access, but every
+  ACCESS-th row starts at the same one. A program takes such rows, so one shifted block of x serves all of them and A
+  is still read 16 bytes at a time. x is then read by elements, from cache. Version 2 reads all of such an A by
+  elements;
+- the products of one access are added within its thread before they reach the running sum, so a row needs one register
+  per thread instead of ACCESS. With 34 to 40 registers per thread in bf16, a multiprocessor of an H100 holds 12
+  programs, each with two accesses to A in flight per thread: 48 KiB. That hides latency without a pipeline through
+  shared memory and without a barrier in the loop, and the small programs keep the end of the grid short;
+- A is loaded with `evict_first`, because it is read once while all programs read x;
+- rows past m read row 0 instead of being masked, and are not stored.
 
-What it leaves out: the configurations are reasoned, not measured. A row of more than 512 bytes but much less than
-2048 leaves threads of its program idle. The second launch costs a launch. An int8 weight takes about 3.5 instructions,
-one of them a conversion, which some architectures issue at a fraction of the rate of others.
+Limits: a row of more than 512 bytes but much less than 2048 leaves threads of its program idle. Split columns need a
+second launch. An int8 weight takes about 3.5 instructions, one of them a conversion, which some architectures issue
+at a fraction of the rate of others.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 import triton
@@ -55,31 +55,31 @@ from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
 from kernels.matvec import read
 
 WARPS = 4
-PROGRAMS_PER_SM = 2  # with fewer programs than that, columns are split
-SPLIT_PROGRAMS_PER_SM = 4  # what splitting aims at
+PROGRAMS_PER_SM = 2  # with fewer programs, columns are split
+SPLIT_PROGRAMS_PER_SM = 4  # target of the split
 TILE_ROWS, TILE_SPLITS = 16, 64  # of the second launch
 
 
 @dataclass(frozen=True)
 class Config:
-    """How one program walks over A."""
+    """How a program reads A."""
 
     rows: int
-    """Rows a program, a power of two."""
+    """Rows per program, a power of two."""
     lanes: int
-    """Accesses side by side in a row, by neighboring threads."""
+    """Adjacent accesses in a row, by neighboring threads."""
     loads: int
-    """Accesses a thread makes to each of its rows in one step, all in flight together."""
+    """Accesses per thread, row and step, all in flight together."""
 
 
 CONFIGS = {
-    "narrow": Config(rows=16, lanes=32, loads=1),  # a warp a row: rows of at most 32 accesses, 512 bytes
+    "narrow": Config(rows=16, lanes=32, loads=1),  # one warp per row, for rows of at most 32 accesses, 512 bytes
     "wide": Config(rows=2, lanes=128, loads=2),
-    "shifted": Config(rows=4, lanes=128, loads=1),  # row stride no multiple of 16 bytes; x by elements, so more rows
+    "shifted": Config(rows=4, lanes=128, loads=1),  # row stride not a multiple of 16 bytes; x is read by elements
     "split": Config(rows=1, lanes=128, loads=4),  # few rows
     "split shifted": Config(rows=1, lanes=128, loads=2),
 }
-"""By shape class; see `_plan` for their limits."""
+"""Configurations by shape class; see `plan` for their limits."""
 
 
 @triton.jit
@@ -87,15 +87,15 @@ def _access_sums(
     a_ptr,  # first element of each of ROWS rows, a multiple of 16 bytes, shape (ROWS, 1)
     x_ptr,  # element of x that belongs to it
     left,  # columns to read, a multiple of ACCESS; None: all of the step, without a mask
-    ROWS: tl.constexpr,  # rows a program
-    LANES: tl.constexpr,  # accesses side by side
+    ROWS: tl.constexpr,  # rows per program
+    LANES: tl.constexpr,  # adjacent accesses
     ACCESS: tl.constexpr,  # elements of A in 16 bytes
     LOADS: tl.constexpr,  # accesses of a thread to each row
 ):
     """Return the sum of the products of one step, for each row and lane, in fp32."""
     lanes = tl.arange(0, LOADS * LANES * ACCESS)
-    # Two-dimensional for x too: read in the layout of A it needs no exchange between threads, and where there is no
-    # mask the compiler keeps one of the equal loads.
+    # Two-dimensional for x too: in the layout of A it needs no exchange between threads, and without a mask the
+    # compiler merges the equal loads.
     columns = tl.broadcast_to(lanes[None, :], (ROWS, LOADS * LANES * ACCESS))
     if left is None:
         a = tl.load(a_ptr + columns, eviction_policy="evict_first")
@@ -111,20 +111,20 @@ def _access_sums(
 def matvec_split(
     a_ptr,  # A, m rows of n elements, each row dense
     x_ptr,  # x, n elements
-    out_ptr,  # m elements of y; or fp32 scratch, `splits` elements a row
+    out_ptr,  # m elements of y; or fp32 scratch, `splits` elements per row
     m,  # rows of A
     n,  # columns of A
     row_stride,  # from one row of A to the next: accesses if ALIGNED, else elements
     splits,  # programs that share the columns of a row
     steps,  # full steps for each of them
-    scales_ptr,  # one fp32 factor a row, or None
-    ROWS: tl.constexpr,  # rows a program, a power of two
-    LANES: tl.constexpr,  # accesses side by side, a power of two
+    scales_ptr,  # one fp32 factor per row, or None
+    ROWS: tl.constexpr,  # rows per program, a power of two
+    LANES: tl.constexpr,  # adjacent accesses, a power of two
     ACCESS: tl.constexpr,  # elements of A in 16 bytes
     LOADS: tl.constexpr,  # accesses of a thread to each row in a step
     ALIGNED: tl.constexpr,  # whether every row starts at a multiple of 16 bytes
 ):
-    """Write the products of ROWS rows of A with x, or with the part of x that this program has."""
+    """Write the products of ROWS rows of A with x, or with this program's part of x."""
     STEP: tl.constexpr = LANES * LOADS  # accesses
     program = tl.program_id(0)
     group = (program // splits).to(tl.int64)
@@ -138,7 +138,7 @@ def matvec_split(
     else:
         phase = group % ACCESS
         rows = group // ACCESS * (ACCESS * ROWS) + phase + ACCESS * tl.arange(0, ROWS)
-        # Elements before the first whole access, the same for all of these rows.
+        # Elements before the first whole access, the same for all these rows.
         head = tl.minimum((ACCESS - phase * row_stride % ACCESS) % ACCESS, n.to(tl.int64))
         inside = rows < m
         # Row 0 has no elements before its first access, so skipping some reads nothing past its end.
@@ -177,12 +177,12 @@ def matvec_finish(
     partial_ptr,  # fp32, `splits` elements for each of m rows
     out_ptr,  # y, m elements
     m,  # rows
-    splits,  # partial sums a row
-    scales_ptr,  # one fp32 factor a row, or None
-    ROWS: tl.constexpr,  # rows a program, a power of two
-    SPLITS: tl.constexpr,  # partial sums a step, a power of two
+    splits,  # partial sums per row
+    scales_ptr,  # one fp32 factor per row, or None
+    ROWS: tl.constexpr,  # rows per program, a power of two
+    SPLITS: tl.constexpr,  # partial sums per step, a power of two
 ):
-    """Write the sum of the partial sums of ROWS rows, always in the same order."""
+    """Write the sums of the partial sums of ROWS rows, in order."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row_inside = rows < m
     lanes = tl.arange(0, SPLITS)
@@ -201,7 +201,7 @@ OPTIONS = {"num_warps": WARPS, "enable_fp_fusion": True}
 
 @cache
 def variant(op: str, dtype: torch.dtype, shape_class: str) -> Variant:
-    """Return the kernel that reads A, for x of `dtype` and a key of `CONFIGS`."""
+    """Return the kernel that reads A, for the dtype of x and a key of `CONFIGS`."""
     config, is_int8, is_split = CONFIGS[shape_class], op == "matvec-int8", shape_class.startswith("split")
     a_bytes = 1 if is_int8 else dtype.itemsize
     constants: dict[str, int | bool | None] = {
@@ -235,7 +235,6 @@ def variant(op: str, dtype: torch.dtype, shape_class: str) -> Variant:
 
 @cache
 def finish_variant(op: str, dtype: torch.dtype) -> Variant:
-    """Return the kernel that adds the partial sums of split columns, for y of `dtype`."""
     is_int8 = op == "matvec-int8"
     return Variant(
         kernel=matvec_finish,
@@ -252,28 +251,28 @@ def finish_variant(op: str, dtype: torch.dtype) -> Variant:
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    found: list[Variant] = []
+    result: list[Variant] = []
     for op in KERNELS:
         for dtype in DTYPES:
-            found += [variant(op, dtype, shape_class) for shape_class in CONFIGS]
-            found.append(finish_variant(op, dtype))
-    return tuple(found)
+            result += [variant(op, dtype, shape_class) for shape_class in CONFIGS]
+            result.append(finish_variant(op, dtype))
+    return tuple(result)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one shape is computed."""
+    """Kernel, grid and split for one shape."""
 
     shape_class: str
     programs: int
     splits: int
     """Programs that share the columns of a row."""
     steps: int
-    """Steps for each of them, the last of which may be partial."""
+    """Steps per program; the last one may be partial."""
 
 
 def plan(m: int, n: int, element_bytes: int, row_stride: int, sm_count: int) -> Plan:
-    """Choose class, grid and split for A (m, n) of `element_bytes` an element, rows `row_stride` elements apart."""
+    """Choose class, grid and split for A (m, n) of `element_bytes` per element, rows `row_stride` elements apart."""
     access = ALIGNMENT_BYTES // element_bytes
     is_aligned = row_stride % access == 0
     shape_class = ("narrow" if n <= access * CONFIGS["narrow"].lanes else "wide") if is_aligned else "shifted"
@@ -282,7 +281,7 @@ def plan(m: int, n: int, element_bytes: int, row_stride: int, sm_count: int) -> 
     config = CONFIGS[splittable]
     step = config.lanes * config.loads * access
     if programs < PROGRAMS_PER_SM * sm_count and n >= 2 * step:
-        # Split evenly: no program has more steps than another but for the last, which may have fewer.
+        # All programs have the same number of steps, except that the last one may have fewer.
         groups, all_steps = _row_groups(m, config, access, is_aligned), triton.cdiv(n, step)
         splits = min(all_steps, triton.cdiv(SPLIT_PROGRAMS_PER_SM * sm_count, min(m, groups)))
         steps = triton.cdiv(all_steps, splits)
@@ -294,7 +293,7 @@ def plan(m: int, n: int, element_bytes: int, row_stride: int, sm_count: int) -> 
 
 
 def _row_groups(m: int, config: Config, access: int, is_aligned: bool) -> int:
-    """Return the programs that cover m rows; unaligned ones go in groups of rows of one shift."""
+    """Return the number of programs that cover m rows; a program takes unaligned rows of equal offset."""
     return triton.cdiv(m, config.rows) if is_aligned else triton.cdiv(m, config.rows * access) * access
 
 
@@ -311,19 +310,11 @@ def _launch(op: str, a: torch.Tensor, x: torch.Tensor, *scales: torch.Tensor, ou
     if chosen.splits == 1:
         kernel.launch(chosen.programs, a, x, out, *sizes, *scales)
         return
-    # From torch's allocator at every launch: safe on any stream and in a CUDA graph, and every element is written.
-    partial = torch.empty((m, chosen.splits), dtype=torch.float32, device=a.device)
-    kernel.launch(chosen.programs, a, x, partial, *sizes)
+    # From torch's allocator at every launch, so that it is safe on any stream and in a CUDA graph.
+    sums = torch.empty((m, chosen.splits), dtype=torch.float32, device=a.device)
+    kernel.launch(chosen.programs, a, x, sums, *sizes)
     finish = finish_variant(op, x.dtype)
-    finish.launch(triton.cdiv(m, TILE_ROWS), partial, out, m, chosen.splits, *scales)
+    finish.launch(triton.cdiv(m, TILE_ROWS), sums, out, m, chosen.splits, *scales)
 
 
-def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("matvec", a, x, out=out)
-
-
-def _matvec_int8(a: torch.Tensor, x: torch.Tensor, scales: torch.Tensor, *, out: torch.Tensor) -> None:
-    _launch("matvec-int8", a, x, scales, out=out)
-
-
-KERNELS = {"matvec": _matvec, "matvec-int8": _matvec_int8}
+KERNELS = {op: partial(_launch, op) for op in ("matvec", "matvec-int8")}

@@ -1,4 +1,4 @@
-"""What a row norm is asked for, read from its tensors once for all versions; what none of them computes is refused."""
+"""Argument checks and launchers shared by all versions of the row norms."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from kernels.launch import require_contiguous, require_shape, require_tensors, r
 
 @dataclass(frozen=True)
 class Operands:
-    """The norm asked for. Strides count elements.
+    """The tensors of a norm over m rows of n elements.
 
     Attributes:
-        inputs: Matrices, then vectors of n elements, in the order in which the kernels take them.
-        out: The result, of residual-rmsnorm the sum and the result.
-        strides: From one row to the next, of each matrix among the inputs and of `out`; 0 where there is one row.
-        plane: From the sum to the result of residual-rmsnorm; 0 for the other operations.
+        inputs: Matrices, then vectors of n elements, in the order of the kernel arguments.
+        out: The result; of residual-rmsnorm the sum and the result.
+        strides: Row strides in elements of the input matrices and of `out`; 0 if there is only one row.
+        plane: Elements from the sum to the result of residual-rmsnorm; 0 for the other operations.
     """
 
     m: int
@@ -28,14 +28,14 @@ class Operands:
 
 
 def launchers(
-    version: str, most_columns: int, launch: Callable[[str, Operands], None]
+    version: str, max_columns: int, launch: Callable[[str, Operands], None]
 ) -> dict[str, Callable[..., None]]:
-    """Return the launchers of a version, `v3`, by operation; `launch` is not called if there is nothing to write."""
+    """Return the launchers of a version such as `v3` by operation; they call `launch` unless out is empty."""
 
     def run(op: str, matrices: dict[str, torch.Tensor], vectors: dict[str, torch.Tensor], out: torch.Tensor) -> None:
-        asked = _read(f"{op} {version}", matrices, vectors, out, most_columns)
+        operands = _read(f"{op} {version}", matrices, vectors, out, max_columns)
         if out.numel():
-            launch(op, asked)
+            launch(op, operands)
 
     def rmsnorm(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor) -> None:
         run("rmsnorm", {"x": x}, {"weight": weight}, out)
@@ -54,16 +54,16 @@ def _read(
     matrices: dict[str, torch.Tensor],
     vectors: dict[str, torch.Tensor],
     out: torch.Tensor,
-    most_columns: int,
+    max_columns: int,
 ) -> Operands:
     x = matrices["x"]
     require_tensors(label, **matrices, **vectors, out=out)
     require_contiguous(label, **vectors)
     if x.dim() != 2:
-        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; two dimensions are needed, (rows, columns)")
+        raise ValueError(f"{label}: x has shape {tuple(x.shape)}; expected two dimensions, (rows, columns)")
     m, n = x.shape
-    if n > most_columns:
-        raise ValueError(f"{label}: x has {n} columns; at most {most_columns} are supported by this version")
+    if n > max_columns:
+        raise ValueError(f"{label}: x has {n} columns; at most {max_columns} are supported by this version")
     for name, tensor in (matrices | vectors).items():
         require_shape(label, name, tensor, (m, n) if name in matrices else (n,))
     require_shape(label, "out", out, (2, m, n) if "residual" in matrices else (m, n))

@@ -1,4 +1,4 @@
-"""Version 1 of the row norms, as textbooks have them: one row a program, in one block under one mask.
+"""Version 1 of the row norms: one row per program, in one block under one mask.
 
 Computes, for each row x of n elements (w weight, b bias, r residual; means are over the row):
 
@@ -12,19 +12,18 @@ Normalization" (2016); 1e-6 is the eps of Llama and Gemma, 1e-5 that of torch.nn
 Bytes moved, for m rows of elements of e bytes: read (m n + n) e, by layernorm (m n + 2 n) e, by residual-rmsnorm
 (2 m n + n) e; written m n e, by residual-rmsnorm 2 m n e.
 
-Rounding: all in fp32, the product with the weight too, and one rounding at the end, the order of Gemma. Llama
-rounds before it multiplies by the weight; that is not computed here. The residual sum is rounded once and
-read as rounded, so the result is that of a residual-add and an rmsnorm one after the other. The variance is that of
-the centered values, so nothing cancels in it; but the mean itself is rounded to fp32, and a row around 1e4 is
-off by up to 5e-4 before it is scaled.
+Rounding: all arithmetic is fp32, including the product with the weight, with one rounding at the end, the order of
+Gemma. Llama rounds before the multiplication by the weight; that is not computed here. The residual sum is rounded
+once and used as rounded, so the result equals a residual-add followed by an rmsnorm. The variance is computed from the
+centered values, so nothing cancels; but the mean itself is rounded to fp32, so a row around 1e4 is off by up to 5e-4
+before it is scaled.
 
-Changed against the last version: nothing, this is the starting point. It already reads each element once, and
-has 64-bit offsets. Its faults stay on record:
-- a fixed number of warps. A thread holds 4 elements of a row of 1024 and 256 of a row of 65,536. On sm_90 that takes
-  20 to 27 registers for 1024 columns and 121 to 240 for 16,384; from 32,768 on some spill, and at 65,536 all do: 568
-  bytes of stack a thread for rmsnorm in bf16, 7344 for layernorm in fp32;
-- an n that is no multiple of 16, or a row stride that is none, costs every 16-byte access of every row;
-- up to half of a block is idle, and rows beyond 65,536 columns are refused.
+Each element is read once, and offsets have 64 bits. What is slow:
+- the number of warps is fixed. A thread has 4 elements of a row of 1024 and 256 of a row of 65,536. On sm_90 that
+  takes 20 to 27 registers for 1024 columns and 121 to 240 for 16,384. From 32,768 on some variants spill, and at
+  65,536 all do: 568 bytes of stack per thread for rmsnorm in bf16, 7344 for layernorm in fp32;
+- if n or a row stride is not a multiple of 16, no access is 16 bytes wide;
+- up to half of a block is idle. Rows beyond 65,536 columns are rejected.
 """
 
 from collections.abc import Mapping
@@ -45,7 +44,7 @@ BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)  # columns; a row takes t
 
 @triton.jit
 def rms_row(
-    x_ptr,  # x, one row of n elements a program
+    x_ptr,  # x, one row of n elements per program
     w_ptr,  # weight, n elements
     out_ptr,  # y, as many rows
     n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
@@ -54,7 +53,6 @@ def rms_row(
     EPS: tl.constexpr,  # added to the mean of squares
     BLOCK: tl.constexpr,  # a power of two
 ):
-    """Write the RMSNorm of one row of x."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < n
@@ -66,7 +64,7 @@ def rms_row(
 
 @triton.jit
 def residual_rms_row(
-    x_ptr,  # x, one row of n elements a program
+    x_ptr,  # x, one row of n elements per program
     residual_ptr,  # r, as many rows
     w_ptr,  # weight, n elements
     out_ptr,  # sum and y, as many rows each
@@ -95,7 +93,7 @@ def residual_rms_row(
 
 @triton.jit
 def layer_row(
-    x_ptr,  # x, one row of n elements a program
+    x_ptr,  # x, one row of n elements per program
     w_ptr,  # weight, n elements
     b_ptr,  # bias, n elements
     out_ptr,  # y, as many rows
@@ -105,7 +103,6 @@ def layer_row(
     EPS: tl.constexpr,  # added to the variance
     BLOCK: tl.constexpr,  # a power of two
 ):
-    """Write the LayerNorm of one row of x."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < n
@@ -127,7 +124,7 @@ Variants = dict[tuple[str, torch.dtype, int], Variant]
 
 
 def variants_of(warps: Mapping[int, int]) -> Variants:
-    """Return the variants by operation, dtype and columns of the block, for the warps of a program by those columns."""
+    """Return the variants by operation, dtype and columns of the block; `warps` are by columns of the block."""
     return {
         (op, dtype, block): Variant(
             kernel=kernel,
@@ -149,18 +146,15 @@ VARIANTS = variants_of(dict.fromkeys(BLOCKS, WARPS))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return everything this file compiles, the same for every architecture.
-
-    `elements` of residual-rmsnorm are those of one matrix, where it writes two.
-    """
+    """Return the variants, the same for every architecture. residual-rmsnorm counts the elements of one matrix."""
     return tuple(VARIANTS.values())
 
 
-def launch(found: Variants, op: str, asked: Operands) -> None:
-    """Start the variant with the smallest block that holds a row."""
-    block = min(block for _, _, block in found if asked.n <= block)
-    sizes = (asked.n, *asked.strides, *((asked.plane,) if op == "residual-rmsnorm" else ()))
-    found[op, asked.out.dtype, block].launch(asked.m, *asked.inputs, asked.out, *sizes)
+def launch(variants: Variants, op: str, operands: Operands) -> None:
+    """Launch the variant with the smallest block that holds a row."""
+    block = min(block for _, _, block in variants if operands.n <= block)
+    sizes = (operands.n, *operands.strides, *((operands.plane,) if op == "residual-rmsnorm" else ()))
+    variants[op, operands.out.dtype, block].launch(operands.m, *operands.inputs, operands.out, *sizes)
 
 
 KERNELS = launchers("v1", BLOCKS[-1], partial(launch, VARIANTS))

@@ -1,14 +1,14 @@
-"""Version 2 of the row norms: the number of warps follows the width of the row.
+"""Version 2 of the row norms: the number of warps depends on the width of the row.
 
-Computes what version 1 does, by its kernels, with the same bytes moved and the same rounding.
+Computes the same as version 1 with the same kernels, bytes and rounding.
 
-Changed against version 1: at most 64 elements a thread, 32 up to 16,384 columns: 4 warps to 4096 columns, then one for
-each 1024, 16 at most. On sm_90 16,384 columns take 62 to 128 registers where version 1 takes 121 to 240;
-at 32,768 fp32 and layernorm still spill. Rows beyond 32,768 columns are refused: 65,536 in one block is 64 elements for
-each of 1024 threads, which may have 64 registers each.
+Changes from version 1: a thread has at most 64 elements, and at most 32 up to 16,384 columns: 4 warps up to 4096
+columns, then one per 1024 columns, at most 16. On sm_90, 16,384 columns take 62 to 128 registers instead of 121 to
+240, so more programs share a multiprocessor. At 32,768 columns fp32 and layernorm still spill. Rows beyond 32,768
+columns are rejected: 65,536 in one block are 64 elements for each of 1024 threads, which may have 64 registers each.
 
-What it leaves out: still one row a program, so one of 1024 columns has 4 warps wait for each other; up to half of a
-block is idle; an n that is no multiple of 16, or a row stride that is none, costs every 16-byte access of every row.
+What is slow: one row per program, so with 1024 columns 4 warps wait for each other; up to half of a block is idle; if
+n or a row stride is not a multiple of 16, no access is 16 bytes wide.
 """
 
 from functools import partial

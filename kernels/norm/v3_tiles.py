@@ -1,20 +1,20 @@
-"""Version 3 of the row norms: several short rows a program, wide rows walked twice.
+"""Version 3 of the row norms: several short rows per program, and two passes over wide rows.
 
-Computes what version 1 does, with the same bytes moved and the same rounding, but for the mean of layernorm, see below.
+Computes the same as version 1, with the same bytes and rounding, except for the mean of layernorm (below).
 
-Changed against version 2:
-- Up to 1024 columns a program takes several rows and reduces them together, so that its warps do not wait for one row.
-- 32 elements a thread, not 64, and weight and bias are loaded when the sums are done, so that they and the row do not
-  share the registers: programs share a multiprocessor, and one loads while one reduces.
-- Wider rows are walked twice, the second time backward: what was read last is in L1 and then in L2. Registers are
-  for loads in flight, 64 KB a multiprocessor. A `tl.range` pipeline would take its buffers from L1.
-- layernorm adds up differences from a number k near the mean of the row: in registers the mean itself, in two walks the
-  mean of the first columns. So the error follows the spread of a row, whatever its mean.
+Changes from version 2:
+- Up to 1024 columns a program reduces several rows together, so its warps do not wait for a single row.
+- A thread has 32 elements instead of 64. Weight and bias are loaded after the sums, so they and the row are not in
+  registers together. So more programs share a multiprocessor, and one loads during the reduction of another.
+- Wider rows are read in two passes, the second one backward, because L1 and then L2 still have what was read last.
+  The registers hold loads in flight, 64 KB per multiprocessor. A `tl.range` pipeline would take its buffers from L1.
+- layernorm sums differences from a number k near the mean of the row. For rows in registers k is the mean itself, in
+  two passes it is the mean of the first columns. So the error depends on the spread of a row and not on its mean.
   Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance" (1983).
 
-What it leaves out: one row over several programs; where the rows in flight exceed L2, a part is read twice. An n that
-is no multiple of 16, or a row stride that is none, costs every 16-byte access of every row. Where squares overflow, the
-root counts as infinite, as in torch: rmsnorm gives 0, layernorm its bias.
+Limits: programs do not share a row; if the rows in flight exceed L2, a part is read twice. If n or a row stride is not
+a multiple of 16, no access is 16 bytes wide. If squares overflow, the root counts as infinite, as in torch: rmsnorm
+gives 0, layernorm its bias.
 """
 
 import itertools
@@ -27,14 +27,13 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.norm import Operands, launchers
+from kernels.norm.v1_naive import LAYER_EPS, RMS_EPS
 
-RMS_EPS = 1e-6
-LAYER_EPS = 1e-5
-ROWS_BLOCK_WARPS = ((16, 256, 4), (4, 1024, 4), (1, 4096, 4), (1, 8192, 8), (1, 16384, 16))  # 32 elements a thread
+ROWS_BLOCK_WARPS = ((16, 256, 4), (4, 1024, 4), (1, 4096, 4), (1, 8192, 8), (1, 16384, 16))  # 32 elements per thread
 ACCESSES = 4  # of 16 bytes, in flight for each thread of a wide row
 MAX_COLUMNS = 2**30  # a column number plus one tile still fits 32 bits
-KEEP = tl.constexpr("evict_last")  # what is read again
-DROP = tl.constexpr("evict_first")  # what is not
+KEEP = tl.constexpr("evict_last")  # for data that is read again
+DROP = tl.constexpr("evict_first")  # for other data
 
 
 @triton.jit
@@ -44,11 +43,11 @@ def rounded_sum(x, r):  # blocks of one shape and dtype
 
 @triton.jit
 def inverse_deviation(
-    mean_square,  # of what differs from a number near the mean
-    mean,  # of the same
+    mean_square,  # of the differences from a number near the mean
+    mean,  # of the same differences
     EPS: tl.constexpr,  # added to the variance
 ):
-    """Return 1 / sqrt(variance + EPS), 0 where squares overflowed."""
+    """Return 1 / sqrt(variance + EPS), or 0 if the squares overflowed."""
     variance = tl.maximum(mean_square - mean * mean, 0.0, propagate_nan=tl.PropagateNan.ALL)
     return tl.rsqrt(tl.where(mean_square == float("inf"), mean_square, variance) + EPS)
 
@@ -67,7 +66,7 @@ def rms_rows(
     plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
     EPS: tl.constexpr,  # added to the mean of squares
     RESIDUAL: tl.constexpr,  # whether there is a residual
-    ROWS: tl.constexpr,  # rows a program, a power of two
+    ROWS: tl.constexpr,  # rows per program, a power of two
     BLOCK: tl.constexpr,  # columns, a power of two
 ):
     """Write the RMSNorm of ROWS rows of x, or of the sum of x and the residual."""
@@ -97,16 +96,15 @@ def layer_rows(
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
     out_stride,  # the same of y
     EPS: tl.constexpr,  # added to the variance
-    ROWS: tl.constexpr,  # rows a program, a power of two
+    ROWS: tl.constexpr,  # rows per program, a power of two
     BLOCK: tl.constexpr,  # columns, a power of two
 ):
-    """Write the LayerNorm of ROWS rows of x."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     columns = tl.arange(0, BLOCK)[None, :]
     inside = (rows < m) & (columns < n)
     x = tl.load(x_ptr + rows * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
     d = tl.where(inside, x - tl.sum(x, axis=1)[:, None] / n, 0.0)
-    mean = tl.sum(d, axis=1)[:, None] / n  # what rounding left of the mean
+    mean = tl.sum(d, axis=1)[:, None] / n  # rounding error of the mean
     scale = inverse_deviation(tl.sum(d * d, axis=1)[:, None] / n, mean, EPS)
     w = tl.load(w_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
     b = tl.load(b_ptr + columns, mask=columns < n, other=0.0).to(tl.float32)
@@ -115,7 +113,7 @@ def layer_rows(
 
 @triton.jit
 def rms_tiles(
-    x_ptr,  # x, one row of n elements a program
+    x_ptr,  # x, one row of n elements per program
     r_ptr,  # residual, as many rows; not read unless RESIDUAL
     w_ptr,  # weight, n elements
     out_ptr,  # y, as many rows; before it the sum, as many, if RESIDUAL
@@ -158,7 +156,7 @@ def rms_tiles(
 
 @triton.jit
 def layer_tiles(
-    x_ptr,  # x, one row of n elements a program
+    x_ptr,  # x, one row of n elements per program
     w_ptr,  # weight, n elements
     b_ptr,  # bias, n elements
     out_ptr,  # y, as many rows
@@ -169,7 +167,6 @@ def layer_tiles(
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step of a loop
 ):
-    """Write the LayerNorm of a wide row of x."""
     row = tl.program_id(0).to(tl.int64)
     x_row, out_row = x_ptr + row * x_stride, out_ptr + row * out_stride
     near_mean = tl.sum(tl.load(x_row + tl.arange(0, WIDTH)).to(tl.float32)) / WIDTH
@@ -202,20 +199,19 @@ _KERNELS = {
 
 
 def _configs(op: str, dtype: torch.dtype) -> list[tuple[int, Any, int, dict[str, int]]]:
-    """Return most columns, kernel, warps and sizes of each variant, narrow rows first."""
+    """Return maximum columns, kernel, warps and sizes of each variant, narrow rows first."""
     rows, tiles, _ = _KERNELS[op]
-    # Anything else of 16,384 columns, kept in registers, leaves no room for a second program, or spills on sm_80.
+    # Other rows of 16,384 columns in registers leave no room for a second program, or spill on sm_80.
     longest = 16384 if op == "rmsnorm" and dtype.itemsize == 2 else 8192
     configs = [(n, rows, warps, {"ROWS": m, "BLOCK": n}) for m, n, warps in ROWS_BLOCK_WARPS if n <= longest]
-    for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)):  # fewer, larger programs keep fewer rows of 256k in L2
+    for limit, warps in ((2**17, 16), (MAX_COLUMNS, 32)):  # fewer, larger programs read fewer rows of 256k at a time
         width = warps * 32 * ALIGNMENT_BYTES // dtype.itemsize
         configs.append((limit, tiles, warps, {"WIDTH": width, "ACCESSES": ACCESSES}))
     return configs
 
 
 def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
-    """Return the variants of an operation, narrow rows first, each with the most columns it is for."""
-    found = []
+    variants_by_limit = []
     for limit, kernel, warps, sizes in _configs(op, dtype):
         elements = math.prod(sizes.values())
         variant = Variant(
@@ -228,8 +224,8 @@ def _variants(op: str, dtype: torch.dtype) -> list[tuple[int, Variant]]:
             elements=elements,
             bytes=elements * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2),
         )
-        found.append((limit, variant))
-    return found
+        variants_by_limit.append((limit, variant))
+    return variants_by_limit
 
 
 VARIANTS: dict[tuple[str, torch.dtype], list[tuple[int, Variant]]] = {
@@ -238,22 +234,23 @@ VARIANTS: dict[tuple[str, torch.dtype], list[tuple[int, Variant]]] = {
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    """Return everything this file compiles, the same for every architecture.
+    """Return the variants, the same for every architecture.
 
-    For wide rows `elements` and `bytes` are of a step of both loops; of residual-rmsnorm, elements of one matrix.
+    For wide rows `elements` and `bytes` are those of a step of both loops. residual-rmsnorm counts the elements of one
+    matrix.
     """
     return tuple(variant for limits in VARIANTS.values() for _, variant in limits)
 
 
-def launch(op: str, asked: Operands) -> None:
-    """Start the kernel of an operation on rows that need not be shared among programs."""
-    variant = next(variant for limit, variant in VARIANTS[op, asked.out.dtype] if asked.n <= limit)
-    operands, sizes = [*asked.inputs, asked.out], [asked.n, *asked.strides]
+def launch(op: str, operands: Operands) -> None:
+    """Launch the kernel of an operation for rows that programs do not share."""
+    variant = next(variant for limit, variant in VARIANTS[op, operands.out.dtype] if operands.n <= limit)
+    tensors, sizes = [*operands.inputs, operands.out], [operands.n, *operands.strides]
     if op != "layernorm":
-        sizes = [asked.n, asked.strides[0], *asked.strides[-2:], asked.plane]
-        operands = [asked.inputs[0], *operands] if op == "rmsnorm" else operands
+        sizes = [operands.n, operands.strides[0], *operands.strides[-2:], operands.plane]
+        tensors = [operands.inputs[0], *tensors] if op == "rmsnorm" else tensors
     rows = variant.constants.get("ROWS")
-    variant.launch(triton.cdiv(asked.m, rows or 1), *operands, *([asked.m] if rows else []), *sizes)
+    variant.launch(triton.cdiv(operands.m, rows or 1), *tensors, *([operands.m] if rows else []), *sizes)
 
 
 KERNELS = launchers("v3", MAX_COLUMNS, launch)

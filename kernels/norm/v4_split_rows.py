@@ -1,20 +1,20 @@
-"""Version 4 of the row norms: as version 3, and programs share a row where rows are few, or too wide for the cache.
+"""Version 4 of the row norms: as version 3, and several programs share a row if rows are few or too wide for the cache.
 
-Computes what version 3 does, with the same rounding but for the order of the sums.
+Computes the same as version 3, with the same rounding except for the order of the sums.
 
-Changed against the last version:
-- Fewer rows than multiprocessors leave some of them idle in version 3, which gives a wide row to one program. Here such
+Changes from version 3:
+- Few rows: version 3 gives a wide row to one program, so with fewer rows than multiprocessors some are idle. Here such
   rows are cut into up to 128 pieces. A first launch writes the sums of each piece, and the residual sum; a second one
-  adds those of its row and writes its piece.
-- A row of 131,072 columns and more is read twice by version 3. With one such row on each multiprocessor of an H100 they
-  are 35 MB in 16 bits and more, so that beyond 190,000 columns the second read comes from memory. Here so many rows at
-  a time go through both launches as take half of the cache, and the second read finds them there.
+  adds the sums of its row and writes its piece.
+- Wide rows: version 3 reads a row of 131,072 columns or more twice. With one such row per multiprocessor of an H100
+  the rows take 35 MB or more in 16 bits, so beyond 190,000 columns the second read comes from memory. Here both
+  launches process only as many rows at a time as fill half of the cache, so the second read hits in cache.
 
-Nothing depends on which program comes first, so the same call gives the same bits on the same GPU.
+Results do not depend on the order in which programs run, so the same call on the same GPU gives the same bits.
 
-What it leaves out: the second launch costs its microseconds where the first lasts as few. Programs of one row that
-wait for each other, as in a cluster, would read it once; an interpreter that runs programs one by one could not test
-them.
+Limits: the second launch costs a few microseconds, which is noticeable if the first is as short. Programs of one row
+that wait for each other, as in a thread block cluster, would read the row once, but Triton's interpreter, which runs
+programs one by one, could not test them.
 """
 
 import itertools
@@ -37,13 +37,13 @@ def rms_partial(
     x_ptr,  # x, rows of n elements
     r_ptr,  # residual, as many rows; not read unless RESIDUAL
     out_ptr,  # the sum, as many rows; not written unless RESIDUAL
-    squares_ptr,  # sum of squares of each piece, `splits` elements a row of this launch
+    squares_ptr,  # sum of squares of each piece, `splits` elements per row of this launch
     n,  # columns; a multiple of 16 makes accesses wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
     r_stride,  # the same of the residual
     out_stride,  # the same of the sum
     first_row,  # of this launch
-    splits,  # pieces a row
+    splits,  # pieces per row
     steps,  # of a piece; the last piece may have fewer
     RESIDUAL: tl.constexpr,  # whether there is a residual
     WIDTH: tl.constexpr,  # columns of one access of all threads
@@ -73,21 +73,20 @@ def rms_partial(
 def rms_finish(
     x_ptr,  # x, or the sum of x and the residual: rows of n elements
     w_ptr,  # weight, n elements
-    squares_ptr,  # sum of squares of each piece, `splits` elements a row of this launch
+    squares_ptr,  # sum of squares of each piece, `splits` elements per row of this launch
     out_ptr,  # y, as many rows, `plane` elements behind
     n,  # columns; a multiple of 16 makes accesses wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
     out_stride,  # the same of y
     plane,  # elements from the start of out to y; a multiple of 16 makes stores wide
     first_row,  # of this launch
-    splits,  # pieces a row
+    splits,  # pieces per row
     steps,  # of a piece; the last piece may have fewer
     EPS: tl.constexpr,  # added to the mean of squares
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step
     MAX_SPLITS: tl.constexpr,  # at least `splits`, a power of two
 ):
-    """Write the RMSNorm of a piece of a row."""
     program = tl.program_id(0).to(tl.int64)
     row = program // splits
     first_step = (program - row * splits).to(tl.int32) * steps
@@ -107,11 +106,11 @@ def rms_finish(
 @triton.jit(do_not_specialize=SIZES)
 def layer_partial(
     x_ptr,  # x, rows of n elements
-    sums_ptr,  # three numbers of each piece, three times `splits` elements a row of this launch
+    sums_ptr,  # three numbers of each piece, three times `splits` elements per row of this launch
     n,  # columns, at least WIDTH; a multiple of 16 makes accesses wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
     first_row,  # of this launch
-    splits,  # pieces a row
+    splits,  # pieces per row
     steps,  # of a piece; the last piece may have fewer
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step
@@ -141,20 +140,19 @@ def layer_finish(
     x_ptr,  # x, rows of n elements
     w_ptr,  # weight, n elements
     b_ptr,  # bias, n elements
-    sums_ptr,  # three numbers of each piece, three times `splits` elements a row of this launch
+    sums_ptr,  # three numbers of each piece, three times `splits` elements per row of this launch
     out_ptr,  # y, as many rows
     n,  # columns; a multiple of 16 makes accesses wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
     out_stride,  # the same of y
     first_row,  # of this launch
-    splits,  # pieces a row
+    splits,  # pieces per row
     steps,  # of a piece; the last piece may have fewer
     EPS: tl.constexpr,  # added to the variance
     WIDTH: tl.constexpr,  # columns of one access of all threads
     ACCESSES: tl.constexpr,  # of each thread in one step
     MAX_SPLITS: tl.constexpr,  # at least `splits`, a power of two
 ):
-    """Write the LayerNorm of a piece of a row."""
     program = tl.program_id(0).to(tl.int64)
     row = program // splits
     first_step = (program - row * splits).to(tl.int32) * steps
@@ -184,7 +182,7 @@ KERNELS_OF = {
     ("layernorm", "finish"): (layer_finish, {"EPS": LAYER_EPS, "MAX_SPLITS": MAX_PIECES}),
 }
 MOVED = {("rmsnorm", "partial"): 1, ("layernorm", "partial"): 1, ("residual-rmsnorm", "partial"): 3}
-"""Matrices that a launch moves, where it is not a read and a write."""
+"""Matrices that a launch moves, if not two, one read and one written."""
 
 
 def _variant(op: str, dtype: torch.dtype, part: str) -> Variant:
@@ -213,30 +211,30 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return (*v3_tiles.variants(arch), *SHARED.values())
 
 
-def _launch(op: str, asked: Operands) -> None:
-    out = asked.out
+def _launch(op: str, operands: Operands) -> None:
+    out = operands.out
     partial, finish = (SHARED[op, out.dtype, part] for part in ("partial", "finish"))
     step = partial.elements
-    pieces = pieces_of(asked.m, asked.n, asked.n * out.element_size(), step, step, gpu_of(out.device))
+    pieces = pieces_of(operands.m, operands.n, operands.n * out.element_size(), step, step, gpu_of(out.device))
     if pieces is None:
-        v3_tiles.launch(op, asked)
+        v3_tiles.launch(op, operands)
         return
     count = (3 if op == "layernorm" else 1) * pieces.rows * pieces.count
     sums = torch.empty(count, dtype=torch.float32, device=out.device)
-    x, x_stride, out_stride = asked.inputs[0], asked.strides[0], asked.strides[-1]
-    for first in range(0, asked.m, pieces.rows):
-        programs = min(pieces.rows, asked.m - first) * pieces.count
+    x, x_stride, out_stride = operands.inputs[0], operands.strides[0], operands.strides[-1]
+    for first in range(0, operands.m, pieces.rows):
+        programs = min(pieces.rows, operands.m - first) * pieces.count
         sizes = (first, pieces.count, pieces.elements // step)
         if op == "layernorm":
-            partial.launch(programs, x, sums, asked.n, x_stride, *sizes)
-            finish.launch(programs, x, *asked.inputs[1:], sums, out, asked.n, x_stride, out_stride, *sizes)
+            partial.launch(programs, x, sums, operands.n, x_stride, *sizes)
+            finish.launch(programs, x, *operands.inputs[1:], sums, out, operands.n, x_stride, out_stride, *sizes)
             continue
         has_residual = op == "residual-rmsnorm"
-        residual, r_stride = (asked.inputs[1], asked.strides[1]) if has_residual else (x, x_stride)
-        partial.launch(programs, x, residual, out, sums, asked.n, x_stride, r_stride, out_stride, *sizes)
+        residual, r_stride = (operands.inputs[1], operands.strides[1]) if has_residual else (x, x_stride)
+        partial.launch(programs, x, residual, out, sums, operands.n, x_stride, r_stride, out_stride, *sizes)
         summed, stride = (out[0], out_stride) if has_residual else (x, x_stride)
-        normed = (asked.n, stride, out_stride, asked.plane)
-        finish.launch(programs, summed, asked.inputs[-1], sums, out, *normed, *sizes)
+        normed = (operands.n, stride, out_stride, operands.plane)
+        finish.launch(programs, summed, operands.inputs[-1], sums, out, *normed, *sizes)
 
 
 KERNELS = launchers("v4", MAX_COLUMNS, _launch)

@@ -1,4 +1,4 @@
-"""What a reduction is asked for, read from its tensors once for all versions; what none of them computes is refused."""
+"""Argument checks and launchers shared by all versions of the reductions."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from kernels.launch import require_contiguous, require_shape, require_tensors
 def launchers(
     version: str, launch: Callable[[str, torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor], None]
 ) -> dict[str, Callable[..., None]]:
-    """Return the launchers of a version, `v2`; `launch` takes an operation, x, the other vector of `dot`, and out."""
+    """Return the launchers of a version such as `v2`; `launch` takes the operation, x, y of `dot`, and out."""
 
     def run(op: str, out: torch.Tensor, **vectors: torch.Tensor) -> None:
         label = f"{op} {version}"
@@ -18,7 +18,7 @@ def launchers(
         require_contiguous(label, **vectors, out=out)
         x, *others = vectors.values()
         if x.dim() != 1:
-            raise ValueError(f"{label}: x has shape {tuple(x.shape)}; one dimension is needed, (n,)")
+            raise ValueError(f"{label}: x has shape {tuple(x.shape)}; expected one dimension, (n,)")
         for other in others:
             require_shape(label, "y", other, x.shape)
         require_shape(label, "out", out, ())

@@ -1,35 +1,34 @@
-"""Version 2 of the reductions: a fixed number of programs, whole 16-byte accesses, and one launch.
+"""Version 2 of the reductions: a fixed number of programs, 16-byte accesses, and one launch.
 
-Computes what version 1 does. The partial sums, 4 bytes a program, stay in cache and are not counted.
+Computes the same as version 1. The partial sums, 4 bytes per program, stay in cache and are not counted.
 
-Rounding: operands are widened to fp32, so a product of two 16-bit numbers is exact. Every sum has a fixed order, which
-n and the number of multiprocessors set: the same call gives the same bits. The terms are added pairwise or in short
-runs, but for one running sum of rounds: a term takes part in at most
+Rounding: operands are widened to fp32, so the product of two 16-bit numbers is exact. The order of every sum depends
+only on n and the number of multiprocessors, so the same call gives the same bits. Terms are added pairwise or in short
+runs, except for one running sum over rounds. A term takes part in at most
 
     ACCESS + LOADS + rounds + 2 log2(LANES) + SLOTS / LANES
 
-additions in fp32 (and one product), each of which errs by at most 2^-24 of what it returns. So to first order the error
-is below that count times 2^-24 sum_i |x_i y_i|. For a sum of 16-bit elements by 528 programs the count is 36 up to 2^23
-elements and 284 for 2^31, where a sum from left to right has n. One rounding to the dtype of s, to the nearest even.
+additions in fp32 (and one product), each with an error of at most 2^-24 of its result. To first order the error is
+below that count times 2^-24 sum_i |x_i y_i|. For a sum of 16-bit elements by 528 programs the count is 36 up to 2^23
+elements and 284 for 2^31, where a sum from left to right has n. s is rounded once, to the nearest even.
 Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002), sections 4.2 and 4.3.
 
-Changed against the last version:
-- PROGRAMS_PER_SM programs for each multiprocessor, whatever n, that go through the vector together, round by round: few
-  partial sums, and LOADS accesses of 16 bytes in flight for every thread;
-- no mask in the rounds. What is left after them is cut into equal pieces, one for each program, masked by whole
-  accesses, so it is read 16 bytes at a time too; fewer than ACCESS elements at the end are read one by one, once;
-- the program that arrives last adds the partial sums, in their order, so there is no second launch. An atomic counter
-  tells who is last; it orders memory (acquire and release), and the last one sets it back to 0 for the next launch.
+Changes from version 1:
+- For any n there are PROGRAMS_PER_SM programs per multiprocessor, which read the vector together, round by round: few
+  partial sums, and LOADS accesses of 16 bytes in flight per thread.
+- Rounds are not masked. The remainder is cut into equal pieces, one per program, masked by whole accesses, so it is
+  read 16 bytes at a time too. Only fewer than ACCESS elements at the end are read one by one, once.
+- The program that arrives last adds the partial sums in order, which saves the second launch. An atomic counter shows
+  which program is last. It orders memory (acquire and release), and the last program resets it to 0.
 
-Scratch, and why several launches cannot meet in it: partial sums come from torch's allocator at every launch, which
-gives memory of one stream, or of one CUDA graph, to nobody else while it is in use. The counter has to be 0 to begin
-with, and filling it would be a launch again. So it is kept: one for each stream, whose launches come one after another;
-and a new one for every launch that is recorded in a CUDA graph, because a graph may be replayed on any stream, beside
-any other. That one is never used again, 16 bytes for as long as the process lives. A stream recorded before any launch
-has run outside of a graph finds no counter ready; then filling one becomes part of the graph.
+Why concurrent launches do not share scratch memory: partial sums come from torch's allocator at every launch, which
+gives memory that is in use by one stream or CUDA graph to no other. The counter must start at 0, and a fill would be
+another launch, so counters are retained: one per stream, whose launches run one after another, and a new one for every
+launch recorded in a CUDA graph, because a graph may be replayed on any stream, concurrently with any other. The latter
+takes 16 bytes until the process ends. If a stream is recorded before any launch has run outside a graph, no counter is
+ready, and filling one becomes part of the graph.
 
-What it leaves out: the configuration is reasoned, not measured. A launch that is aborted on the way leaves its counter
-behind as it is; CUDA ends the context then.
+Limits: an aborted launch does not reset its counter, but then CUDA ends the context.
 """
 
 from functools import cache
@@ -42,11 +41,11 @@ from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
 from kernels.reduction import launchers
 
 WARPS = 8
-LANES = 32 * WARPS  # accesses side by side, one a thread
-LOADS = {"sum": 8, "dot": 4}  # accesses of a thread to each operand in one round, all in flight together
+LANES = 32 * WARPS  # adjacent accesses, one per thread
+LOADS = {"sum": 8, "dot": 4}  # accesses per thread, operand and round, all in flight together
 PROGRAMS_PER_SM = 4
-SLOTS = 1024  # most programs, a power of two
-COUNTERS = 4096  # made at once
+MAX_PROGRAMS = 1024  # a power of two
+COUNTERS = 4096  # per allocation
 
 
 @triton.jit
@@ -54,13 +53,13 @@ def _lane_sums(
     x_ptr,  # first element of a round or piece, a multiple of 16 bytes
     y_ptr,  # the same of the other operand, or None
     left,  # elements to read, a multiple of ACCESS; None: all, without a mask
-    LANES: tl.constexpr,  # accesses side by side
+    LANES: tl.constexpr,  # adjacent accesses
     ACCESS: tl.constexpr,  # elements in 16 bytes
     LOADS: tl.constexpr,  # accesses of a thread
 ):
     """Return one sum for each lane, in fp32."""
     offsets = tl.arange(0, LOADS * LANES * ACCESS)
-    # The stretches of one access are laid side by side by `reshape`, and added in the thread that has read them.
+    # After `reshape` the elements of one access are adjacent, and are added in the thread that has read them.
     if left is None:
         terms = tl.load(x_ptr + offsets).to(tl.float32)
         if y_ptr is not None:
@@ -76,24 +75,23 @@ def _lane_sums(
 @triton.jit(do_not_specialize=["n", "rounds", "piece"])
 def reduce_vector(
     x_ptr,  # n elements
-    partial_ptr,  # fp32, one element a program
+    partial_ptr,  # fp32, one element per program
     arrived_ptr,  # int32, programs that have written theirs; 0 before and after
     out_ptr,  # one element
     n,  # elements, not specialized: one binary serves every n
     rounds,  # blocks for each program
     piece,  # accesses for each program after that, at most LANES * LOADS
     y_ptr,  # n elements to multiply x with, or None
-    LANES: tl.constexpr,  # accesses side by side, a power of two
+    LANES: tl.constexpr,  # adjacent accesses, a power of two
     ACCESS: tl.constexpr,  # elements in 16 bytes
     LOADS: tl.constexpr,  # accesses of a thread in a round
     SLOTS: tl.constexpr,  # at least as many as programs, a power of two
 ):
-    """Write the sum of x, or of x times y."""
     BLOCK: tl.constexpr = LANES * LOADS * ACCESS
     program = tl.program_id(0).to(tl.int64)
     programs = tl.num_programs(0)
-    # What the rounds leave comes first, where few registers are in use. It is counted in accesses and multiplied last,
-    # so that the compiler knows that no access is masked in part.
+    # The remainder comes first, when few registers are in use. It is counted in accesses and multiplied last, so that
+    # the compiler knows that no access is partly masked.
     accesses = n // ACCESS
     begin = rounds.to(tl.int64) * programs * (LANES * LOADS) + program * piece
     left = tl.maximum(tl.minimum(accesses - begin, piece), 0) * ACCESS
@@ -116,27 +114,22 @@ def reduce_vector(
     tl.store(partial_ptr + program, tl.sum(total))
     if tl.atomic_add(arrived_ptr, 1, sem="acq_rel", scope="gpu") == programs - 1:
         slots = tl.arange(0, SLOTS)
-        # From L2: an L1 knows nothing of what other multiprocessors have written.
+        # From L2: an L1 does not see the writes of other multiprocessors.
         partials = tl.load(partial_ptr + slots, mask=slots < programs, other=0.0, cache_modifier=".cg")
         tl.store(out_ptr, tl.sum(partials))
         tl.store(arrived_ptr, 0)
 
 
 class Counters:
-    """The arrival counters of one device, each 0 when no launch uses it.
-
-    The docstring of this file says who gets which, and why.
-    """
+    """The arrival counters of one device, each 0 if no launch uses it; see the docstring of this file."""
 
     def __init__(self, device: torch.device):
-        """Hold none yet."""
         self.device = device
         self._fresh: list[torch.Tensor] = []
-        self._kept: list[torch.Tensor] = []  # a graph knows an address, and would not keep the memory
+        self._blocks: list[torch.Tensor] = []  # retained, because a graph stores only an address
         self._of_stream: dict[int, torch.Tensor] = {}
 
     def take(self) -> torch.Tensor:
-        """Return the counter for a launch on the device's current stream."""
         is_gpu = self.device.type == "cuda"
         if is_gpu and torch.cuda.is_current_stream_capturing():
             return self._fresh.pop() if self._fresh else torch.zeros(1, dtype=torch.int32, device=self.device)
@@ -148,10 +141,10 @@ class Counters:
         return self._of_stream[stream]
 
     def _make(self) -> None:
-        # Zeros copied from the host are there when the call returns; those of a fill only on the stream of the fill.
-        # 16 bytes each: one aligned otherwise would make Triton compile anew, in the middle of a recording.
+        # A copy from the host is complete when the call returns, a fill only on its own stream. 16 bytes each: for
+        # another alignment Triton would compile again during a recording.
         block = torch.zeros((COUNTERS, ALIGNMENT_BYTES // 4), dtype=torch.int32).to(self.device)
-        self._kept.append(block)
+        self._blocks.append(block)
         self._fresh.extend(block)
 
 
@@ -161,12 +154,12 @@ def _counters(device: torch.device) -> Counters:
 
 
 def _max_programs(device: torch.device) -> int:
-    return min(PROGRAMS_PER_SM * gpu_of(device).processors, SLOTS)
+    return min(PROGRAMS_PER_SM * gpu_of(device).processors, MAX_PROGRAMS)
 
 
 def _variant(op: str, dtype: torch.dtype) -> Variant:
     vectors, access = (1 if op == "sum" else 2), ALIGNMENT_BYTES // dtype.itemsize
-    constants = {"LANES": LANES, "ACCESS": access, "LOADS": LOADS[op], "SLOTS": SLOTS}
+    constants = {"LANES": LANES, "ACCESS": access, "LOADS": LOADS[op], "SLOTS": MAX_PROGRAMS}
     return Variant(
         kernel=reduce_vector,
         constants=constants | ({"y_ptr": None} if op == "sum" else {}),
@@ -189,12 +182,12 @@ def variants(arch: int) -> tuple[Variant, ...]:
 
 
 def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:
-    """Return programs, the rounds each of them makes, and the accesses each of them takes of what is left."""
+    """Return the number of programs, the rounds of each, and the accesses of each to the remainder."""
     lanes, access, loads = (variant.constants[name] for name in ("LANES", "ACCESS", "LOADS"))
     accesses = n // access
-    programs = max(min(max_programs, triton.cdiv(accesses, lanes)), 1)  # one for no elements too: their sum is 0
+    programs = max(min(max_programs, triton.cdiv(accesses, lanes)), 1)  # one if n is 0: the sum is 0
     rounds, left = divmod(accesses, programs * lanes * loads)
-    # Whole rows of lanes, so that neighbors still read side by side.
+    # Multiples of `lanes`, so that neighboring threads read neighboring accesses.
     return programs, rounds, triton.cdiv(triton.cdiv(left, lanes), programs) * lanes
 
 
@@ -202,7 +195,7 @@ def _reduce(op: str, x: torch.Tensor, others: tuple[torch.Tensor, ...], out: tor
     n, variant = x.numel(), VARIANTS[op, x.dtype]
     programs, rounds, piece = plan(n, variant, _max_programs(x.device))
     partial = torch.empty(programs, dtype=torch.float32, device=x.device)
-    with torch.cuda.device_of(x):  # whether a stream is being recorded is asked of the current device
+    with torch.cuda.device_of(x):  # stream capture is a property of the current device
         arrived = _counters(x.device).take()
     variant.launch(programs, x, partial, arrived, out, n, rounds, piece, *others)
 

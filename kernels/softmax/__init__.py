@@ -1,4 +1,4 @@
-"""What softmax is asked for, read from its tensors once for all versions; what none of them computes is refused."""
+"""Argument checks and the launcher shared by all versions of softmax."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kernels.launch import require_shape, require_tensors, row_stride
 
 @dataclass(frozen=True)
 class Operands:
-    """Rows and columns, and the elements from one row to the next, of x and of out."""
+    """Shape of x and out, and their row strides in elements."""
 
     m: int
     n: int
@@ -20,13 +20,13 @@ class Operands:
 
 def launcher(
     version: str,
-    most_columns: int,
+    max_columns: int,
     launch: Callable[[Operands, torch.Tensor, torch.Tensor], None],
     unit: int = 1,
 ) -> Callable[..., None]:
-    """Return the launcher of a version, `v2`; `launch` is not called if there is nothing to write.
+    """Return the launcher of a version such as `v2`; the row strides of x and out must differ by a multiple of `unit`.
 
-    The row strides of x and out must differ by a multiple of `unit` elements.
+    It calls `launch` unless out is empty.
     """
     label = f"softmax {version}"
 
@@ -36,12 +36,12 @@ def launcher(
         require_shape(label, "out", out, x.shape)
         out_stride = row_stride(label, "out", out)
         m, n = x.shape
-        if n > most_columns:
-            raise ValueError(f"{label}: x has {n} columns; at most {most_columns} are supported by this version")
+        if n > max_columns:
+            raise ValueError(f"{label}: x has {n} columns; at most {max_columns} are supported by this version")
         if (x_stride - out_stride) % unit:
             raise ValueError(
                 f"{label}: rows of x are {x_stride} elements apart, rows of out {out_stride}; the strides must differ "
-                f"by a multiple of {unit} (version 1 takes any)"
+                f"by a multiple of {unit} (version 1 supports any)"
             )
         if out.numel():
             launch(Operands(m, n, x_stride, out_stride), x, out)

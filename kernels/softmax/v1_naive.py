@@ -1,22 +1,21 @@
-"""Version 1 of softmax: a whole row as one power-of-two block under a mask.
+"""Version 1 of softmax: holds each row as one power-of-two block, with a mask.
 
 Computes out_ij = exp(x_ij - max_k x_ik) / sum_k exp(x_ik - max_l x_il) for x of shape (m, n), along the last axis.
 
-Bytes moved, for elements of e bytes: read m n e, written m n e. Rows may lie further apart than n elements.
+Bytes moved, for elements of e bytes: read m n e, written m n e. Row strides may be larger than n.
 
-Rounding: operands are widened to fp32, everything runs in fp32, the result is rounded once, to the nearest even.
+Rounding: operands are widened to fp32, all arithmetic is fp32, and the result is rounded once, to the nearest even.
 
-Special values, as torch: a row with NaN or +inf is NaN, -inf gives 0, a row of nothing but -inf is NaN. `tl.max` drops
-NaN, but exp(NaN - max) is NaN and spoils the sum of its row, and by it the row.
+Special values, as in torch: a row with NaN or +inf is NaN, -inf gives 0, and a row of only -inf is NaN. `tl.max` drops
+NaN, but exp(NaN - max) is NaN and makes the sum, and so the whole row, NaN.
 
-Changed against the last version: nothing, this is the starting point, the kernel that textbooks show. What the
-compiler makes of it, for sm_80, sm_90 and sm_100:
-- the mask costs the wide accesses of every row, not only of its end, unless n is a multiple of 16;
-- so does a row stride that is no multiple of 16: no row but the first is known to be aligned;
-- at 65,536 columns the 1024 threads of a program have 64 registers each for 64 elements each, so the row is spilled to
-  local memory, which is memory traffic that no model of bytes sees.
+This is the kernel of the textbooks. What is slow, on sm_80, sm_90 and sm_100:
+- the mask prevents wide accesses to the whole row, not only to its end, unless n is a multiple of 16;
+- so does a row stride that is not a multiple of 16, because only the first row is known to be aligned;
+- with 65,536 columns the 1024 threads of a program have 64 registers each for 64 elements each. The row spills to
+  local memory, and no model of the bytes includes that traffic.
 
-What it leaves out: rows of more than 65,536 elements, which it refuses; several short rows for one program.
+Not supported: rows of more than 65,536 elements; several short rows in one program.
 """
 
 import torch
@@ -33,12 +32,11 @@ WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}  #
 def softmax_masked(
     x_ptr,  # input, m rows of n elements, each row dense
     out_ptr,  # output, m rows of n elements, each row dense
-    n,  # elements a row; a multiple of 16 makes the accesses wide
+    n,  # elements per row; a multiple of 16 makes the accesses wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes the loads wide
     out_stride,  # elements from one row of out to the next; a multiple of 16 makes the stores wide
     BLOCK: tl.constexpr,  # at least n, a power of two
 ):
-    """Write the softmax of one row."""
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCK)
     inside = lanes < n
@@ -68,9 +66,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
-    block = min(size for size in WARPS if size >= asked.n)
-    VARIANTS[x.dtype, block].launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
+def _launch(operands: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+    block = min(size for size in WARPS if size >= operands.n)
+    VARIANTS[x.dtype, block].launch(operands.m, x, out, operands.n, operands.x_stride, operands.out_stride)
 
 
 KERNELS = {"softmax": launcher("v1", max(WARPS), _launch)}

@@ -1,29 +1,26 @@
-"""Version 2 of softmax: every width, 16 bytes an access wherever a row starts and ends, and no spill.
+"""Version 2 of softmax: rows of any width, 16 bytes per access for any row start and length, no spills.
 
-Computes what version 1 does, with the same bytes moved and the same special values. Rows of more than 32,768 elements
-are read a second time, from L2 as far as it still holds them; those reads are not counted.
+Computes the same as version 1, with the same bytes moved and the same special values. Rows of more than 32,768
+elements are read a second time, from L2 as far as it still has them. Those reads are not counted.
 
-Rounding: operands are widened to fp32 and everything runs in fp32. e^d is taken as 2^(d log2(e)) of the difference d
-from the maximum, never of x itself: folding the maximum into one multiply-add is an instruction less, but where that
-add is not fused, logits near 10^4 lose three digits. A row is divided once; its elements are multiplied by the
-reciprocal and rounded once to the dtype of out, to the nearest even.
+Changes from version 1:
+- Each row is cut at multiples of 16 elements into a body and fewer than 16 elements at either end. The body is
+  accessed 16 bytes per thread for every n and stride, where version 1 falls back to 8 accesses of 2 bytes. Rows of x
+  and out must be aligned alike, so strides with `(x_stride - out_stride) % 16 != 0` are rejected.
+- A thread has at most 64 elements. The 65,536 elements that 1024 threads of version 1 hold spill.
+- Longer rows are read in steps that update a running maximum and sum per lane, so threads exchange nothing in the
+  first pass (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). The second pass runs from the
+  end of the row to its start, because L2 still has what was read last. One program of 16 warps fills most of a
+  multiprocessor, so few rows compete for L2.
 
-The running maximum starts at the lowest finite number, because -inf - -inf, in a row that only begins with -inf, would
+Rounding: all arithmetic is fp32. e^d is computed as 2^(d log2(e)) from the difference d to the maximum. Folding the
+maximum into one multiply-add would save an instruction, but without fusion it loses three digits for logits near 10^4.
+Each row needs one division; its elements are multiplied by the reciprocal and rounded once to the dtype of out, to the
+nearest even. The running maximum starts at the lowest finite number: in a row that begins with -inf, -inf - -inf would
 be NaN.
 
-Changed against the last version, and why:
-- A row is cut where addresses are multiples of 16 elements: a body, and fewer than 16 elements at either end. The
-  body is accessed 16 bytes a thread, whatever n and the strides are; version 1 falls back to 8 accesses of 2 bytes
-  where it should need one. Rows of out that are shifted against those of x, `(x_stride - out_stride) % 16 != 0`, are
-  refused, since no register holds 16 bytes that are neighbors in both.
-- At most 64 elements a thread. The 65,536 elements that 1024 threads of version 1 hold are spilled.
-- Longer rows are read in steps that keep a running maximum and a running sum for each lane, so the first pass needs
-  no exchange between threads (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018). The second
-  pass walks back from the end of the row, where L2 still holds what was read last. One program of 16 warps fills most
-  of a multiprocessor, so that few rows compete for L2.
-
-What it leaves out: rows shared between programs, so fewer rows than multiprocessors leave some idle; reading the next
-row while this one is reduced; several short rows for one program.
+Not supported: programs that share a row, so with fewer rows than multiprocessors some are idle; loading the next row
+during the reduction of this one; several short rows in one program.
 """
 
 from typing import Any
@@ -36,7 +33,7 @@ from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, running
 from kernels.softmax import Operands, launcher
 
-WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row held in registers
+WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row in registers
 WALK_WARPS = 16
 DEPTH = 4  # elements of each lane in one step
 STAGES = 3  # steps in flight
@@ -48,7 +45,7 @@ def out_shift(
     x_stride,
     out_stride,  # differs by a multiple of UNIT
 ):
-    """Return by how many elements a row of out starts behind the same row of x."""
+    """Return the offset of a row of out minus that of the same row of x, in elements."""
     return (row * out_stride - row * x_stride) // UNIT * UNIT
 
 
@@ -56,7 +53,7 @@ def out_shift(
 def softmax_row(
     x_ptr,  # input, m rows of n elements, each row dense
     out_ptr,  # output, m rows of n elements, each row dense
-    n,  # elements a row, not specialized: one binary serves every n
+    n,  # elements per row, not specialized: one binary serves every n
     x_stride,  # elements from one row of x to the next
     out_stride,  # elements from one row of out to the next
     BLOCK: tl.constexpr,  # at least n, a power of two
@@ -81,7 +78,7 @@ def softmax_row(
 def softmax_walk(
     x_ptr,  # input, m rows of n elements, each row dense
     out_ptr,  # output, m rows of n elements, each row dense
-    n,  # elements a row, not specialized: one binary serves every n
+    n,  # elements per row, not specialized: one binary serves every n
     x_stride,  # elements from one row of x to the next
     out_stride,  # elements from one row of out to the next
     DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
@@ -155,13 +152,13 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return (*ROWS.values(), *WALKS.values())
 
 
-def launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
-    """Start the kernel for rows that need not be shared among programs."""
-    if asked.n > max(WARPS):
+def launch(operands: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+    """Launch the kernel for rows that programs do not share."""
+    if operands.n > max(WARPS):
         variant = WALKS[x.dtype]
     else:
-        variant = ROWS[x.dtype, min(block for block in WARPS if block >= asked.n)]
-    variant.launch(asked.m, x, out, asked.n, asked.x_stride, asked.out_stride)
+        variant = ROWS[x.dtype, min(block for block in WARPS if block >= operands.n)]
+    variant.launch(operands.m, x, out, operands.n, operands.x_stride, operands.out_stride)
 
 
 KERNELS = {"softmax": launcher("v2", MAX_COLUMNS, launch, UNIT.value)}

@@ -1,21 +1,21 @@
-"""Version 3 of softmax: as version 2, and several programs share a row where rows are few, or too wide for the cache.
+"""Version 3 of softmax: as version 2, and several programs share a row if rows are few or too wide for the cache.
 
-Computes what version 2 does, with the same rounding but for the order of the sums.
+Computes the same as version 2, with the same rounding except for the order of the sums.
 
-Changed against the last version, and why:
-- Fewer rows than multiprocessors leave some of them idle in version 2, which gives each row to one program. Here such
-  rows are cut into up to 128 pieces of at least one step. A first launch finds the maximum and the sum of each piece, a
-  second one combines those of its row and writes its piece.
-- A row of 131,072 columns and more is read twice by version 2. With one such row on each multiprocessor of an H100
-  they are 35 MB in 16 bits and more, so that beyond 190,000 columns the second read comes from memory. Here so many
-  rows at a time go through both launches as take half of the cache, and the second read finds them there.
+Changes from version 2:
+- Few rows: version 2 gives each row to one program, so with fewer rows than multiprocessors some are idle. Here such
+  rows are cut into up to 128 pieces of at least one step. A first launch computes the maximum and the sum of each
+  piece, a second one combines those of its row and writes its piece.
+- Wide rows: version 2 reads a row of 131,072 columns or more twice. With one such row per multiprocessor of an H100
+  the rows take 35 MB or more in 16 bits, so beyond 190,000 columns the second read comes from memory. Here both
+  launches process only as many rows at a time as fill half of the cache, so the second read hits in cache.
 
-Nothing depends on which program comes first, so the same call gives the same bits on the same GPU; they may differ in
-their last bits from those of a row that is not shared.
+Results do not depend on the order in which programs run, so the same call on the same GPU gives the same bits. They
+may differ in the last bits from those of a row that is not shared.
 
-What it leaves out: the second launch costs its microseconds where the first lasts as few. Programs of one row that
-wait for each other, as in a cluster, would read it once; an interpreter that runs programs one by one could not test
-them.
+Limits: the second launch costs a few microseconds, which is noticeable if the first is as short. Programs of one row
+that wait for each other, as in a thread block cluster, would read the row once, but Triton's interpreter, which runs
+programs one by one, could not test them.
 """
 
 import torch
@@ -35,13 +35,13 @@ STAGES = 3  # steps in flight
 @triton.jit(do_not_specialize=["n", "x_stride", "first_row", "splits", "chunk"])
 def softmax_partial(
     x_ptr,  # input, rows of n elements, each row dense
-    tops_ptr,  # maximum of each piece, `splits` elements a row of this launch
+    tops_ptr,  # maximum of each piece, `splits` elements per row of this launch
     totals_ptr,  # sum of each piece, as many
-    n,  # elements a row
+    n,  # elements per row
     x_stride,  # elements from one row of x to the next
     first_row,  # of this launch
-    splits,  # pieces a row
-    chunk,  # elements a piece, but for the last of a row, which may be shorter but not empty
+    splits,  # pieces per row
+    chunk,  # elements per piece; the last piece of a row may be shorter, but not empty
     DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
     LANES: tl.constexpr,  # a power of two; one widest access for each thread
     STAGES: tl.constexpr,  # steps of the loop in flight
@@ -59,21 +59,20 @@ def softmax_partial(
 @triton.jit(do_not_specialize=["n", "x_stride", "out_stride", "first_row", "splits", "chunk"])
 def softmax_finish(
     x_ptr,  # input, rows of n elements, each row dense
-    tops_ptr,  # maximum of each piece, `splits` elements a row of this launch
+    tops_ptr,  # maximum of each piece, `splits` elements per row of this launch
     totals_ptr,  # sum of each piece, as many
     out_ptr,  # output, rows of n elements, each row dense
-    n,  # elements a row
+    n,  # elements per row
     x_stride,  # elements from one row of x to the next
     out_stride,  # elements from one row of out to the next
     first_row,  # of this launch
-    splits,  # pieces a row
-    chunk,  # elements a piece, but for the last of a row
+    splits,  # pieces per row
+    chunk,  # elements per piece; the last piece of a row may be shorter
     DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
     LANES: tl.constexpr,  # a power of two; one widest access for each thread
     STAGES: tl.constexpr,  # steps of the loop in flight
     MAX_SPLITS: tl.constexpr,  # at least `splits`, a power of two
 ):
-    """Write the softmax of one piece of a row."""
     STEP: tl.constexpr = DEPTH * LANES
     program = tl.program_id(0).to(tl.int64)
     row = program // splits
@@ -128,19 +127,20 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return (*v2_aligned.variants(arch), *SHARED.values())
 
 
-def _launch(asked: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+def _launch(operands: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
     partial, finish = SHARED[x.dtype, "partial"], SHARED[x.dtype, "finish"]
-    pieces = pieces_of(asked.m, asked.n, asked.n * x.element_size(), partial.elements, UNIT.value, gpu_of(x.device))
+    m, n = operands.m, operands.n
+    pieces = pieces_of(m, n, n * x.element_size(), partial.elements, UNIT.value, gpu_of(x.device))
     if pieces is None:
-        v2_aligned.launch(asked, x, out)
+        v2_aligned.launch(operands, x, out)
         return
     sizes_of_sums = (pieces.rows, pieces.count)
     tops, totals = (torch.empty(sizes_of_sums, dtype=torch.float32, device=x.device) for _ in range(2))
-    for first in range(0, asked.m, pieces.rows):
-        programs = min(pieces.rows, asked.m - first) * pieces.count
+    for first in range(0, operands.m, pieces.rows):
+        programs = min(pieces.rows, operands.m - first) * pieces.count
         sizes = (first, pieces.count, pieces.elements)
-        partial.launch(programs, x, tops, totals, asked.n, asked.x_stride, *sizes)
-        finish.launch(programs, x, tops, totals, out, asked.n, asked.x_stride, asked.out_stride, *sizes)
+        partial.launch(programs, x, tops, totals, operands.n, operands.x_stride, *sizes)
+        finish.launch(programs, x, tops, totals, out, operands.n, operands.x_stride, operands.out_stride, *sizes)
 
 
 KERNELS = {"softmax": launcher("v3", MAX_COLUMNS, _launch, UNIT.value)}

@@ -9,8 +9,7 @@ import triton
 from kernels.audit import catalog, rows, sass
 
 ARCHES = catalog.ARCHES
-
-
+NEWEST_VERSIONS = list({version.family: version for version in catalog.shipped()}.values())
 FP8 = ("fp8e4m3", "fp8e5m2")
 TENSOR_CORES = {
     80: {"tf32": "HMMA", "fp16": "HMMA", "bf16": "HMMA", "int8": "IMMA"},

@@ -54,9 +54,6 @@ def launches(monkeypatch):
             yield seen
 
 
-# ---- the interpreter: faster, and one of an older Triton run, without changing what it computes ---------------------
-
-
 @pytest.fixture(scope="session", autouse=INTERPRETED)
 def builtins_are_searched_once():
     """Remember which members of Triton's language are builtins.

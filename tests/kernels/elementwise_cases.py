@@ -16,9 +16,6 @@ PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 """Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), Philox4x32."""
 
 
-# ---- random numbers ------------------------------------------------------------------------------------------------
-
-
 def philox4x32(counters, key, rounds):
     """Return the four words of each counter, shape (n, 4), of counters of shape (n, 4); 32-bit numbers as uint64."""
     low = np.uint64(0xFFFFFFFF)
@@ -51,9 +48,6 @@ def kept(version, seed, n, first=0):
         return torch.from_numpy(uniform >= np.float32(DROPPED))
     of_element = words(seed, elements // 4, 7)[np.arange(n), elements % 4]
     return torch.from_numpy(of_element >= round(DROPPED * 2**32))
-
-
-# ---- references ----------------------------------------------------------------------------------------------------
 
 
 def _gelu(v, argument_error, version):

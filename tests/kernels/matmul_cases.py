@@ -118,13 +118,13 @@ def check_splits(module):
     half, fp8, tile = DTYPES["fp16"], FP8["fp8e4m3"], Tile(64, 128, 64, 4, 3)
     check_case(module, half, "nt", (60, 56, 700), kind="integers", padded=True)  # split by the rule for few tiles
     check_case(module, half, "nt", (330, 264, 72), kind="integers")
-    with patch.object(module, "chosen", lambda asked: (tile, 2)):
+    with patch.object(module, "chosen", lambda operands: (tile, 2)):
         check_case(module, half, "nn", (33, 40, 600), (2,), "integers", padded=True)
         check_case(module, fp8, "nt", (33, 24, 400), kind="ones", scales=(4.0, 0.125))
-    with patch.object(module, "chosen", lambda asked: (tile, 4)):
+    with patch.object(module, "chosen", lambda operands: (tile, 4)):
         check_case(module, half, "tn", (72, 129, 600), kind="integers")
         check_case(module, torch.int8, "nt", (70, 80, 700), kind="bytes")
-    with patch.object(module, "chosen", lambda asked: (Tile(64, 64, 32, 4, 3), 4)):
+    with patch.object(module, "chosen", lambda operands: (Tile(64, 64, 32, 4, 3), 4)):
         check_case(module, DTYPES["fp32"], "nt", (5, 36, 333))
 
 

@@ -147,7 +147,7 @@ def battery(module):
 
 def battery_of_shared_rows(module):
     """Check rows of several pieces, in groups and together, with a large mean, and far apart."""
-    with patch.object(kernels.launch, "FEWEST_STEPS", 1):  # shorter rows, so that it takes less
+    with patch.object(kernels.launch, "MIN_STEPS", 1):  # shorter rows, so that it takes less
         for op in ("residual-rmsnorm", "layernorm", "rmsnorm"):
             check(op, module, *draw(op, torch.float16, 3, 6008, SCALES))
             check(op, module, *draw(op, torch.float32, 2, 5001, (300.0, 1e-4)))

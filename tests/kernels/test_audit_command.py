@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from compiled import NEWEST_VERSIONS
 
 from kernels import launch, versions
 from kernels.__main__ import main
@@ -63,7 +64,7 @@ def test_formats_show_the_same_rows(capsys):
     assert "| 14 |" in line
     _, table, notes = said(capsys, *arguments)
     assert "regs" in table.splitlines()[0]
-    assert "nothing here was run or timed" in notes
+    assert "compiled only, not run" in notes
 
 
 def test_sass_prints_the_hot_path_alone(capsys):
@@ -79,30 +80,30 @@ def test_sass_prints_the_hot_path_alone(capsys):
 
 
 MISTAKES = {
-    "no file": (["nowhere.py:kernel"], "nowhere.py:kernel: give an existing file and its kernel"),
+    "no file": (["nowhere.py:kernel"], "nowhere.py:kernel: expected path/to/file.py:kernel of an existing file"),
     "no kernel": ([f"{SAMPLES}:nothing", *KNOWN], "no kernel 'nothing'; it has masked_copy, "),
     "missing argument": ([COPY], "argument 'x_ptr' of masked_copy is missing; add it to --signature"),
     "unknown type": (
         [COPY, "--signature", "*bf17,*bf16,i32"],
-        "'x_ptr': unknown type '*bf17'; allowed are i1",
+        "'x_ptr': unknown type '*bf17' (choose from i1",
     ),
     "unknown argument": (
         [COPY, "--signature", "x_ptr=*bf16,y=i32"],
-        "no argument 'y'; it has x_ptr, out_ptr, n,",
+        "unknown argument 'y' (choose from x_ptr, out_ptr, n,",
     ),
-    "no constant": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK"], "'BLOCK' is not NAME=VALUE"),
-    "too many": ([COPY, "--signature", "*bf16,*bf16,i32,8,9"], "5 types, the kernel takes 4: x_ptr, out_ptr, n, BLOCK"),
+    "no constant": ([COPY, *KNOWN[:2], "--constexpr", "BLOCK"], "expected NAME=VALUE, got 'BLOCK'"),
+    "too many": ([COPY, "--signature", "*bf16,*bf16,i32,8,9"], "5 types, expected 4: x_ptr, out_ptr, n, BLOCK"),
     "divisor": ([COPY, "--signature", "*bf16:8,*bf16,i32,8"], "argument 'x_ptr': unknown type '*bf16:8'"),
-    "architecture": ([COPY, *KNOWN, "--arch", "sm_91"], "unknown architecture 'sm_91'; allowed are sm_80, sm_86,"),
+    "architecture": ([COPY, *KNOWN, "--arch", "sm_91"], "unknown architecture 'sm_91' (choose from sm_80, sm_86,"),
     "name": (["gelo"], "unknown kernel 'gelo'; did you mean "),
     "dtype": (["gelu", "--dtype", "bf17"], "unknown dtype 'bf17'; did you mean bf16?"),
-    "version": (["gelu", "--version", "v99"], "unknown version 'v99'; allowed are v1, "),
-    "nothing left": (["matmul/v4", "--arch", "sm_80"], "no kernel fits all of matmul/v4, sm_80"),
-    "two kinds": (["gelu", COPY], "is a kernel of your own; leave out other names"),
-    "option of files": (["gelu", "--elements", "8"], "--elements is for a kernel of your own"),
+    "version": (["gelu", "--version", "v99"], "unknown version 'v99'; choose from v1, "),
+    "nothing left": (["matmul/v4", "--arch", "sm_80"], "no kernel matches all of matmul/v4, sm_80"),
+    "two kinds": (["gelu", COPY], "samples_audit.py:masked_copy, remove other names"),
+    "option of files": (["gelu", "--elements", "8"], "--elements requires your own kernel"),
     "removed option": (["gelu", "--check"], "--check was removed: "),
-    "warps": ([COPY, *KNOWN, "--num-warps", "64"], "'64' is no number of warps; allowed are 1, 2, 4,"),
-    "empty list": (["copy", "--arch", ""], "argument --arch: '' names nothing"),
+    "warps": ([COPY, *KNOWN, "--num-warps", "64"], "expected 1, 2, 4, 8, 16 or 32 warps, got '64'"),
+    "empty list": (["copy", "--arch", ""], "argument --arch: expected a comma-separated list, got ''"),
     "does not compile": (
         [f"{SAMPLES}:does_not_compile", "--signature", "*i32:16", "--constexpr", "BLOCK=128", "--arch", "sm_90"],
         "Cannot make_shape_compatible: incompatible dimensions",  # Triton 3.6 writes more before it than 3.8 does
@@ -123,8 +124,8 @@ def test_a_mistake_gets_one_line(capsys, arguments, wanted):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("import sys\nsys.exit('stop')", "cannot be imported: SystemExit: stop"),
-        ("raise ValueError('first line\\nsecond line')", "cannot be imported: ValueError: first line"),
+        ("import sys\nsys.exit('stop')", "import failed: SystemExit: stop"),
+        ("raise ValueError('first line\\nsecond line')", "import failed: ValueError: first line"),
         ("x = 1", "no kernel 'kernel'; it has no triton.jit function"),
     ],
 )
@@ -153,7 +154,7 @@ def test_a_kernel_that_does_not_launch_is_told(capsys, monkeypatch):
     code, out, err = said(capsys, "audit", COPY, *KNOWN, *sizes, "--arch", "sm_90", "--format", "json")
     [row] = json.loads(out)["rows"]
     assert (code, row["occupancy"], row["bound"]) == (0, 0, None)
-    assert "| sm_90: does not launch: a program needs too much of: shared memory\n" in err
+    assert "| sm_90: cannot be launched: a program needs too much of: shared memory\n" in err
     assert row["obstacle"] == "shared memory"
 
 
@@ -209,7 +210,7 @@ def test_without_a_name_the_quick_set_is_compiled(capsys, chosen):
     assert chosen == quick
     assert len(chosen) < 350  # 0.4 s of a core each: about a minute on two
     assert {choice.arch for choice in chosen} == set(catalog.ARCHES)
-    assert {choice.version for choice in chosen if choice.arch == 90} == set(catalog.newest())
+    assert {choice.version for choice in chosen if choice.arch == 90} == set(NEWEST_VERSIONS)
     del chosen[:]
     assert said(capsys, "audit", "--arch", "sm_90")[0] == 0
     assert chosen == [choice for choice in quick if choice.arch == 90]
@@ -242,5 +243,5 @@ def test_configurations_of_an_autotuned_kernel_are_said_to_be_left_out(capsys, t
     assert "autotune" in text
     code, _, err = said(capsys, "audit", f"{path}:masked_copy", *KNOWN, "--arch", "sm_90")
     assert code == 0, err
-    assert "masked_copy is autotuned; its configurations are not taken" in err
+    assert "masked_copy is autotuned; its configurations are ignored" in err
     assert "autotuned" not in said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")[2]

@@ -64,9 +64,6 @@ def test_a_loop_that_the_assembler_unrolls_counts_one_pass(arch):
     assert 6 <= row["instructions_per_element"] * 1024 / 128 <= 20
 
 
-# ---- occupancy, issue budget and bound ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arch", "registers", "shared_bytes", "threads", "resident"),
     [

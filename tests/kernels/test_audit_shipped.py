@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from compiled import IS_RECORDED_TRITON, RECORDED, TENSOR_CORES, compile_ahead
+from compiled import IS_RECORDED_TRITON, NEWEST_VERSIONS, RECORDED, TENSOR_CORES, compile_ahead
 
 from kernels.audit import catalog, rows
 from kernels.audit.rows import key_of
@@ -49,7 +49,7 @@ def odd_size_rows():
     return [
         rows.row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
         for choice in catalog.choices((90,))
-        if choice.version in catalog.newest()
+        if choice.version in NEWEST_VERSIONS
         and choice.version.family in OF_ODD_SIZES
         and choice.variant.dtype == "bf16"
         for compiled in [compile_ahead(choice.variant, choice.arch, known_sizes=False)]
@@ -106,8 +106,6 @@ def test_matmul_feeds_tensor_cores_and_loads_whole_tiles():
             assert row["mma"] == TENSOR_CORES[ARCHES[row["arch"]]][row["dtype"]], key_of(row)
             assert row["load_bits"] == (128 if row["arch"] == "sm_80" else "tma"), key_of(row)
 
-
-# ---- beside the recorded figures -----------------------------------------------------------------------------------
 
 COUNTS = ("registers", "instructions")
 SIZES = ("stack_bytes", "spill_bytes", "double_precision")

@@ -44,7 +44,7 @@ def unwritten(count):
     return torch.full((count,), UNWRITTEN, dtype=torch.int32, device=DEVICE)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
 def test_read_sums_every_word_once(config):
     x = words(covered(config))
     out = unwritten(tiles.grid(config, x.numel())[0] + 16)
@@ -55,7 +55,7 @@ def test_read_sums_every_word_once(config):
     assert (out[programs:] == UNWRITTEN).all()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
 def test_write_reaches_every_word_and_no_more(config):
     count = covered(config)
     out = unwritten(count + 16)
@@ -64,7 +64,7 @@ def test_write_reaches_every_word_and_no_more(config):
     assert (out[count:] == UNWRITTEN).all()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.words)
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
 def test_copy_and_triad(config):
     count = covered(config)
     x, y, out = words(count, 1), words(count, 2), unwritten(count + 16)
@@ -103,8 +103,6 @@ def test_the_empty_kernel_touches_nothing():
     launch_floor.launch(x)
     assert (x == 1).all()
 
-
-# ---- as `bench calibrate` launches them ----------------------------------------------------------------------------
 
 GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=1)
 
@@ -151,8 +149,8 @@ AB, STARTS = torch.ones(2), torch.zeros(CHAINS.block)
         (lambda: tiles.read(X[::2], out=OUT, config=SMALL), "strides (2,)"),
         (lambda: tiles.write(out=X[1:], config=SMALL), "4 bytes past"),
         (lambda: tiles.write(out=X[:252], config=SMALL), "252 words"),
-        (lambda: tiles.write(out=X[:100], config=SMALL), "100 words; a tile of"),
-        (lambda: tiles.read(X, out=OUT[:1], config=SMALL), "each of 2 programs"),
+        (lambda: tiles.write(out=X[:100], config=SMALL), "expected at least 128 words for"),
+        (lambda: tiles.read(X, out=OUT[:1], config=SMALL), "expected at least 2, one per program"),
         (lambda: fma.launch(AB.double(), STARTS, 1, out=STARTS, config=CHAINS), "ab has dtype torch.float64"),
         (lambda: fma.launch(AB, STARTS.int(), 1, out=STARTS, config=CHAINS), "x has dtype torch.int32"),
         (lambda: fma.launch(torch.ones(3), STARTS, 1, out=STARTS, config=CHAINS), "ab has shape (3,)"),

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 import pytest
 from bugs import BUGS
-from compiled import ARCHES, IS_RECORDED_TRITON, TENSOR_CORES, assert_lean, compile_ahead, read_back, widened_first
+from compiled import (
+    ARCHES,
+    IS_RECORDED_TRITON,
+    NEWEST_VERSIONS,
+    TENSOR_CORES,
+    assert_lean,
+    compile_ahead,
+    read_back,
+    widened_first,
+)
 from families import FAMILIES, ON_A_GPU, versions_of
 from planted import plant
 
@@ -46,9 +55,6 @@ def test_a_variant_names_arguments_of_its_kernel_and_leaves_no_constant_out(vers
             assert {"num_warps", "enable_fp_fusion"} <= set(variant.options)
 
 
-# ---- offsets beyond 32 bits ----------------------------------------------------------------------------------------
-
-
 def wraps(variant):
     """Whether a program number, or a part of one, is multiplied as a 32-bit number."""
     ir = compile_ahead(variant, 90).asm["ttir"]
@@ -80,16 +86,16 @@ def test_planted_wrap_shows_when_compiled(bug, tmp_path):
     assert any(map(wraps, one_of_each(plant(bug, tmp_path))))
 
 
-NEWEST = [
+NEWEST_VARIANTS = [
     pytest.param(variant, id=f"{version.family}-{label(variant)}")
-    for version in catalog.newest()
+    for version in NEWEST_VERSIONS
     if version.family in ROW_FAMILIES
     for variant in one_of_each(version.module)
 ]
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("variant", NEWEST)
+@pytest.mark.parametrize("variant", NEWEST_VARIANTS)
 def test_sizes_beyond_32_bits(variant):
     """A size of 64 bits changes types all through a kernel, and must change neither registers nor wide accesses."""
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
@@ -97,9 +103,6 @@ def test_sizes_beyond_32_bits(variant):
     if variant.part != "finish":
         loads = sass.widths(hot_path.find(binary.instructions).instructions, "load")
         assert sass.main_width(loads) in (128, 256, sass.TMA)
-
-
-# ---- what single versions promise ----------------------------------------------------------------------------------
 
 
 @pytest.mark.exhaustive
@@ -225,8 +228,6 @@ def test_warps_by_width_save_registers_of_a_norm():
     )
     assert second <= 0.7 * first
 
-
-# ---- matmul --------------------------------------------------------------------------------------------------------
 
 MATMUL = versions_of("matmul")
 SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # CUDA C++ Programming Guide, table of limits

@@ -44,9 +44,6 @@ def test_a_large_mean_costs_the_newest_layernorm_nothing(n):
     norm_cases.check("layernorm", versions_of("norm")["v3"], *inputs)
 
 
-# ---- matmul --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def tf32():
     """torch's setting for fp32 products, put back afterwards."""
@@ -72,9 +69,6 @@ def test_autotuned():
     if torch.cuda.get_device_capability()[0] >= 9:
         for shape in ((300, 200, 130), (2048, 2048, 130)):
             check_case(versions_of("matmul")["v5"], torch.bfloat16, "nt", shape, launchers="AUTOTUNED")
-
-
-# ---- streams and graphs --------------------------------------------------------------------------------------------
 
 
 def integers_on_gpu(seed):
@@ -134,9 +128,6 @@ def test_split_columns_in_a_graph_on_two_streams():
             graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(out, expected) for out in outs)
-
-
-# ---- offsets beyond 32 bits ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("op", ["copy", "dropout"])

@@ -79,9 +79,6 @@ def test_odd_and_even_sizes_share_one_binary(launches, family, op, shapes):
     assert len({compiled.hash for _, compiled in launches}) == 1
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("family", "op", "version", "n", "wanted"),
     [
@@ -126,8 +123,6 @@ def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatc
     assert not divisible(launches[0][1]) & {"steps", "splits", "first_row", "chunk"}  # one binary for all of them
 
 
-# ---- plans ---------------------------------------------------------------------------------------------------------
-
 V3 = versions_of("matvec")["v3"]
 V2 = versions_of("reduction")["v2"]
 
@@ -160,9 +155,6 @@ def test_plans_cover_every_element_once(programs):
             assert piece % lanes == 0
             if n // access > programs * lanes:
                 assert count == programs
-
-
-# ---- arrival counters -----------------------------------------------------------------------------------------------
 
 
 class Gpu:
@@ -214,12 +206,10 @@ def test_a_recorded_launch_keeps_a_counter_of_its_own(streams):
     assert more == eager
     assert len({*recorded, *eager}) == len(recorded) + 1
     # A graph knows addresses only: all of them stay allocated. Each is aligned, so that one binary serves all.
-    kept = {row.data_ptr() for block in counters._kept for row in block}
+    retained = {row.data_ptr() for block in counters._blocks for row in block}
     assert not [place for place in recorded if place % 16]
-    assert set(recorded) <= kept
+    assert set(recorded) <= retained
 
-
-# ---- matmul --------------------------------------------------------------------------------------------------------
 
 MATMUL = versions_of("matmul")
 POINTERS = {"a_ptr", "b_ptr", "out_ptr"}

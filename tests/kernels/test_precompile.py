@@ -71,7 +71,7 @@ def test_what_a_launch_needs_is_in_the_cache(compilations, monkeypatch, tmp_path
 @pytest.mark.exhaustive
 def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(precompile, "QUIET_S", 0.0)
+    monkeypatch.setattr(precompile, "PROGRESS_DELAY_S", 0.0)
     broken = partial(launch_version, SOFTMAX, "softmax", torch.empty(3, 8, device="meta"), out=None)
     failed = precompile.precompile({**calls("meta"), "broken": broken}, H100)
     assert list(failed) == ["broken"]
@@ -108,7 +108,7 @@ def test_processes_that_are_ended_from_outside_are_told_in_a_line(monkeypatch):
         yield BrokenPool()
 
     monkeypatch.setattr(precompile, "_pool_of", broken_pool)
-    assert precompile.precompile(dict.fromkeys("ab"), H100) == dict.fromkeys("ab", precompile.ENDED)
+    assert precompile.precompile(dict.fromkeys("ab"), H100) == dict.fromkeys("ab", precompile.KILLED)
     monkeypatch.setattr(rows, "FEW", 0)
-    with pytest.raises(AuditError, match="a process that compiles was ended from outside"):
+    with pytest.raises(AuditError, match="a compiler process was killed"):
         rows.audit_all([None] * 30)

@@ -157,5 +157,5 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
             "copy": (partial(tiles.copy, a, out=c, config=config), 2),
             "triad": (partial(tiles.triad, a, b, out=c, config=config), 3),
         }[mix]
-        found.append(_candidate(f"triton v1, {config.words}", operands * tiles.WORD_BYTES * words, call))
+        found.append(_candidate(f"triton v1, {config.label}", operands * tiles.WORD_BYTES * words, call))
     return found

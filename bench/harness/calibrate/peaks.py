@@ -135,5 +135,5 @@ def fma_candidates(dtype: str, device: Device) -> list[Candidate]:
         elements = config.elements(device.sm_count or 1)
         iterations = ISSUE_SLOTS * LANES_A_CLOCK // (config.threads_per_sm * config.chains * fma.UNROLL)
         flops = fma.flops(elements, iterations)
-        found.append(Candidate(f"triton v1, {config.words}", flops, partial(prepare, config, elements, iterations)))
+        found.append(Candidate(f"triton v1, {config.label}", flops, partial(prepare, config, elements, iterations)))
     return found

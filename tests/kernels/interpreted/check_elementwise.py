@@ -40,8 +40,6 @@ def test_the_negative_tail_of_gelu_keeps_its_digits():
     assert ((out.double() - exact) / exact).abs().max() == 1  # by 1 + erf none is left
 
 
-# ---- dropout -------------------------------------------------------------------------------------------------------
-
 KNOWN_ANSWERS = """
 7  00000000 00000000 00000000 00000000 00000000 00000000  5f6fb709 0d893f64 4f121f81 4f730a48
 7  ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff  5207ddc2 45165e59 4d8ee751 8c52f662
@@ -86,8 +84,6 @@ def test_mask_looks_random(version):
     for lag in (1, 2, 3, 4, 7, 8, 16, 32, 128, 256, 1024, 2048, 4096):
         assert abs((centered[lag:] * centered[:-lag]).sum()) < 5 * math.sqrt(n), f"period or correlation at {lag}"
 
-
-# ---- offsets beyond 2^31: kernels called with sizes far larger than the tensors handed in ---------------------------
 
 DTYPE = torch.float16
 LIMIT = 2**31  # first element that a 32-bit offset does not reach
