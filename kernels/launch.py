@@ -102,7 +102,7 @@ CACHE_DIVISOR = 2  # the rows of a launch take at most half of the cache
 def pieces_of(m: int, n: int, row_bytes: int, step: int, unit: int, gpu: Gpu) -> Pieces | None:
     """Return how programs share m rows of n elements; None if rows are neither few nor too wide for the cache.
 
-    A piece has at least `step` elements, one step of the loop, and is a multiple of `unit` elements.
+    A row has at most one piece per step of `step` elements. A piece is a multiple of `unit` elements.
     """
     if n < MIN_WIDE_COLUMNS and (m >= gpu.processors or n < MIN_STEPS * step):
         return None

@@ -3,8 +3,8 @@
 Computes the same as version 2, with the same rounding except for the order of the sums.
 
 Changes from version 2: with fewer than 264 rows, two per multiprocessor of an H100, version 2 leaves memory bandwidth
-unused. Here such a row is cut into up to 32 pieces of at least one loop step. Each program writes the maximum and the
-sum of its piece, and a second, small launch combines them. With 264 rows or more, the kernel of version 2 runs alone.
+unused. Here such a row is cut into up to 32 pieces, at most one per loop step. Each program writes the maximum and the
+sum of its piece, and a second, small launch combines them. With 264 rows or more, only the kernel of version 2 runs.
 
 The order of the sums depends only on the shape, so results are reproducible. They may differ in the last bits from
 those of a row that is not shared, for example the same row in a larger batch.

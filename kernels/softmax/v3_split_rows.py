@@ -4,7 +4,7 @@ Computes the same as version 2, with the same rounding except for the order of t
 
 Changes from version 2:
 - Few rows: version 2 gives each row to one program, so with fewer rows than multiprocessors some are idle. Here such
-  rows are cut into up to 128 pieces of at least one step. A first launch computes the maximum and the sum of each
+  rows are cut into up to 128 pieces, at most one per loop step. A first launch computes the maximum and the sum of each
   piece, a second one combines those of its row and writes its piece.
 - Wide rows: version 2 reads a row of 131,072 columns or more twice. With one such row per multiprocessor of an H100
   the rows take 35 MB or more in 16 bits, so beyond 190,000 columns the second read comes from memory. Here both

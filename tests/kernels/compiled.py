@@ -17,11 +17,9 @@ TENSOR_CORES = {
     100: {"tf32": "UTCHMMA", "fp16": "UTCHMMA", "bf16": "UTCHMMA"} | dict.fromkeys(FP8, "UTCQMMA"),
 }
 TENSOR_CORES[100]["int8"] = "UTCIMMA" if triton.__version__ >= "3.8" else "IMMA"
-"""Names of the instructions that multiply matrices, by architecture and dtype."""
 
 
 def compile_ahead(variant, arch, integers="i32", known_sizes=True):
-    """Compile as a launch would: aligned pointers, and sizes known to be multiples of 16 only if specialized."""
     source = rows.source_of(variant, integers, known_sizes)
     return rows.compile_ahead(source, arch, variant.options)
 
@@ -31,12 +29,10 @@ def read_back(compiled):
 
 
 def widths(instructions, kind):
-    """Return the bits of every global access of a kind, `load` or `store`."""
     return list(sass.widths(instructions, kind).elements())
 
 
 def divisible(compiled):
-    """Return the arguments that the compiler was told are multiples of 16."""
     names = compiled.src.fn.arg_names
     return {names[path[0]] for path, attributes in compiled.src.attrs.items() if attributes}
 
@@ -56,14 +52,12 @@ RECORDED = {
 IS_RECORDED_TRITON = {row["triton"].rpartition(".")[0] for row in RECORDED.values()} == {
     triton.__version__.rpartition(".")[0]
 }
-"""Whether this is the Triton that figures are recorded of, and the kernels are written for."""
 
 STACK_BYTES = 0 if IS_RECORDED_TRITON else 32
 """Most stack of a lean kernel; Triton 3.6 leaves a few bytes to some."""
 
 
 def assert_lean(binary, allow_double=False):
-    """No spill, no stack, no fp64 arithmetic; with another Triton than the recorded one a few bytes of stack."""
     assert binary.registers > 0
     assert binary.stack_bytes <= STACK_BYTES
     assert not (IS_RECORDED_TRITON and [item for item in binary.instructions if item.spill_bytes])

@@ -1,4 +1,4 @@
-"""What all kernel tests start from."""
+"""Fixtures of all kernel tests."""
 
 import inspect
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ import torch
 from kernels.launch import INTERPRETED
 
 if INTERPRETED:
-    torch.set_num_threads(1)  # the interpreter has one, and waits for the others of a busy machine
+    torch.set_num_threads(1)  # the interpreter uses one; more would wait for each other on a busy machine
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +21,9 @@ def empty_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def empty_compile_cache(request, monkeypatch, empty_folder):
-    """Compile everything anew: Triton's cache does not notice every change, a kernel's name among them.
+    """Compile everything again, because Triton's cache ignores some changes, such as the name of a kernel.
 
-    Tests on a GPU look at values alone, which it does notice, and are thousands of launches: the cache stays.
+    The thousands of launches on a GPU keep the cache, because they check only values.
     """
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("TRITON_CACHE_DIR", str(empty_folder))
@@ -31,10 +31,9 @@ def empty_compile_cache(request, monkeypatch, empty_folder):
 
 @pytest.fixture
 def launches(monkeypatch):
-    """Grid and compiled kernel of every launch, in order, up to the driver; nothing is executed.
+    """Grid and compiled kernel of every launch, in order. Nothing is executed.
 
-    The interpreter ignores compiler options and an ahead-of-time compile sees no launcher, so neither notices an
-    option or an argument that a real launch would reject.
+    Unlike the interpreter and an ahead-of-time compile, this detects options and arguments that a launch rejects.
     """
     import triton
     from triton.runtime.jit import JITFunction
@@ -42,25 +41,23 @@ def launches(monkeypatch):
     from kernels import launch, precompile
 
     monkeypatch.setattr(triton.knobs.language, "default_fp_fusion", False)  # the default to come in Triton 3.10
-    monkeypatch.setattr(precompile, "NO_DEVICE", 4_000_000)  # what other tests compile is compiled there again
-    seen = []
+    monkeypatch.setattr(precompile, "NO_DEVICE", 4_000_000)  # so that kernels of other tests are compiled again
+    recorded = []
     with precompile.compile_only(launch.stand_in):
         compile_only = JITFunction.run
 
         def noted(kernel, *args, grid, **kwargs):
-            seen.append((grid, compile_only(kernel, *args, grid=grid, **kwargs)))
+            recorded.append((grid, compile_only(kernel, *args, grid=grid, **kwargs)))
 
         with patch.object(JITFunction, "run", noted):
-            yield seen
+            yield recorded
 
 
 @pytest.fixture(scope="session", autouse=INTERPRETED)
 def builtins_are_searched_once():
-    """Remember which members of Triton's language are builtins.
+    """Cache the names of the builtins of Triton's language.
 
-    The interpreter replaces them anew in every call of a helper, and to find them it asks for all members each time: a
-    third of the time of a kernel with helpers. Which ones they are does not change; what they are now is looked up as
-    ever.
+    The interpreter searches for them in every call of a helper, which takes a third of the time of such a kernel.
     """
     from triton.language.core import is_builtin
     from triton.runtime import interpreter
@@ -80,9 +77,9 @@ def builtins_are_searched_once():
 
 @pytest.fixture(scope="session", autouse=INTERPRETED)
 def whole_numbers_are_scalars():
-    """Let Triton 3.6 take a loop's bound from an array of one element, and let a sum of int32 wrap, as 3.9 does.
+    """Make Triton 3.6 accept an array of one element as loop bound, and wrap sums of int32, as 3.9 does.
 
-    numpy refuses to convert an array of one dimension since 2.5, and an integer beyond the dtype since 2.0.
+    numpy rejects the conversion of a one-dimensional array since 2.5, and of an integer beyond the dtype since 2.0.
     """
     from triton.runtime import interpreter
 

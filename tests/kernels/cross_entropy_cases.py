@@ -11,14 +11,12 @@ OUTSIDE = (-1, -99, -101, 2**31, 2**32, -(2**31), -(2**63), 2**63 - 1)  # 2^32 i
 
 
 def draw(op, dtype, m, v, scale=3.0, offset=0.0):
-    """Draw seeded logits and labels; the first and the last column are among these where there are rows enough."""
     labels = torch.randint(max(v, 1), (m,), generator=torch.Generator().manual_seed(31 * m + v))
     labels[:2] = torch.tensor([v - 1, 0])[:m]
     return normal(m, v, dtype, scale, offset), labels
 
 
 def expect(x, labels):
-    """Evaluate the loss in fp64, with NaN for labels that are no column and 0 for those that are ignored."""
     x = x.double()
     inside = (labels >= 0) & (labels < x.shape[1])
     picked = x.gather(1, labels.where(inside, 0)[:, None]).squeeze(1)
@@ -31,7 +29,6 @@ def expect(x, labels):
 
 
 def compare(out, x, labels, what="cross-entropy"):
-    """Fail where a loss is beyond the bound, or is not exactly 0 where the label is ignored."""
     out, x, labels = out.cpu(), x.cpu(), labels.cpu()
     expected = expect(x, labels)
     kept = labels != IGNORED  # the bound of an ignored row may be NaN
@@ -45,14 +42,12 @@ def check(op, module, x, labels):
 
 
 def check_apart(op, module, dtype, m, v, pads):
-    """Run with NaN after each row of the logits, as many elements as the first of `pads`, and compare."""
     x, labels = draw(op, dtype, m, v)
     out = run_apart(module.KERNELS[op], (x, labels), [v + pads[0]], (m,), out_dtype=torch.float32)
     compare(out, x, labels, f"cross-entropy {m}x{v} padded by {pads[0]}")
 
 
 def special_logits(v, dtype):
-    """Return logits and labels with special values at the start, in the middle and at the end, and rows of them."""
     info = torch.finfo(dtype)
     x, labels = draw("cross-entropy", dtype, 17, v)
     for row, value in enumerate((math.nan, math.inf, -math.inf)):
@@ -72,7 +67,6 @@ def special_logits(v, dtype):
 
 
 def special_labels(v, dtype):
-    """Return logits, and labels that are no column or are ignored beside some that are neither."""
     labels = torch.tensor([0, v, IGNORED, v - 1, *OUTSIDE, v + 1, v // 2])
     return normal(len(labels), v, dtype), labels
 
@@ -82,14 +76,12 @@ def specials(op, dtype, v):
 
 
 def check_far_logits(module, v=40):
-    """Run on rows of logits that begin beyond 2^31 elements, and compare; 20,000 columns are shared by programs."""
     x, labels, out = normal(3, v, torch.float16), torch.tensor([3, 0, v - 1]), torch.empty(3)
     module.KERNELS["cross-entropy"](far_rows(x), labels, out=out)
     compare(out, x, labels, "cross-entropy beyond 2^31 elements")
 
 
 def battery(module):
-    """A short form of the checks of every family; 262,200 columns are several steps for each piece of version 3."""
     check_far_logits(module)
     for dtype in DTYPES.values():
         for m, v in ((2, 1), (2, 7), (2, 256), (2, 1030), (2, 20011)):

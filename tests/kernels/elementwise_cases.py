@@ -1,4 +1,4 @@
-"""What the elementwise kernels are held against: fp64 references with error bounds, Philox in numpy, drawn inputs."""
+"""Inputs, fp64 references and error bounds of the elementwise kernels, and Philox in numpy."""
 
 import math
 
@@ -17,7 +17,7 @@ PHILOX_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 
 
 def philox4x32(counters, key, rounds):
-    """Return the four words of each counter, shape (n, 4), of counters of shape (n, 4); 32-bit numbers as uint64."""
+    """Return the words of counters, both of shape (n, 4), 32-bit numbers as uint64."""
     low = np.uint64(0xFFFFFFFF)
     c0, c1, c2, c3 = counters.astype(np.uint64).T
     k0, k1 = key
@@ -34,13 +34,11 @@ def philox4x32(counters, key, rounds):
 
 
 def words(seed, numbers, rounds):
-    """Return the four words of the 64-bit counters `numbers` under a 64-bit seed."""
     halves = np.stack((numbers & 0xFFFFFFFF, numbers >> 32, 0 * numbers, 0 * numbers), axis=1)
     return philox4x32(halves, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF), rounds)
 
 
 def kept(version, seed, n, first=0):
-    """Return which of the elements first .. first + n a version of dropout keeps."""
     elements = np.arange(first, first + n, dtype=np.int64)
     if version in ("v1", "v2"):  # Triton's uniform number of the first word, negative integers mirrored
         word = words(seed, elements, 10)[:, 0].astype(np.uint32).view(np.int32)
@@ -99,7 +97,6 @@ def expect(op, version, *inputs):
 
 
 def check(op, module, *inputs):
-    """Run one operation of a version and compare every element, zeros with their sign."""
     version = version_of(module)
     out = run_guarded(module.KERNELS[op], inputs, tuple(inputs[0].shape))
     expected = expect(op, version, *inputs)
@@ -110,7 +107,6 @@ def check(op, module, *inputs):
 
 
 def draw(op, dtype, n, cols=None):
-    """Draw seeded normal inputs of an operation, n elements in rows of `cols` if it has a bias."""
     generator = torch.Generator().manual_seed(n)
 
     def normal(*shape):
@@ -125,7 +121,6 @@ def draw(op, dtype, n, cols=None):
 
 
 def specials(op, dtype, count):
-    """Return inputs where every pair of special values meets, over and over, `count` elements."""
     pairs = torch.cartesian_prod(torch.tensor(SPECIALS), torch.tensor(SPECIALS)).to(dtype)
     pairs = pairs.repeat(-(-count // len(pairs)), 1)[:count]
     first, second = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
@@ -137,7 +132,6 @@ def specials(op, dtype, count):
 
 
 def battery(module):
-    """The quickest set of checks that a broken version must not pass: every kernel, every kind of formula."""
     block = module.VARIANTS["copy", torch.float16].elements
     for op in ("copy", "triad", "swiglu", "gelu-tanh", "bias-gelu", "dropout"):
         check(op, module, *specials(op, torch.float16, 307)[0])

@@ -1,8 +1,7 @@
 """Error bounds and guarded tensors shared by the tests of all kernel families.
 
-Every result is judged against fp64 with a bound on each element. The bound has two parts: half a unit in
-the last place (ulp) of the output dtype for the one final rounding, and the error the formula may collect
-in fp32 before it.
+Every element is compared with an fp64 reference. Its bound has two parts: half a unit in the last place (ulp) of the
+output dtype for the final rounding, and the fp32 error of the formula before it.
 """
 
 import math
@@ -23,9 +22,7 @@ UNWRITTEN = -77.0
 FAR = 2**30  # a row stride: the third row begins at 2^31 elements, which a 32-bit offset does not reach
 MAP_NORESERVE = 0x4000  # Linux; named in `mmap` from Python 3.13
 DEVICE = "cpu" if INTERPRETED else "cuda"
-"""Where kernels run: in the interpreter, or on a GPU."""
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
-"""What the interpreter computes rightly: it truncates bf16."""
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16}  # the interpreter truncates bf16
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,6 @@ class Expected:
 
 
 def assert_close(out: torch.Tensor, expected: Expected, what: str) -> None:
-    """Fail on the first element further from the exact value than the bound, naming it."""
     out, info, exact = out.cpu(), torch.finfo(out.dtype), expected.exact
     assert out.shape == exact.shape
     error = (out.double() - exact).abs()
@@ -57,8 +53,6 @@ def assert_close(out: torch.Tensor, expected: Expected, what: str) -> None:
 
 
 class Guarded:
-    """A dense tensor in the middle of a longer buffer, so that accesses beyond its ends can be seen."""
-
     def __init__(self, values: torch.Tensor, fill: float) -> None:
         self.fill = fill if values.dtype.is_floating_point else torch.iinfo(values.dtype).max - 5
         self.buffer = torch.full((values.numel() + 2 * GUARD,), self.fill, dtype=values.dtype, device=DEVICE)
@@ -76,7 +70,7 @@ def run_guarded(
     out_shape: tuple[int, ...],
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Launch on copies of the inputs surrounded by NaN, so that a read beyond an end shows in the result."""
+    """Launch on copies of the inputs surrounded by NaN, so that reads beyond them show in the result."""
     copies = [Guarded(tensor, math.nan).tensor for tensor in inputs]
     out = Guarded(torch.full(out_shape, UNWRITTEN, dtype=out_dtype or inputs[0].dtype), UNWRITTEN)
     launcher(*copies, out=out.tensor)
@@ -146,7 +140,6 @@ def far_rows(values: torch.Tensor, stride: int = FAR) -> torch.Tensor:
 
 
 def refused(launcher: Callable[..., None], label: str, *inputs: object, out: torch.Tensor) -> str:
-    """Return the one line with which a launcher refuses its operands, having written nothing."""
     before = out.clone() if out.device.type == "cpu" else None
     with pytest.raises(ValueError, match=rf"^{label}: ") as error:
         launcher(*inputs, out=out)

@@ -10,7 +10,6 @@ from exact import DTYPES
 from kernels import launch, versions
 
 ON_A_GPU = {name: dtype for dtype, name in launch.DTYPES.items()}
-"""Dtypes by name, for tests on a GPU and of compiled kernels."""
 FAMILIES = [family for family in versions.families() if family not in versions.CALIBRATION]
 SMALL = {
     "cross_entropy": (3, 8201),
@@ -29,12 +28,10 @@ def versions_of(family: str) -> dict[str, ModuleType]:
 
 
 def cases_of(family: str) -> ModuleType:
-    """Import `draw` and `check` of a family: inputs of an operation, and the comparison of what a version computes."""
     return importlib.import_module(f"{family}_cases")
 
 
 def runs_here(module: ModuleType) -> bool:
-    """Whether the GPU, if there is one, is new enough for a version."""
     needed = getattr(module, "MINIMUM_ARCH", 0) // 10
     return launch.INTERPRETED or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= needed
 
@@ -73,7 +70,6 @@ def blank(family: str, op: str, inputs: tuple[torch.Tensor, ...]) -> torch.Tenso
 
 
 def small(family: str, op: str, dtype: torch.dtype, *shape: int) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """Return inputs and output of an operation, small ones without a shape."""
     inputs = cases_of(family).draw(op, dtype, *(shape or SMALL[family]))
     return inputs, blank(family, op, inputs)
 

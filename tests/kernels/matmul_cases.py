@@ -1,7 +1,7 @@
-"""Matrices stored in every way a matmul may get them, and what their product must be.
+"""Inputs, fp64 references and error bounds of matmul, in every layout.
 
-Values are surrounded by NaN, also between the end of a row and the start of the next, so that whatever a kernel reads
-beyond its matrix shows in the result; and nothing but the elements of C may be written.
+Values are surrounded by NaN, also between rows, so that a read beyond a matrix shows in the result. Only elements
+of C may be written.
 """
 
 import math
@@ -18,7 +18,6 @@ LAYOUTS = ("nn", "nt", "tn")
 
 
 def row_stride(module, columns, dtype, is_padded=False):
-    """Return a row stride that a version takes: a multiple of 16 bytes for tensor descriptors."""
     multiple = 16 // dtype.itemsize if hasattr(module, "MINIMUM_ARCH") else 1
     return (-(-columns // multiple) + is_padded) * multiple
 
@@ -28,7 +27,6 @@ def output_dtype(dtype):
 
 
 def values(shape, dtype, kind="normal", seed=0):
-    """Return seeded values: normal ones, or small whole numbers whose products and sums are exact."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     if kind == "normal":
         return torch.randn(shape, generator=generator).to(dtype)
@@ -82,7 +80,6 @@ def check_case(module, dtype, layout, shape, batch=(), kind="normal", **more):
 
 
 def check_far(module):
-    """Let the third row, or matrix, of A, B and C in turn lie beyond 2^31 elements: wrapped offsets read zeros."""
     m, k = 3, 3
     for far, layout, n in (
         ("a", "nn", 8),
@@ -108,13 +105,11 @@ def check_far(module):
 
 
 def check_groups(module, k=8):
-    """Two columns of a group of tiles and two rows more, as fp32 is computed."""
     tile = next(iter(module.TILES[90]["fp32"].values())) if hasattr(module, "TILES") else module.TILE
     check_case(module, DTYPES["fp32"], "nt", ((GROUP_M + 1) * tile.m + 1, tile.n + 1, k), kind="integers")
 
 
 def check_splits(module):
-    """Terms shared by programs: evenly and not, of batches, with scales."""
     half, fp8, tile = DTYPES["fp16"], FP8["fp8e4m3"], Tile(64, 128, 64, 4, 3)
     check_case(module, half, "nt", (60, 56, 700), kind="integers", padded=True)  # split by the rule for few tiles
     check_case(module, half, "nt", (330, 264, 72), kind="integers")
@@ -129,7 +124,6 @@ def check_splits(module):
 
 
 def check_range_of_sums(module):
-    """fp16 operands whose partial sums leave the range of fp16, and then its precision."""
     a = torch.full((2, 256), 200.0).half()
     a[:, 128:] = -200.0
     check("matmul", module, a, torch.full((256, 8), 200.0).half(), "nt")

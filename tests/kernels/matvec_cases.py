@@ -47,7 +47,6 @@ def draw_integers(op, dtype, m, n):
 
 
 def draw_cancelling(op, n):
-    """Return fp16 inputs whose sum leaves the range of fp16 on the way and comes back."""
     a = torch.full((2, n), 100, dtype=torch.int8 if op == "matvec-int8" else torch.float16)
     a[:, n // 2 :] = -100
     a[1, 0] = 50
@@ -87,14 +86,12 @@ def check_exact(op, module, *inputs):
 
 
 def check_apart(op, module, dtype, m, n, pads):
-    """Run with what must not be read after each row of A, as many elements as the first of `pads`, and compare."""
     inputs = draw(op, dtype, m, n)
     out = run_apart(module.KERNELS[op], inputs, [n + pads[0]], (m,), out_dtype=dtype)
     assert_close(out, expect(*inputs), f"{op} {m}x{n} padded by {pads[0]}")
 
 
 def check_far_rows(op, module, stride=FAR):
-    """Multiply rows that begin beyond 2^31 elements by a vector of ones."""
     is_int8 = op == "matvec-int8"
     numbers = torch.arange(1, 5)
     a = far_rows(numbers[:, None].expand(4, 40).to(torch.int8 if is_int8 else torch.float16), stride)

@@ -20,7 +20,7 @@ SMALLEST32 = 2.0**-149  # the last step of fp32 below its normal range
 
 
 def depth(n):
-    """Return how many additions one term of a sum of n goes through, at most."""
+    """Return the maximum number of additions of a term in a sum of n."""
     return max(n, 1).bit_length() + n / 2048 + 4
 
 
@@ -49,7 +49,6 @@ def expect_layernorm(x, weight, bias, corrected):
 
 
 def check(op, module, *inputs, corrected=None):
-    """Run on guarded copies of the inputs and compare every element; return the output."""
     shape = tuple(inputs[0].shape)
     out = run_guarded(module.KERNELS[op], inputs, (2, *shape) if op == "residual-rmsnorm" else shape)
     compare(op, out, *inputs, corrected=is_corrected(module) if corrected is None else corrected)
@@ -57,7 +56,6 @@ def check(op, module, *inputs, corrected=None):
 
 
 def compare(op, out, *inputs, corrected=False):
-    """Compare an output with the exact one, and a residual sum with the rounded one, bit by bit."""
     what = f"{op} {tuple(inputs[0].shape)} {inputs[0].dtype}"
     if op == "layernorm":
         assert_close(out, expect_layernorm(*inputs, corrected=corrected), what)
@@ -72,7 +70,7 @@ def compare(op, out, *inputs, corrected=False):
 
 
 def draw(op, dtype, m, n, scales=(1.0,), shift=0.0):
-    """Draw seeded normal inputs of an operation: m rows of n, scaled in turns by `scales`, and vectors of n."""
+    """Return m rows of n, scaled by `scales` in rotation, and vectors of n."""
     generator = torch.Generator().manual_seed(1000 * m + n)
 
     def normal(*shape):
@@ -86,7 +84,6 @@ def draw(op, dtype, m, n, scales=(1.0,), shift=0.0):
 
 
 def specials(op, dtype, n):
-    """Return inputs with special values in every other row, and rows of zeros and of numbers below the normal range."""
     x, *others = draw(op, dtype, 9, n, SCALES)
     for row, (column, value) in enumerate([(0, math.nan), (n - 1, math.inf), (n // 2, -math.inf), (n - 1, math.nan)]):
         x[2 * row, column] = value
@@ -102,7 +99,7 @@ def is_corrected(module):
 
 
 def check_apart(op, module, dtype, m, n, pads):
-    """Check rows apart: `pads` holds by how much the strides of x, of a residual and of out exceed n."""
+    """`pads` are the strides of x, a residual and out minus n."""
     inputs = draw(op, dtype, m, n, SCALES)
     *strides, out_stride = [n + more for more in (pads if op == "residual-rmsnorm" else pads[::2])]
     shape = (2, m, n) if op == "residual-rmsnorm" else (m, n)
@@ -111,7 +108,6 @@ def check_apart(op, module, dtype, m, n, pads):
 
 
 def check_far_rows(op, module, dtype, n):
-    """Check rows so far apart that a product of row number and stride needs more than 32 bits; each stride differs."""
     inputs = draw(op, dtype, 3, n)
     count = 2 if op == "residual-rmsnorm" else 1
     views = [far_rows(tensor, FAR + 16 * number) for number, tensor in enumerate(inputs[:count])]
@@ -123,11 +119,6 @@ def check_far_rows(op, module, dtype, n):
 
 
 def battery(module):
-    """Raise unless every kernel of a version is right.
-
-    It goes through rows where eps decides, whose squares pass the range of fp16, that lie 2^30 elements apart, and, if
-    the version has kernels for them, through wide rows, rows with a large mean, and rows that programs share.
-    """
     if hasattr(module, "SHARED"):
         battery_of_shared_rows(module)
         return
@@ -146,7 +137,6 @@ def battery(module):
 
 
 def battery_of_shared_rows(module):
-    """Check rows of several pieces, in groups and together, with a large mean, and far apart."""
     with patch.object(kernels.launch, "MIN_STEPS", 1):  # shorter rows, so that it takes less
         for op in ("residual-rmsnorm", "layernorm", "rmsnorm"):
             check(op, module, *draw(op, torch.float16, 3, 6008, SCALES))

@@ -1,8 +1,7 @@
-"""Planted bugs: a kernel file with one thing broken, which the checks of its family must notice.
+"""Planted bugs: mutations of kernel files that the checks of their family must catch.
 
-Each family lists its bugs in `bugs.py`. Those that show in a result are caught in the interpreter, by `battery` of the
-family's cases; those that need more memory than a test has, such as an offset that wraps at 2^31 elements of a flat
-operation, by reading what the compiler makes of the file.
+The interpreter runs the `battery` of a family on them. Bugs that would need too much memory, such as an offset that
+wraps at 2^31 elements of a flat operation, are checked in the compiled code.
 """
 
 import importlib.util
@@ -18,15 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 class Bug:
     kind: str
     file: str
-    """The kernel file, from the root of the repository: `kernels/norm/v2_wide.py`."""
     old: str
-    """What is replaced; occurs in the file exactly `count` times."""
+    """The text to replace, which occurs in the file exactly `count` times."""
     new: str
     count: int = 1
     only_compiled: bool = False
-    """Whether only the compiled form shows it."""
     seen_in: str = ""
-    """If `file` is shared by versions and is none itself: the version that shows the bug."""
+    """The version that shows the bug, if versions share `file`."""
 
     @property
     def label(self) -> str:
@@ -35,7 +32,7 @@ class Bug:
 
 
 def plant(bug: Bug, folder: Path) -> ModuleType:
-    """Return the module of the version with the bug in it, imported from a copy in `folder`."""
+    """Return the module of the version with the bug, imported from a copy in `folder`."""
     text = (ROOT / bug.file).read_text(encoding="utf-8")
     assert text.count(bug.old) == bug.count, f"{bug.file} has {bug.old!r} {text.count(bug.old)} times, not {bug.count}"
     wrong = _imported(bug.file, text.replace(bug.old, bug.new), folder)

@@ -7,7 +7,7 @@ from exact import DTYPES, EPS32, Expected, assert_close, run_guarded
 
 
 def depth(n):
-    """Return the most fp32 roundings a term goes through, for n elements, in any of the versions.
+    """Return the maximum number of fp32 roundings of a term for n elements, in any version.
 
     Version 2: one product, ACCESS + LOADS + 2 log2(LANES) + SLOTS / LANES = 8 + 8 + 16 + 4, and a round for each
     49,152 elements or more (dot in fp32 with 12 programs, in the interpreter). Version 1 stays below that.
@@ -26,7 +26,7 @@ def draw(op, dtype, n):
 
 
 def draw_integers(op, dtype, n):
-    """Draw integers, none of them 0, whose sums fp32 holds, so that the result must be exact and miss none of them."""
+    """Return nonzero integers whose sums are exact in fp32, so that a missing element changes the result."""
     generator = torch.Generator().manual_seed(n)
 
     def integers():
@@ -37,7 +37,6 @@ def draw_integers(op, dtype, n):
 
 
 def draw_cancelling(op, n):
-    """Return fp16 inputs whose sum leaves the range of fp16 on the way and comes back."""
     x = torch.full((n,), 200.0).half()
     x[n // 2 :] = -200.0
     x[0] = 100.0
@@ -45,7 +44,6 @@ def draw_cancelling(op, n):
 
 
 def specials(op, dtype, n):
-    """Return inputs with special values at the start, in the middle and at the end, and with denormals and zeros."""
     found = []
     for values in ([math.nan], [math.inf], [-math.inf], [math.inf, -math.inf]):
         for place in (0, n // 2, n - len(values)):

@@ -32,7 +32,6 @@ def residual_rmsnorm(x_ptr, residual_ptr, weight_ptr, out_ptr, n, eps, BLOCK: tl
 
 @triton.jit
 def flat(x_ptr, out_ptr, n, FORMULA: tl.constexpr, BLOCK: tl.constexpr):
-    """One formula under one mask."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     tl.store(out_ptr + offsets, FORMULA(tl.load(x_ptr + offsets, mask=inside)), mask=inside)
@@ -57,13 +56,11 @@ def gelu_erf(x):
 
 @triton.jit
 def does_not_compile(x_ptr, BLOCK: tl.constexpr):
-    """Adds blocks of different lengths."""
     tl.store(x_ptr + tl.arange(0, BLOCK), tl.arange(0, BLOCK) + tl.arange(0, 2 * BLOCK))
 
 
 @triton.jit
 def summed(x_ptr, out_ptr, steps, BLOCK: tl.constexpr):
-    """A loop that the assembler unrolls."""
     offsets = tl.program_id(0).to(tl.int64) * BLOCK * steps + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(steps):

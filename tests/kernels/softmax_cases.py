@@ -38,7 +38,6 @@ def exponential_error(x, softmax):
 
 
 def compare(out, x, what="softmax"):
-    """Fail where an element of `out` is beyond the bound, or is not 0 for -inf, or where rows do not sum to 1."""
     out, x = out.cpu(), x.cpu()
     wide = x.double()
     exact = torch.softmax(wide, 1)
@@ -59,14 +58,12 @@ def check(op, module, x):
 
 
 def check_apart(op, module, dtype, m, n, pads):
-    """Run with NaN after each row of x and marks after each row of out, `pads` elements of each, and compare."""
     x = normal(m, n, dtype)
     out = run_apart(module.KERNELS[op], (x,), [n + pads[0]], (m, n), n + pads[1])
     compare(out, x, f"softmax {m}x{n} padded by {pads}")
 
 
 def specials(op, dtype, n):
-    """Return inputs with special values at the start, in the middle and at the end, and rows of nothing else."""
     info = torch.finfo(dtype)
     x = normal(15, n, dtype)
     for row, value in enumerate((math.nan, math.inf, -math.inf)):
@@ -83,7 +80,6 @@ def specials(op, dtype, n):
 
 
 def check_far_rows(module, n=40):
-    """Run on rows that begin beyond 2^31 elements of x and of out, and compare."""
     x = normal(3, n, torch.float16)
     out = far_rows(torch.zeros_like(x))
     module.KERNELS["softmax"](far_rows(x), out=out)

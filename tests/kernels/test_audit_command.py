@@ -1,4 +1,4 @@
-"""`python -m kernels` as a user meets it: what it prints, and the one line for each mistake."""
+"""Output and error messages of `python -m kernels`."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ KEYS = {
 }
 
 
-def said(capsys, *arguments):
+def run(capsys, *arguments):
     try:
         code = main(arguments)
     except SystemExit as leaving:
@@ -36,9 +36,9 @@ def said(capsys, *arguments):
     return code, output.out, output.err
 
 
-def test_json_has_the_keys_that_others_read(capsys):
+def test_audit_json_has_all_keys(capsys):
     sizes = ("--elements", "1024", "--bytes", "4096", "--arch", "sm_80,sm_89,sm_90,sm_100,sm_120")
-    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--format", "json", *sizes)
+    code, out, _ = run(capsys, "audit", COPY, *KNOWN, "--format", "json", *sizes)
     assert code == 0
     document = json.loads(out)
     assert {row["gpu"] for row in document["rows"]} >= {"h100-sxm", "l40s", "rtx-5090"}
@@ -51,30 +51,30 @@ def test_json_has_the_keys_that_others_read(capsys):
         assert document["environment"]["ptxas"][row["arch"]] == row["ptxas"]
 
 
-def test_formats_show_the_same_rows(capsys):
+def test_audit_formats_have_the_same_rows(capsys):
     arguments = ("audit", COPY, *KNOWN, "--arch", "sm_90")
-    _, as_csv, _ = said(capsys, *arguments, "--format", "csv")
+    _, as_csv, _ = run(capsys, *arguments, "--format", "csv")
     in_order = ("audit", COPY, "--signature", "*bf16:16, *bf16:16,i32:16,1024", "--arch", "sm_90")
-    assert said(capsys, *in_order, "--format", "csv")[1] == as_csv
+    assert run(capsys, *in_order, "--format", "csv")[1] == as_csv
     [row] = csv.DictReader(as_csv.splitlines())
     assert (row["registers"], row["load_bits"], row["bound"]) == ("14", "128", "")
-    _, as_md, _ = said(capsys, *arguments, "--format", "md")
+    _, as_md, _ = run(capsys, *arguments, "--format", "md")
     title, _, line = as_md.splitlines()
     assert title.startswith("| kernel | arch")
     assert "| 14 |" in line
-    _, table, notes = said(capsys, *arguments)
+    _, table, notes = run(capsys, *arguments)
     assert "regs" in table.splitlines()[0]
     assert "compiled only, not run" in notes
 
 
-def test_sass_prints_the_hot_path_alone(capsys):
-    code, out, _ = said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90", "--sass")
+def test_sass_prints_only_the_hot_path(capsys):
+    code, out, _ = run(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90", "--sass")
     assert code == 0
     assert out.splitlines()[0].endswith("the hot path, 19 instructions")
     assert "LDG.E.128" in out
     assert "NOP" not in out
     signature = ("--signature", "*fp32:16,*fp32,i32", "--constexpr", "BLOCK=1024")
-    _, loop, _ = said(capsys, "audit", f"{SAMPLES}:summed", *signature, "--arch", "sm_90", "--sass")
+    _, loop, _ = run(capsys, "audit", f"{SAMPLES}:summed", *signature, "--arch", "sm_90", "--sass")
     assert "one pass of the hot loop" in loop
     assert "SHFL" not in loop  # the sum over threads comes after the loop
 
@@ -112,8 +112,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_gets_one_line(capsys, arguments, wanted):
-    code, out, err = said(capsys, "audit", *arguments)
+def test_audit_mistake_gets_a_one_line_error(capsys, arguments, wanted):
+    code, out, err = run(capsys, "audit", *arguments)
     assert code == 2
     assert out == ""
     [line] = err.splitlines()
@@ -129,38 +129,38 @@ def test_a_mistake_gets_one_line(capsys, arguments, wanted):
         ("x = 1", "no kernel 'kernel'; it has no triton.jit function"),
     ],
 )
-def test_a_file_that_cannot_be_used_gets_one_line(capsys, tmp_path, text, wanted):
+def test_audit_of_an_invalid_file_gets_a_one_line_error(capsys, tmp_path, text, wanted):
     (tmp_path / "mine.py").write_text(text)
-    code, out, err = said(capsys, "audit", f"{tmp_path / 'mine.py'}:kernel", "--signature", "i32")
+    code, out, err = run(capsys, "audit", f"{tmp_path / 'mine.py'}:kernel", "--signature", "i32")
     assert (code, out) == (2, "")
     [line] = err.splitlines()
     assert wanted in line
 
 
-def test_what_a_file_and_its_kernel_print_stays_out_of_the_data(capsys, tmp_path):
+def test_output_of_a_user_file_goes_to_stderr(capsys, tmp_path):
     text = SAMPLES.read_text(encoding="utf-8").replace("    inside =", "    tl.static_print('hello')\n    inside =")
     (tmp_path / "loud.py").write_text(f"print('good morning')\n{text}", encoding="utf-8")
     name = f"{tmp_path / 'loud.py'}:masked_copy"
-    code, out, err = said(capsys, "audit", name, *KNOWN, "--arch", "sm_90", "--format", "json")
+    code, out, err = run(capsys, "audit", name, *KNOWN, "--arch", "sm_90", "--format", "json")
     assert code == 0
     assert "good morning" in err
     assert "hello" in err
     assert len(json.loads(out)["rows"]) == 1
 
 
-def test_a_kernel_that_does_not_launch_is_told(capsys, monkeypatch):
+def test_audit_reports_a_kernel_that_cannot_launch(capsys, monkeypatch):
     monkeypatch.setitem(limits.MULTIPROCESSORS, 90, limits.Multiprocessor("h100-sxm", 64, 32, 1000))
     sizes = ("--elements", "1024", "--bytes", "4096")
-    code, out, err = said(capsys, "audit", COPY, *KNOWN, *sizes, "--arch", "sm_90", "--format", "json")
+    code, out, err = run(capsys, "audit", COPY, *KNOWN, *sizes, "--arch", "sm_90", "--format", "json")
     [row] = json.loads(out)["rows"]
     assert (code, row["occupancy"], row["bound"]) == (0, 0, None)
     assert "| sm_90: cannot be launched: a program needs too much of: shared memory\n" in err
     assert row["obstacle"] == "shared memory"
 
 
-def test_the_interpreter_must_be_off(capsys, monkeypatch):
+def test_audit_rejects_the_interpreter(capsys, monkeypatch):
     monkeypatch.setattr(launch, "INTERPRETED", True)
-    code, out, err = said(capsys, "audit", "gelu")
+    code, out, err = run(capsys, "audit", "gelu")
     assert (code, out) == (2, "")
     assert "TRITON_INTERPRET is set" in err
 
@@ -181,7 +181,7 @@ finally:
 
 
 def test_list_has_the_operations_and_dtypes_of_every_variant(capsys):
-    code, out, _ = said(capsys, "list", "--format", "json")
+    code, out, _ = run(capsys, "list", "--format", "json")
     assert code == 0
     listed = json.loads(out)["rows"]
     assert all({"family", "op", "version", "dtypes", "file", "change"} == set(row) for row in listed)
@@ -197,22 +197,21 @@ def test_list_has_the_operations_and_dtypes_of_every_variant(capsys):
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """Return the list of what is to be compiled; nothing is."""
     found = []
     monkeypatch.setattr(rows, "audit_all", lambda choices: found.extend(choices) or [])
     monkeypatch.setattr(command, "_print", lambda found, args: None)
     return found
 
 
-def test_without_a_name_the_quick_set_is_compiled(capsys, chosen):
-    assert said(capsys, "audit")[0] == 0
+def test_audit_without_a_name_compiles_the_quick_set(capsys, chosen):
+    assert run(capsys, "audit")[0] == 0
     quick = catalog.quick(catalog.choices())
     assert chosen == quick
     assert len(chosen) < 350  # 0.4 s of a core each: about a minute on two
     assert {choice.arch for choice in chosen} == set(catalog.ARCHES)
     assert {choice.version for choice in chosen if choice.arch == 90} == set(NEWEST_VERSIONS)
     del chosen[:]
-    assert said(capsys, "audit", "--arch", "sm_90")[0] == 0
+    assert run(capsys, "audit", "--arch", "sm_90")[0] == 0
     assert chosen == [choice for choice in quick if choice.arch == 90]
 
 
@@ -228,12 +227,12 @@ def test_without_a_name_the_quick_set_is_compiled(capsys, chosen):
     ],
     ids=["all", "op", "op-and-version", "dtype", "version", "families"],
 )
-def test_what_is_selected_is_compiled_whole(capsys, chosen, words, is_meant):
-    assert said(capsys, "audit", *words)[0] == 0
+def test_audit_compiles_all_selected_variants(capsys, chosen, words, is_meant):
+    assert run(capsys, "audit", *words)[0] == 0
     assert chosen == list(filter(is_meant, catalog.choices()))
 
 
-def test_configurations_of_an_autotuned_kernel_are_said_to_be_left_out(capsys, tmp_path):
+def test_audit_of_an_autotuned_kernel_prints_a_note(capsys, tmp_path):
     text = SAMPLES.read_text(encoding="utf-8").replace(
         "@triton.jit\ndef masked_copy",
         "@triton.autotune([triton.Config({}, num_warps=8)], key=[])\n@triton.jit\ndef masked_copy",
@@ -241,7 +240,7 @@ def test_configurations_of_an_autotuned_kernel_are_said_to_be_left_out(capsys, t
     path = tmp_path / "tuned.py"
     path.write_text(text, encoding="utf-8")
     assert "autotune" in text
-    code, _, err = said(capsys, "audit", f"{path}:masked_copy", *KNOWN, "--arch", "sm_90")
+    code, _, err = run(capsys, "audit", f"{path}:masked_copy", *KNOWN, "--arch", "sm_90")
     assert code == 0, err
     assert "masked_copy is autotuned; its configurations are ignored" in err
-    assert "autotuned" not in said(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")[2]
+    assert "autotuned" not in run(capsys, "audit", COPY, *KNOWN, "--arch", "sm_90")[2]

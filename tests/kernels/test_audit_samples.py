@@ -33,7 +33,7 @@ def test_unknown_divisibility_loses_the_wide_accesses(arch):
 
 
 @pytest.mark.exhaustive
-def test_a_row_of_65536_in_32_warps_spills():
+def test_row_of_65536_in_32_warps_spills():
     signature = "*bf16:16,*bf16:16,*bf16:16,*bf16:16,i32:16,fp32"
     fits = audited(samples_audit.residual_rmsnorm, signature, "BLOCK=32768", warps=16)
     spills = audited(samples_audit.residual_rmsnorm, signature, "BLOCK=65536", warps=32)
@@ -56,7 +56,7 @@ def test_instructions_per_element(formula, published):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("arch", [80, 90, 100])
-def test_a_loop_that_the_assembler_unrolls_counts_one_pass(arch):
+def test_unrolled_loop_counts_as_one_pass(arch):
     row = audited(samples_audit.summed, "*fp32:16,*fp32,i32", "BLOCK=1024", arch, elements=1024)
     assert row["hot_path"] == "loop"
     assert (row["load_bits"], row["store_bits"]) == (128, None)
@@ -93,7 +93,7 @@ def test_occupancy(arch, registers, shared_bytes, threads, resident):
         (86, (255, 100 * 1024, 512), {"registers", "shared memory"}),
     ],
 )
-def test_what_keeps_a_program_from_launching(arch, needs, obstacles):
+def test_resources_that_prevent_a_launch(arch, needs, obstacles):
     fitting = limits.programs_by(arch, *needs)
     assert {name for name, programs in fitting.items() if not programs} == obstacles
     assert (limits.occupancy(fitting, arch, needs[2]) == 0) is bool(obstacles)

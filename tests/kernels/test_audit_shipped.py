@@ -1,4 +1,4 @@
-"""What is promised of the newest version of each kernel family, read from the machine code for three architectures."""
+"""Machine code of the newest version of each kernel family, for three architectures."""
 
 import functools
 
@@ -19,22 +19,16 @@ NEWEST = {
     for name, arch in ARCHES.items()
     if version.variants(arch)
 }
-"""By family and architecture: a version may be for newer ones alone."""
 FAMILIES = sorted({version.family for version in catalog.shipped()})
 STACK_BYTES = 0 if IS_RECORDED_TRITON else 16
-"""What a thread of the newest versions may put on the stack; Triton 3.6 does so in four variants, 8 bytes each, and 16
-in one. The kernels are arranged for the Triton of the recorded figures."""
+"""Maximum stack per thread of the newest versions. Triton 3.6 uses 8 bytes in four variants, and 16 in one."""
 OF_ODD_SIZES = ("elementwise", "matvec", "reduction", "softmax", "cross_entropy")
-"""Families whose newest versions access 16 bytes at a time whatever the sizes are."""
 WIDE = (128, 256, "tma")
 
 
 @functools.cache
 def shipped_rows():
-    """Return the audit of every Triton kernel for every architecture, compiled once for all tests.
-
-    Of the newest versions those that figures are recorded of, of the others the first variant in bf16.
-    """
+    """The quick set, and the first bf16 variant of the older versions."""
     every, firsts = catalog.choices(), {}
     for choice in every:
         variant = choice.variant
@@ -45,7 +39,6 @@ def shipped_rows():
 
 @functools.cache
 def odd_size_rows():
-    """Return the audit of the newest versions in bf16 on sm_90, for sizes of which nothing is known."""
     return [
         rows.row(choice.kernel, choice.version.name, choice.variant, compiled, choice.arch)
         for choice in catalog.choices((90,))
@@ -66,10 +59,7 @@ def newest(name, found=None):
 
 
 def is_wide_path(row):
-    """Whether all operands are aligned alike; where they are not one side must be narrow. The last step is small.
-
-    An int8 operand that lies across the way tensor cores take it is turned in registers, in pieces of 8 bytes.
-    """
+    """Shifted operands, finish kernels and int8 operands that are transposed in registers have narrow accesses."""
     return "shifted" not in row["shape_class"] and row["part"] != "finish" and row["dtype"] != "int8"
 
 
@@ -80,14 +70,14 @@ def assert_lean(row):
     assert row["occupancy"] > 0, key_of(row)
 
 
-def test_every_family_is_there_for_every_architecture():
+def test_every_family_compiles_for_every_architecture():
     assert set(NEWEST) == {(name, arch) for name in FAMILIES for arch in ARCHES}
     found = {(family(row), row["version"]) for row in shipped_rows()}
     assert found == {(version.family, version.name) for version in catalog.shipped()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_lean_wide_and_known_to_the_model(name):
+def test_newest_versions_do_not_spill_and_access_wide(name):
     of_odd_sizes = newest(name, odd_size_rows()) if name in OF_ODD_SIZES else []
     for row in [*newest(name), *of_odd_sizes]:
         assert_lean(row)
@@ -100,7 +90,7 @@ def test_lean_wide_and_known_to_the_model(name):
             assert row["bound"], key_of(row)
 
 
-def test_matmul_feeds_tensor_cores_and_loads_whole_tiles():
+def test_matmul_uses_tensor_cores_and_tma():
     for row in newest("matmul"):
         if row["part"] != "finish":
             assert row["mma"] == TENSOR_CORES[ARCHES[row["arch"]]][row["dtype"]], key_of(row)

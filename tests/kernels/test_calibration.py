@@ -1,7 +1,4 @@
-"""Calibration kernels, word by word: under Triton's interpreter, and on a GPU. See test_every_family.py.
-
-Words are integers, so a sum in any order is exact and the smallest slip in an address shows.
-"""
+"""Exact results of calibration kernels, in Triton's interpreter and on a GPU. See test_every_family.py."""
 
 import re
 
@@ -31,12 +28,10 @@ def words(count, seed=0):
 
 
 def wrapped(values):
-    """Integers of any size as the 32-bit words they wrap round to."""
     return (values.long() + 2**31).remainder(2**32).sub(2**31).to(torch.int32)
 
 
 def covered(config):
-    """A count of words that is several steps for every program, and more than the whole tiles."""
     return tiles.covered(config, 7 * config.block + 5 if INTERPRETED else 2**24 + 12345)
 
 
@@ -45,7 +40,7 @@ def unwritten(count):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
-def test_read_sums_every_word_once(config):
+def test_bandwidth_read_sums_every_word_once(config):
     x = words(covered(config))
     out = unwritten(tiles.grid(config, x.numel())[0] + 16)
     tiles.read(x, out=out, config=config)
@@ -56,7 +51,7 @@ def test_read_sums_every_word_once(config):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
-def test_write_reaches_every_word_and_no_more(config):
+def test_bandwidth_write_covers_exactly_all_words(config):
     count = covered(config)
     out = unwritten(count + 16)
     tiles.write(out=out[:count], factor=12345, config=config)
@@ -65,7 +60,7 @@ def test_write_reaches_every_word_and_no_more(config):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.label)
-def test_copy_and_triad(config):
+def test_bandwidth_copy_and_triad(config):
     count = covered(config)
     x, y, out = words(count, 1), words(count, 2), unwritten(count + 16)
     tiles.copy(x, out=out[:count], config=config)
@@ -77,7 +72,7 @@ def test_copy_and_triad(config):
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "fp64"])
 @pytest.mark.parametrize("iterations", [0, 1, 3])
-def test_sizes_of_fma(name, iterations):
+def test_fma_counts_its_steps(name, iterations):
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "fp64": torch.float64}[name]
     for config in FMA_CONFIGS:
         x = torch.arange(3 * config.block, device=DEVICE).remainder(64).to(dtype)
@@ -89,7 +84,7 @@ def test_sizes_of_fma(name, iterations):
         assert per_chain == 2 * float(out[0] - x[0])
 
 
-def test_fma_coefficients_are_applied_in_their_places():
+def test_fma_coefficients_are_not_swapped():
     config = FMA_CONFIGS[0]
     x, out = torch.arange(config.block, device=DEVICE) / 64 - 1, torch.empty(config.block, device=DEVICE)
     fma.launch(torch.tensor([-1.0, 0.25], device=DEVICE), x, 1, out=out, config=config)
@@ -98,7 +93,7 @@ def test_fma_coefficients_are_applied_in_their_places():
     assert (out == 0.25).all()
 
 
-def test_the_empty_kernel_touches_nothing():
+def test_empty_kernel_writes_nothing():
     x = torch.ones(8, device=DEVICE)
     launch_floor.launch(x)
     assert (x == 1).all()
@@ -109,7 +104,7 @@ GPU = Device("cuda", "cpu", "gpu", "gpu", 50 * MIB, 2**40, sm_count=1)
 
 @interpreted
 @pytest.mark.parametrize("mix", bandwidth.MIXES)
-def test_every_candidate_moves_the_bytes_it_counts(mix):
+def test_bandwidth_candidates_move_the_bytes_they_count(mix):
     arrays = bandwidth.filled(GPU, 160 * 1024)
     x, y, out = (array.view(torch.int32) for array in arrays)
     for candidate in bandwidth.candidates(mix, GPU, arrays)[1:]:
@@ -128,7 +123,7 @@ def test_every_candidate_moves_the_bytes_it_counts(mix):
 
 @interpreted
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "fp16"])
-def test_every_fma_candidate_can_be_launched(dtype, monkeypatch):
+def test_fma_candidates_launch(dtype, monkeypatch):
     monkeypatch.setattr(peaks, "ISSUE_SLOTS", 2**14)
     candidates = peaks.fma_candidates(dtype, GPU)
     assert len({candidate.work for candidate in candidates}) == 1
@@ -159,6 +154,6 @@ AB, STARTS = torch.ones(2), torch.zeros(CHAINS.block)
         (lambda: fma.coefficients(torch.int8, "cpu"), "torch.int8"),
     ],
 )
-def test_unfit_operands_are_refused(call, wanted):
+def test_calibration_launchers_reject_invalid_operands(call, wanted):
     with pytest.raises(ValueError, match=rf"^[a-z -]+ v1: .*{re.escape(wanted)}"):
         call()

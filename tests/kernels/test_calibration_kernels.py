@@ -19,7 +19,7 @@ FMA_LANES = {"FFMA": 1, "DFMA": 1, "HFMA2": 2, "FFMA2": 2}
 """Fused multiply-adds of one instruction in one thread. Source: PTX ISA, fma.f32x2 and fma.f16x2."""
 TILE_SHAPES = {(config.warps, config.accesses, config.policy): config for config in tiles.configs(SM_COUNT)}
 LARGEST_SHAPE, HINTED_SHAPE = (8, 8, "default"), (8, 4, "streaming")
-FEWEST_CHAINS, MOST_CHAINS = (pick(config.chains for config in fma.CONFIGS) for pick in (min, max))
+MIN_CHAINS, MAX_CHAINS = (pick(config.chains for config in fma.CONFIGS) for pick in (min, max))
 
 
 def fma_count(instructions):
@@ -34,12 +34,12 @@ def compiled(variant, dtype, arch):
 @pytest.mark.parametrize(
     ("dtype", "arch", "chains"),
     [
-        *((dtype, arch, FEWEST_CHAINS) for dtype in fma.NAMES for arch in ARCHES),
-        (torch.float64, 90, MOST_CHAINS),  # needs most registers
+        *((dtype, arch, MIN_CHAINS) for dtype in fma.NAMES for arch in ARCHES),
+        (torch.float64, 90, MAX_CHAINS),  # needs most registers
     ],
     ids=str,
 )
-def test_declared_flops_are_those_of_the_machine_code(chains, dtype, arch):
+def test_fma_flops_match_the_machine_code(chains, dtype, arch):
     config = fma.Config(8, chains, 1024)
     binary = compiled(fma.variant(config), fma.NAMES[dtype], arch)
     assert_lean(binary, allow_double=dtype is torch.float64)  # fp64 arithmetic is the point here
@@ -56,7 +56,7 @@ def test_declared_flops_are_those_of_the_machine_code(chains, dtype, arch):
 
 
 @pytest.mark.parametrize("dtype", fma.NAMES, ids=str)
-def test_chains_stay_small_and_never_settle(dtype):
+def test_fma_chains_stay_small_and_never_settle(dtype):
     a, b = (value.double() for value in fma.coefficients(dtype, "cpu"))
     assert (a.item(), b.item()) == fma.COEFFICIENTS[dtype]  # exact in the dtype
     assert abs(a) < 1
@@ -80,7 +80,7 @@ def test_chains_stay_small_and_never_settle(dtype):
     ],
     ids=str,
 )
-def test_every_access_of_a_tile_is_wide(name, shape, arch):
+def test_bandwidth_kernels_access_16_bytes(name, shape, arch):
     config = TILE_SHAPES[shape]
     binary = compiled(tiles.variant(name, config), "int32", arch)
     assert_lean(binary)
@@ -92,7 +92,6 @@ def test_every_access_of_a_tile_is_wide(name, shape, arch):
 
 
 def check_accesses(binary, loads, stores, narrow_stores):
-    """Wide accesses alone; the compiler may have unrolled the loop, but has left out none."""
     for kind, count, narrow in (("load", loads, 0), ("store", stores, int(narrow_stores))):
         found = sass.widths(binary.instructions, kind)
         assert found.total() == found[128] + narrow  # the one sum of a program
@@ -103,14 +102,14 @@ def check_accesses(binary, loads, stores, narrow_stores):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("arch", ARCHES, ids="sm_{}".format)
-def test_the_empty_kernel_is_empty(arch):
+def test_empty_kernel_has_no_instructions(arch):
     binary = read_back(compile_ahead(launch_floor.VARIANT, arch))
     assert_lean(binary)
     opcodes = {item.base for item in binary.instructions}
     assert opcodes <= {"EXIT", "LDC", "IMAD", "MOV"}, opcodes  # one of the last three sets the stack up
 
 
-def test_launches_pass_what_the_kernels_take(launches):
+def test_calibration_launches_match_their_kernels(launches):
     config = tiles.Config(8, 4, 3)
     x, y, out = (torch.zeros(7 * 3 * config.block, dtype=torch.int32) for _ in range(3))
     tiles.read(x, out=out, config=config)

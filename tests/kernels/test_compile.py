@@ -1,7 +1,4 @@
-"""Kernels as machine code: 64-bit offsets, and what the opening of a kernel file says of it. No GPU is needed.
-
-`test_audit_shipped.py` has what must hold of the newest version of every family.
-"""
+"""Machine code of kernels: 64-bit offsets, and the claims of kernel docstrings. See also `test_audit_shipped.py`."""
 
 import re
 from dataclasses import dataclass
@@ -31,7 +28,6 @@ ROW_FAMILIES = [family for family in FAMILIES if family != "matmul"]
 
 
 def one_of_each(module):
-    """One variant in bf16 of each operation and part that the module itself has a kernel for."""
     found = {}
     for variant in module.variants(90):
         is_own = variant.kernel.fn.__module__ == module.__name__
@@ -45,7 +41,7 @@ def label(variant):
 
 
 @pytest.mark.parametrize("version", catalog.shipped(), ids=lambda version: version.module_name)
-def test_a_variant_names_arguments_of_its_kernel_and_leaves_no_constant_out(version):
+def test_variants_match_the_arguments_of_their_kernels(version):
     for arch in ARCHES:
         for variant in version.variants(arch):
             arguments = {argument.name: argument.is_constexpr for argument in variant.kernel.params}
@@ -56,7 +52,6 @@ def test_a_variant_names_arguments_of_its_kernel_and_leaves_no_constant_out(vers
 
 
 def wraps(variant):
-    """Whether a program number, or a part of one, is multiplied as a 32-bit number."""
     ir = compile_ahead(variant, 90).asm["ttir"]
     numbers = set(re.findall(r"(%\w+) = tt\.get_(?:program_id|num_programs) x", ir))
     for number in list(numbers):
@@ -70,7 +65,7 @@ OF_ROWS = [version for version in catalog.shipped() if version.family in ROW_FAM
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("version", OF_ROWS, ids=lambda version: version.module_name)
-def test_program_numbers_are_multiplied_in_64_bits(version):
+def test_program_indices_are_multiplied_in_64_bits(version):
     for variant in one_of_each(version.module):
         assert not wraps(variant), label(variant)
 
@@ -82,7 +77,7 @@ WRAPS = [
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", WRAPS, ids=lambda bug: bug.label)
-def test_planted_wrap_shows_when_compiled(bug, tmp_path):
+def test_planted_32_bit_offset_is_caught(bug, tmp_path):
     assert any(map(wraps, one_of_each(plant(bug, tmp_path))))
 
 
@@ -96,8 +91,7 @@ NEWEST_VARIANTS = [
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("variant", NEWEST_VARIANTS)
-def test_sizes_beyond_32_bits(variant):
-    """A size of 64 bits changes types all through a kernel, and must change neither registers nor wide accesses."""
+def test_64_bit_sizes_keep_accesses_wide(variant):
     binary = read_back(compile_ahead(variant, 90, integers="i64"))
     assert_lean(binary)
     if variant.part != "finish":
@@ -106,7 +100,7 @@ def test_sizes_beyond_32_bits(variant):
 
 
 @pytest.mark.exhaustive
-def test_partial_sums_are_written_before_and_read_after_the_program_is_counted():
+def test_reduction_orders_partial_sums_around_the_counter():
     binary = read_back(compile_ahead(versions_of("reduction")["v2"].variants(90)[0], 90))
     code = [item.opcode for item in binary.instructions]
     [counted] = [place for place, opcode in enumerate(code) if opcode.startswith("ATOMG")]
@@ -134,7 +128,6 @@ class Promise:
     dtype: str = "bf16"
     arch: int = 90
     shapes: str = ""
-    """How the shape class begins."""
     known_sizes: bool = True
 
     def __str__(self):
@@ -186,7 +179,7 @@ PROMISES = [
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("promise", PROMISES, ids=str)
-def test_a_version_keeps_its_promise(promise):
+def test_docstring_claims_hold_in_machine_code(promise):
     family, _, version = promise.version.partition("/")
     variant = next(
         variant
@@ -196,20 +189,20 @@ def test_a_version_keeps_its_promise(promise):
     compiled = compile_ahead(variant, promise.arch, known_sizes=promise.known_sizes)
     if promise.form in ("sass", "hot"):
         instructions = read_back(compiled).instructions
-        kept = instructions if promise.form == "sass" else hot_path.find(instructions).instructions
-        text = "\n".join(map(str, kept))
+        selected = instructions if promise.form == "sass" else hot_path.find(instructions).instructions
+        text = "\n".join(map(str, selected))
     else:
         text = compiled.asm[promise.form]
     found = re.findall(promise.pattern, text)
     assert len(found) == promise.times or (found and promise.times is None), found[:5]
 
 
-MOST_INSTRUCTIONS = {"copy": 3, "relu": 5, "silu": 11, "gelu-tanh": 13, "swiglu": 15, "gelu": 22, "dropout": 21}
+MAX_INSTRUCTIONS = {"copy": 3, "relu": 5, "silu": 11, "gelu-tanh": 13, "swiglu": 15, "gelu": 22, "dropout": 21}
 """Of an element in bf16 on sm_90. An H100 has issue slots for about 40 at 3.0 TB/s, for 59 where two are read."""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("op", MOST_INSTRUCTIONS)
+@pytest.mark.parametrize("op", MAX_INSTRUCTIONS)
 def test_each_elementwise_version_needs_fewer_instructions(op):
     needed = []
     for module in versions_of("elementwise").values():
@@ -217,11 +210,11 @@ def test_each_elementwise_version_needs_fewer_instructions(op):
         path = hot_path.find(read_back(compile_ahead(variant, 90)).instructions)
         needed.append(path.count * 32 * variant.options["num_warps"] / variant.elements)
     assert needed == sorted(needed, reverse=True)
-    assert round(needed[-1]) <= MOST_INSTRUCTIONS[op]
+    assert round(needed[-1]) <= MAX_INSTRUCTIONS[op]
 
 
 @pytest.mark.exhaustive
-def test_warps_by_width_save_registers_of_a_norm():
+def test_norm_v2_needs_fewer_registers():
     first, second = (
         read_back(compile_ahead(module.VARIANTS["layernorm", ON_A_GPU["bf16"], 16384], 90)).registers
         for module in (versions_of("norm")["v1"], versions_of("norm")["v2"])
@@ -236,7 +229,6 @@ ONE_OF_EACH = ("nn, large", "nn, any", "nt, large")  # a dtype's main shape clas
 
 
 def main_variants(module, arch):
-    """Return one variant of each dtype: the largest tile, in layout nn where there is it."""
     found = {}
     for variant in module.variants(arch):
         if variant.shape_class in ONE_OF_EACH and variant.dtype in ("fp32", *TENSOR_CORES[arch]):
@@ -254,7 +246,7 @@ def test_fp8_sums_are_kept_in_fp32_on_sm_90():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("arch", [80, 90, 100])
-def test_version_3_is_lean_for_what_no_descriptor_says(arch):
+def test_matmul_v3_does_not_spill_for_unaligned_sizes(arch):
     for variant in v3_persistent.variants(arch):
         is_shifted = variant.shape_class.endswith("shifted")
         if not variant.shape_class.startswith("nt") or (variant.dtype != "bf16" and (arch != 90 or not is_shifted)):
@@ -269,7 +261,7 @@ def test_version_3_is_lean_for_what_no_descriptor_says(arch):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("arch", [90, 100])
 @pytest.mark.parametrize("dtype", ["bf16", "tf32", "int8", "fp8e4m3"])
-def test_what_autotune_tries_fits(dtype, arch):
+def test_autotuned_tiles_fit_shared_memory(dtype, arch):
     for tile in v5_split_k.TUNED[dtype]:
         variant = v4_tma._variant(dtype, "nt", "tuned", tile)
         assert compile_ahead(variant, arch).metadata.shared <= SHARED_LIMIT_BYTES[arch], tile
@@ -287,7 +279,6 @@ def test_smallest_tiles_fit_gpus_with_less_shared_memory(arch, version):
 
 
 def tile_numbers_are_wide(module):
-    """Whether tiles are numbered in 64 bits, as the sizes of a launch allow more than 2^31 of them."""
     if hasattr(module, "add_splits"):
         return widened_first(compile_ahead(module._finish("bf16"), 90).asm["ttir"])
     ir = compile_ahead(main_variants(module, 90)["bf16"], 90).asm["ttir"]
@@ -298,11 +289,11 @@ def tile_numbers_are_wide(module):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("version", ["v3", "v4", "v5"])
-def test_tiles_are_numbered_in_64_bits(version):
+def test_tile_indices_have_64_bits(version):
     assert tile_numbers_are_wide(MATMUL[version])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [bug for bug in BUGS["matmul"] if bug.only_compiled], ids=lambda bug: bug.label)
-def test_planted_wrap_of_a_tile_number_shows_when_compiled(bug, tmp_path):
+def test_planted_32_bit_tile_index_is_caught(bug, tmp_path):
     assert not tile_numbers_are_wide(plant(bug, tmp_path))

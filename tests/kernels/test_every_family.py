@@ -1,7 +1,7 @@
-"""What every version of every family must compute, against fp64: under Triton's interpreter, and on a GPU.
+"""Results of all kernel versions compared with fp64.
 
-Without TRITON_INTERPRET these are tests of a GPU; `test_interpreted.py` runs them in the interpreter. What one family
-alone has to do is in `interpreted/` and `test_gpu.py`; matmul, which has layouts, in `test_matmul.py`.
+Without TRITON_INTERPRET these tests need a GPU; `test_interpreted.py` runs them in the interpreter. Tests of a single
+family are in `interpreted/`, `test_gpu.py` and `test_matmul.py`.
 """
 
 import pytest
@@ -35,16 +35,14 @@ LARGE = {
     "reduction": [(1_000_003,), (20_000_001,)],
     "softmax": LARGE_ROWS,
 }
-"""What is too much for the interpreter."""
-MOST_COLUMNS = {("softmax", "v1"): 65536, ("norm", "v1"): 65536, ("norm", "v2"): 32768}
+MAX_COLUMNS = {("softmax", "v1"): 65536, ("norm", "v1"): 65536, ("norm", "v2"): 32768}
 
 
 def takes(family, module, columns):
-    return columns <= MOST_COLUMNS.get((family, version_of(module)), 2**30)
+    return columns <= MAX_COLUMNS.get((family, version_of(module)), 2**30)
 
 
 def each_way(*families):
-    """Return family, operation, module and dtype of every version of some families."""
     return [pytest.param(family, *way.values, id=f"{family}-{way.id}") for family in families for way in ways(family)]
 
 
@@ -74,7 +72,7 @@ def test_integers_are_exact(family, op, module, dtype, shape):
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("n", [13, 1111, 33001])
 @pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("cross_entropy", "matvec", "norm", "softmax"))
-def test_rows_apart(family, op, module, dtype, n):
+def test_row_strides_beyond_the_width(family, op, module, dtype, n):
     aligned = -n % 16
     if takes(family, module, n):
         for pads in ((aligned, aligned + 16, aligned + 48), (5, 21, 37), (0, 16, 32)):
@@ -103,14 +101,14 @@ def test_large_offsets_and_wide_ranges(family, op, module, dtype, n, scale, offs
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", [1, -1], ids=["rising", "falling"])
 @pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("cross_entropy", "softmax"))
-def test_maximum_of_every_step(family, op, module, dtype, order):
+def test_running_maximum_rises_and_falls(family, op, module, dtype, order):
     labels = [torch.tensor([777])] if family == "cross_entropy" else []
     cases_of(family).check(op, module, torch.linspace(-50 * order, 50 * order, 60000)[None].to(dtype), *labels)
 
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize(("family", "op", "module", "dtype"), each_way("elementwise", "norm", "softmax"))
-def test_result_may_replace_the_first_input(family, op, module, dtype):
+def test_output_may_be_the_first_input(family, op, module, dtype):
     if op == "residual-rmsnorm":  # whose output is twice as large
         return
     for shape in ((3 * 1040, 1040),) if family == "elementwise" else ((3, 1001), (3, 20008)):
@@ -126,7 +124,7 @@ every_launcher = pytest.mark.parametrize(("family", "op", "module"), every_way()
 
 @pytest.mark.sampled(7)
 @every_launcher
-def test_the_same_call_gives_the_same_bits(family, op, module):
+def test_same_call_gives_the_same_bits(family, op, module):
     inputs, out = small(family, op, torch.float32)
     first, second = torch.zeros_like(out, device=DEVICE), torch.ones_like(out, device=DEVICE)
     for found in (first, second):

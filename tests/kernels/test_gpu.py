@@ -1,7 +1,4 @@
-"""What a real GPU alone can show: streams, graphs, memory beyond 2^31 elements, and functions that it approximates.
-
-The checks of every family run there too: `test_every_family.py`.
-"""
+"""Tests that need a GPU: streams, graphs, more than 2^31 elements, and approximated functions."""
 
 import cross_entropy_cases
 import matvec_cases
@@ -31,7 +28,7 @@ def test_gelu_of_minus_infinity_is_minus_zero(dtype):
 
 @each_dtype
 @pytest.mark.parametrize(("version", "module"), versions_of("elementwise").items())
-def test_mask_of_dropout_is_that_of_the_reference(version, module, dtype):
+def test_dropout_mask_matches_the_reference(version, module, dtype):
     for seed in (0, -1, SEED):
         x = torch.ones(100_003, dtype=dtype, device="cuda")
         module.KERNELS["dropout"](x, torch.tensor([seed], device="cuda"), out=x)
@@ -39,14 +36,13 @@ def test_mask_of_dropout_is_that_of_the_reference(version, module, dtype):
 
 
 @pytest.mark.parametrize("n", [40, 4099, 20001])
-def test_a_large_mean_costs_the_newest_layernorm_nothing(n):
+def test_layernorm_v3_is_accurate_for_a_large_mean(n):
     inputs = norm_cases.draw("layernorm", torch.float32, 33, n, shift=1e4)
     norm_cases.check("layernorm", versions_of("norm")["v3"], *inputs)
 
 
 @pytest.fixture
 def tf32():
-    """torch's setting for fp32 products, put back afterwards."""
     setting = torch.backends.cuda.matmul
     before, setting.fp32_precision = setting.fp32_precision, "tf32"
     yield
@@ -55,17 +51,17 @@ def tf32():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("op", "module"), pairs("matmul")[1:])
-def test_tf32_products_of_small_whole_numbers_are_exact(op, module, layout, tf32):
+def test_tf32_matmul_of_small_integers_is_exact(op, module, layout, tf32):
     check_case(module, torch.float32, layout, (300, 520, 131), kind="integers")
 
 
 @pytest.mark.parametrize(("op", "module"), pairs("matmul")[2:])
-def test_long_sums_in_fp8_keep_what_14_bits_would_lose(op, module):
+def test_long_fp8_sums_keep_more_than_14_bits(op, module):
     if torch.cuda.get_device_capability()[0] >= 9:
         check_case(module, torch.float8_e4m3fn, "nt", (256, 256, 8192), scales=(1.0, 1.0))
 
 
-def test_autotuned():
+def test_autotuned_matmul():
     if torch.cuda.get_device_capability()[0] >= 9:
         for shape in ((300, 200, 130), (2048, 2048, 130)):
             check_case(versions_of("matmul")["v5"], torch.bfloat16, "nt", shape, launchers="AUTOTUNED")
@@ -84,7 +80,7 @@ def recorded(launch, *operands, out, times=1):
 
 
 @each_sum
-def test_a_thousand_sums_on_two_streams_at_once(op, module):
+def test_concurrent_sums_on_two_streams(op, module):
     streams = [torch.cuda.Stream() for _ in range(2)]
     vectors = [integers_on_gpu(seed) for seed in range(2)]
     outs = torch.zeros(2, 500, 4, device="cuda")  # 16 bytes for each result
@@ -99,7 +95,7 @@ def test_a_thousand_sums_on_two_streams_at_once(op, module):
 
 
 @each_sum
-def test_graphs_replayed_beside_each_other_and_beside_eager_launches(op, module):
+def test_concurrent_graphs_and_eager_launches(op, module):
     launch = module.KERNELS[op]
     vectors = [integers_on_gpu(seed) for seed in range(3)]
     outs = torch.zeros(3, 4, device="cuda")
@@ -118,7 +114,7 @@ def test_graphs_replayed_beside_each_other_and_beside_eager_launches(op, module)
     assert outs[:, 0].tolist() == [vector.double().sum().item() for vector in vectors]
 
 
-def test_split_columns_in_a_graph_on_two_streams():
+def test_matvec_split_in_graphs_on_many_streams():
     launch = versions_of("matvec")["v3"].KERNELS["matvec"]
     inputs = [tensor.cuda() for tensor in matvec_cases.draw("matvec", torch.bfloat16, 3, 400_001)]
     expected, *outs = (torch.zeros(3, dtype=torch.bfloat16, device="cuda") for _ in range(3))

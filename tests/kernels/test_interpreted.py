@@ -1,8 +1,8 @@
-"""Correctness without a GPU: runs what is run on one, and `interpreted/`, under Triton's interpreter.
+"""Correctness without a GPU: runs the GPU tests of results, and `interpreted/`, in Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when a kernel is decorated, so this needs processes of its own, two for all files; the
-files that need the interpreter are named `check_*.py` so that no other run collects them. They use fp32 and fp16 alone:
-the interpreter rounds bf16 wrongly (it truncates). To see one fail by itself:
+Triton reads TRITON_INTERPRET when a kernel is decorated, so this takes separate processes, two for all files. Files
+that need the interpreter are named `check_*.py`, so that no other run collects them. They use only fp32 and fp16,
+because the interpreter truncates bf16. To run one file:
 
     TRITON_INTERPRET=1 pytest tests/kernels/interpreted/check_rows.py -o python_files='check_*.py'
 """
@@ -34,8 +34,7 @@ CHECKS = [
     *sorted(path.stem for path in (HERE / "interpreted").glob("check_*.py")),
 ]
 ONE_HALF = ("test_every_family",)
-"""Files of one process; those of the other take about as long together. Loading torch and Triton for each file would
-take as long as the checks of some."""
+"""Files of the first process; the other files together take about as long."""
 OPTIONS = ("-o", "python_files=check_*.py", "-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning")
 SAMPLE, EVERYTHING = ("--sample", "1"), ("-m", "")
 TIME_LIMIT_S = 900
@@ -43,7 +42,7 @@ TIME_LIMIT_S = 900
 
 @dataclass(frozen=True)
 class Run:
-    """The checks of a file that passed; exit code and output are those of the process of its half."""
+    """The passed checks of a file, and exit code and output of its process."""
 
     returncode: int
     output: str
@@ -82,13 +81,13 @@ def run_half(checks, chosen):
 
 
 def run_of(check, chosen=EVERYTHING):
-    """Return the run of one file with all of its checks, or a sample of them; the first call starts all files."""
+    """Return the run of one file; the first call starts all files."""
     return started(chosen)[check].result()[check]
 
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("chosen", [SAMPLE, pytest.param(EVERYTHING, marks=pytest.mark.exhaustive)], ids=["few", "all"])
-def test_checks_pass(check, chosen):
+def test_interpreted_checks_pass(check, chosen):
     run = run_of(check, chosen)
     assert run.returncode == 0, f"\n{run.output[-8000:]}"
     assert run.passed, "no check was run"
@@ -96,7 +95,7 @@ def test_checks_pass(check, chosen):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_operation_was_checked_and_every_planted_bug_caught(family):
+def test_all_operations_are_checked_and_all_bugs_caught(family):
     passed = run_of("test_matmul" if family == "matmul" else "test_every_family").passed
     for version, module in versions_of(family).items():
         for op in module.KERNELS:

@@ -1,4 +1,4 @@
-"""Launchers without a GPU: they start what an audit compiles, for a shape the configuration that it asks for."""
+"""Launchers without a GPU: they launch the audited variants, with the configuration for the shape."""
 
 import pytest
 import torch
@@ -28,20 +28,20 @@ def constants_of(compiled):
     return {compiled.src.fn.arg_names[path[0]]: value for path, value in compiled.src.constants.items()}
 
 
-def told(compiled):
+def properties_of(compiled):
     types = {name: kind for name, kind in compiled.src.signature.items() if kind != "constexpr"}
     return compiled.src.fn.fn, constants_of(compiled), types, compiled.metadata.num_warps
 
 
 @pytest.mark.parametrize("name", ON_A_GPU)
 @pytest.mark.parametrize(("family", "op", "module"), [way for way in every_way() if "matmul" not in way.id])
-def test_a_launch_is_what_an_audit_compiles(launches, family, op, module, name):
+def test_launch_compiles_the_audited_variant(launches, family, op, module, name):
     inputs, out = small(family, op, ON_A_GPU[name])
     module.KERNELS[op](*inputs, out=out)
     assert launches
     variants = [variant for variant in module.variants(90) if (variant.op, variant.dtype) == (op, name)]
     for _, compiled in launches:
-        kernel, constants, types, warps = told(compiled)
+        kernel, constants, types, warps = properties_of(compiled)
         assert compiled.metadata.enable_fp_fusion is True
         assert divisible(compiled) >= {name for name in types if name.endswith("_ptr")}
         [variant] = [
@@ -56,7 +56,7 @@ def test_a_launch_is_what_an_audit_compiles(launches, family, op, module, name):
 
 
 @pytest.mark.parametrize(("family", "op", "module"), every_way())
-def test_tensors_in_host_memory_are_refused(family, op, module):
+def test_launchers_reject_cpu_tensors(family, op, module):
     inputs, out = small(family, op, torch.float32)
     label = f"{op} {version_of(module)}"
     with pytest.raises(ValueError, match=rf"^{label}: \w+ is on cpu; Triton needs a GPU, device 'cuda'$"):
@@ -97,10 +97,10 @@ def test_odd_and_even_sizes_share_one_binary(launches, family, op, shapes):
         ("norm", "residual-rmsnorm", "v3", 131073, ("rms_tiles", 8192, 32)),
     ],
 )
-def test_the_width_of_a_row_picks_the_configuration(launches, family, op, version, n, wanted):
+def test_row_width_selects_the_configuration(launches, family, op, version, n, wanted):
     run(family, op, version, torch.bfloat16, 16, n)
     [(_, compiled)] = launches
-    kernel, constants, _, warps = told(compiled)
+    kernel, constants, _, warps = properties_of(compiled)
     size = constants.get("BLOCK") or constants.get("WIDTH") or constants["LANES"]
     assert (kernel.__name__, size, warps) == wanted
 
@@ -116,7 +116,7 @@ def test_the_width_of_a_row_picks_the_configuration(launches, family, op, versio
         ("norm", "rmsnorm", "v4", (132, 65536), {"rms_tiles": 132}),
     ],
 )
-def test_few_rows_are_shared_by_programs_on_every_processor(launches, monkeypatch, family, op, version, shape, wanted):
+def test_few_rows_are_shared_by_all_processors(launches, monkeypatch, family, op, version, shape, wanted):
     monkeypatch.setattr(kernels.launch, "stand_in", H100)
     run(family, op, version, torch.float32 if family == "cross_entropy" else torch.bfloat16, *shape)
     assert {compiled.metadata.name: programs for (programs,), compiled in launches} == wanted
@@ -129,7 +129,7 @@ V2 = versions_of("reduction")["v2"]
 
 @pytest.mark.parametrize("sm_count", [108, 132, 148])
 @pytest.mark.parametrize("width", [1, 2, 4])
-def test_plans_cover_every_row_and_column(sm_count, width):
+def test_matvec_plans_cover_every_row_and_column(sm_count, width):
     for m in (1, 2, 7, 100, 527, 4096, 70000):
         for n in (1, 33, 513, 4096, 8209, 65536, 3_000_001):
             plan = V3.plan(m, n, width, n, sm_count)
@@ -143,7 +143,7 @@ def test_plans_cover_every_row_and_column(sm_count, width):
 
 
 @pytest.mark.parametrize("programs", [432, 528, 592])
-def test_plans_cover_every_element_once(programs):
+def test_reduction_plans_cover_every_element_once(programs):
     for variant in V2.variants(90):
         lanes, access, loads = (variant.constants[name] for name in ("LANES", "ACCESS", "LOADS"))
         for n in (0, 1, access - 1, access, 10**6 + 1, 2**24, 2**28 + 5, 2**31 + 4099, 2**33):
@@ -158,15 +158,11 @@ def test_plans_cover_every_element_once(programs):
 
 
 class Gpu:
-    """A device of type cuda that torch need not have: tensors 'moved' to it stay where they are."""
-
     type = "cuda"
 
 
 @pytest.fixture
 def streams(monkeypatch):
-    """The current stream and whether it is being recorded, to be set by a test."""
-
     class Current:
         cuda_stream = 1
         is_recorded = False
@@ -179,35 +175,35 @@ def streams(monkeypatch):
     return Current
 
 
-def places(counters, launches_count=3):
+def addresses(counters, launches_count=3):
     return [counters.take().data_ptr() for _ in range(launches_count)]
 
 
-def test_a_stream_keeps_its_counter_and_shares_it_with_no_other(streams):
+def test_each_stream_has_one_counter_of_its_own(streams):
     counters = V2.Counters(Gpu())
-    first = places(counters)
+    first = addresses(counters)
     streams.cuda_stream = 2
-    second = places(counters)
+    second = addresses(counters)
     streams.cuda_stream = 1
-    assert places(counters) == first
+    assert addresses(counters) == first
     assert len(set(first)) == len(set(second)) == 1
     assert set(first).isdisjoint(second)
 
 
-def test_a_recorded_launch_keeps_a_counter_of_its_own(streams):
+def test_each_recorded_launch_has_a_separate_counter(streams):
     counters = V2.Counters(Gpu())
-    eager = places(counters)
+    eager = addresses(counters)
     streams.is_recorded = True
-    recorded = places(counters, 2 * V2.COUNTERS // 3)  # on the stream of the eager launches
+    recorded = addresses(counters, 2 * V2.COUNTERS // 3)  # on the stream of the eager launches
     streams.is_recorded = False
-    more = places(counters)  # fills up
+    more = addresses(counters)  # fills up
     streams.is_recorded = True
-    recorded += places(counters, V2.COUNTERS)
+    recorded += addresses(counters, V2.COUNTERS)
     assert more == eager
     assert len({*recorded, *eager}) == len(recorded) + 1
     # A graph knows addresses only: all of them stay allocated. Each is aligned, so that one binary serves all.
     retained = {row.data_ptr() for block in counters._blocks for row in block}
-    assert not [place for place in recorded if place % 16]
+    assert not [address for address in recorded if address % 16]
     assert set(recorded) <= retained
 
 
@@ -216,7 +212,6 @@ POINTERS = {"a_ptr", "b_ptr", "out_ptr"}
 
 
 def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
-    """Return operands of a product as keyword arguments, never filled."""
     a = torch.empty(*batch, m, k, dtype=dtype) if layout[0] == "n" else torch.empty(*batch, k, m, dtype=dtype).mT
     b = torch.empty(*batch, k, n, dtype=dtype) if layout[1] == "n" else torch.empty(*batch, n, k, dtype=dtype).mT
     scales = (torch.ones(1), torch.ones(1)) if DTYPES[dtype].startswith("fp8") else ()
@@ -225,7 +220,7 @@ def product(dtype, m=48, n=64, k=80, layout="nt", batch=()):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
-def test_pointer_launches(launches, version, layout):
+def test_matmul_pointer_launches_are_specialized(launches, version, layout):
     inputs, out = product(torch.bfloat16, layout=layout)
     MATMUL[version].KERNELS["matmul"](*inputs, out=out)
     [((programs,), compiled)] = launches
@@ -252,14 +247,14 @@ def test_pointer_launches(launches, version, layout):
         ("nt", (5, 71, 60), 1),  # 8 bytes
     ],
 )
-def test_version_3_knows_of_a_and_b_what_is_so(launches, layout, shape, unit):
+def test_matmul_v3_detects_aligned_operands(launches, layout, shape, unit):
     inputs, out = product(torch.bfloat16, *shape, layout=layout)
     MATMUL["v3"].KERNELS["matmul"](*inputs, out=out)
     [(_, compiled)] = launches
     assert constants_of(compiled)["UNIT"] == unit
 
 
-def test_version_3_looks_at_strides_between_rows_and_matrices_too(launches):
+def test_matmul_v3_checks_row_and_batch_strides(launches):
     buffer = torch.empty(2 * 4 * 72 + 4, dtype=torch.bfloat16)
     b, out = torch.empty(2, 64, 16, dtype=torch.bfloat16), torch.empty(2, 4, 16, dtype=torch.bfloat16)
     for strides, unit in (((288, 72, 1), 8), ((292, 72, 1), 1), ((288, 68, 1), 1)):
@@ -269,7 +264,7 @@ def test_version_3_looks_at_strides_between_rows_and_matrices_too(launches):
 
 @pytest.mark.parametrize("dtype", [*DTYPES], ids=DTYPES.get)
 @pytest.mark.parametrize("version", ["v3", "v4", "v5"])
-def test_every_dtype_is_what_variants_compile(launches, version, dtype):
+def test_matmul_launch_compiles_the_audited_variant(launches, version, dtype):
     inputs, out = product(dtype)
     module = MATMUL[version]
     module.KERNELS["matmul"](*inputs, out=out)
@@ -290,7 +285,7 @@ def test_every_dtype_is_what_variants_compile(launches, version, dtype):
 @pytest.mark.parametrize("shape", [(1, 64, 80), (48, 1, 80), (48, 64, 1), (1, 1, 1)], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("version", ["v1", "v2", "v3"])
-def test_extents_of_one_compile(launches, version, layout, shape):
+def test_matmul_with_an_extent_of_one_compiles(launches, version, layout, shape):
     inputs, out = product(torch.float16, *shape, layout=layout)
     MATMUL[version].KERNELS["matmul"](*inputs, out=out)
     assert len(launches) == 1
@@ -298,7 +293,6 @@ def test_extents_of_one_compile(launches, version, layout, shape):
 
 @pytest.fixture
 def precision():
-    """torch's setting for fp32 products, put back afterwards."""
     setting = torch.backends.cuda.matmul
     before = setting.fp32_precision
     yield setting
@@ -306,7 +300,7 @@ def precision():
 
 
 @pytest.mark.parametrize("version", ["v2", "v3", "v4", "v5"])
-def test_tf32_is_what_torch_is_set_to(launches, version, precision):
+def test_tf32_follows_the_torch_setting(launches, version, precision):
     inputs, out = product(torch.float32)
     found = []
     for word in ("ieee", "tf32"):
@@ -322,7 +316,7 @@ def test_tf32_is_what_torch_is_set_to(launches, version, precision):
     (75, torch.bfloat16, r"matmul v3: no kernel for bf16 on sm_75; "),
     (89, torch.float8_e4m3fn, r"matmul v3: no kernel for fp8e4m3 on sm_89; fp8 needs sm_90 or sm_100"),
 ])  # fmt: skip
-def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype, line):
+def test_matmul_rejects_unsupported_gpus(launches, monkeypatch, arch, dtype, line):
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(arch, 4, 2**16))
     inputs, out = product(dtype)
     with pytest.raises(ValueError, match=f"^{line}"):
@@ -330,7 +324,7 @@ def test_gpus_that_lack_something_are_refused(launches, monkeypatch, arch, dtype
     assert not launches
 
 
-def test_autotune_tries_a_list_once_a_shape_and_launches_what_it_finds(launches, monkeypatch):
+def test_autotune_runs_once_per_shape(launches, monkeypatch):
     tried = []
 
     def instead_of_timing(self, *args, config, **meta):

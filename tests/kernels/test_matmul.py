@@ -37,20 +37,20 @@ def test_sizes(version, name, shape, layout):
 @every_layout
 @every_dtype
 @every_version
-def test_batches_of_padded_rows_and_whole_numbers(version, name, layout):
+def test_batches_with_padded_rows_and_integers(version, name, layout):
     check_case(VERSIONS[version], ON_A_GPU[name], layout, (33, 66, 50), batch=(3,), padded=True)
     check_case(VERSIONS[version], ON_A_GPU[name], layout, (66, 72, 65), kind="integers")
 
 
 @pytest.mark.parametrize("version", NARROW)
-def test_every_size_of_tile(version):
+def test_every_tile_size(version):
     for shape in ((200, 264, 24), (200, 200, 24), (40, 40, 24)):  # with the 4 processors of the interpreter
         check_case(VERSIONS[version], torch.float16, "nn", shape, kind="integers")
 
 
 @every_layout
 @every_dtype
-def test_whole_rows_of_a_and_b_whatever_those_of_c(name, layout):
+def test_matmul_v3_with_aligned_inputs_and_odd_output(name, layout):
     n = 40 if layout[1] == "n" else 37
     check_case(VERSIONS["v3"], ON_A_GPU[name], layout, (72, n, 56))
     check_case(VERSIONS["v3"], ON_A_GPU[name], layout, (72, n, 56), batch=(2,))
@@ -104,7 +104,7 @@ def test_no_terms_give_zeros(version):
 
 
 @every_version
-def test_columns_of_one_buffer_may_be_a_and_c(version):
+def test_a_and_c_may_share_a_buffer(version):
     buffer = torch.full((17, 64), 7.0, device=DEVICE)
     a, b = values((17, 32), torch.float32, "integers"), values((32, 16), torch.float32, "integers")
     buffer[:, :32] = a

@@ -1,4 +1,4 @@
-"""Launches compiled beforehand: what is in Triton's cache then is what the launch itself asks for."""
+"""Precompiled launches are found in Triton's cache by the launches themselves."""
 
 import sys
 from concurrent.futures import Future
@@ -31,7 +31,6 @@ def words(device):
 
 
 def calls(device):
-    """One launch of each kind: sizes that are specialized and not, descriptors, coefficients, an fp64 kernel."""
     half = partial(torch.empty, dtype=torch.bfloat16, device=device)
     chains = torch.empty(CHAINS.block, dtype=torch.float64, device=device)
     factors, out = (half(48, 80), half(80, 64)), half(48, 64)
@@ -48,11 +47,11 @@ def calls(device):
 @pytest.fixture
 def compilations(monkeypatch):
     found = []
-    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **told: found.append(told["cache_hit"]))
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **event: found.append(event["cache_hit"]))
     return found
 
 
-def test_what_a_launch_needs_is_in_the_cache(compilations, monkeypatch, tmp_path):
+def test_precompiled_launch_is_in_the_cache(compilations, monkeypatch, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with precompile.compile_only(H100) as compiled:
         for call in calls("meta").values():
@@ -69,7 +68,7 @@ def test_what_a_launch_needs_is_in_the_cache(compilations, monkeypatch, tmp_path
 
 
 @pytest.mark.exhaustive
-def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
+def test_precompile_in_processes_fills_the_cache(monkeypatch, capsys, compilations, tmp_path):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(precompile, "PROGRESS_DELAY_S", 0.0)
     broken = partial(launch_version, SOFTMAX, "softmax", torch.empty(3, 8, device="meta"), out=None)
@@ -84,7 +83,7 @@ def test_processes_share_the_work(monkeypatch, capsys, compilations, tmp_path):
     assert compilations == [True] * 6
 
 
-def test_processes_do_not_run_the_script_that_started_them(tmp_path, monkeypatch):
+def test_processes_do_not_run_the_main_script(tmp_path, monkeypatch):
     script = ModuleType("__main__")
     script.__file__ = str(tmp_path / "script.py")
     (tmp_path / "script.py").write_text("raise SystemExit('a script without a guard runs again')\n")
@@ -94,21 +93,19 @@ def test_processes_do_not_run_the_script_that_started_them(tmp_path, monkeypatch
 
 
 class BrokenPool:
-    """A pool whose processes are ended from outside."""
-
     def submit(self, function, item):
         done = Future()
         done.set_exception(BrokenProcessPool())
         return done
 
 
-def test_processes_that_are_ended_from_outside_are_told_in_a_line(monkeypatch):
+def test_killed_processes_are_reported_in_one_line(monkeypatch):
     @contextmanager
     def broken_pool(processes):
         yield BrokenPool()
 
     monkeypatch.setattr(precompile, "_pool_of", broken_pool)
     assert precompile.precompile(dict.fromkeys("ab"), H100) == dict.fromkeys("ab", precompile.KILLED)
-    monkeypatch.setattr(rows, "FEW", 0)
+    monkeypatch.setattr(rows, "MAX_SERIAL_KERNELS", 0)
     with pytest.raises(AuditError, match="a compiler process was killed"):
         rows.audit_all([None] * 30)

@@ -24,7 +24,7 @@ def test_bias_of_every_column(version, dtype, cols):
 
 
 @every_version
-def test_fp32_values_that_overflow_or_vanish_on_the_way(version):
+def test_fp32_overflow_and_underflow_inside_a_formula(version):
     values = torch.tensor([1e20, -1e20, 3e38, -3e38, -100.0, -87.0, -40.0, -13.1, -13.3, 1e-38, -1e-44])
     for op in ("relu", "gelu", "gelu-tanh", "silu"):
         check(op, VERSIONS[version], values)
@@ -52,7 +52,7 @@ KNOWN_ANSWERS = """
 
 
 @pytest.mark.parametrize("line", KNOWN_ANSWERS.strip().splitlines())
-def test_reference_gives_the_known_answers(line):
+def test_philox_reference_matches_published_vectors(line):
     rounds, *numbers = line.split()
     numbers = [int(number, 16) for number in numbers]
     found = philox4x32(np.array([numbers[:4]]), tuple(numbers[4:6]), int(rounds))
@@ -67,13 +67,13 @@ def mask(version, seed, n, dtype=torch.float32):
 
 @every_version
 @pytest.mark.parametrize("seed", [0, -1, SEED, 2**32])
-def test_mask_is_that_of_the_reference(version, seed):
+def test_dropout_mask_matches_the_reference(version, seed):
     assert torch.equal(mask(version, seed, 3001), kept(version, seed, 3001))
     assert torch.equal(mask(version, seed, 3001, torch.float16), kept(version, seed, 3001))
 
 
 @every_version
-def test_mask_looks_random(version):
+def test_dropout_mask_is_random(version):
     n = 2**15
     keep = mask(version, SEED, n).double()
     sigma = math.sqrt(DROPPED * (1 - DROPPED))
@@ -96,8 +96,6 @@ class Elements(Plane):
 
 @pytest.fixture
 def far_program(monkeypatch):
-    """Let the only program of a launch take itself for the one whose block starts at element 2^31."""
-
     def shift(block):
         inner = interpreter.interpreter_builder
         monkeypatch.setattr(inner, "set_grid_idx", lambda x, y, z: setattr(inner, "grid_idx", (LIMIT // block, 0, 0)))
@@ -108,7 +106,7 @@ def far_program(monkeypatch):
 @pytest.mark.parametrize("extra", [1.0, 0.5], ids=["full-block", "partial-block"])
 @pytest.mark.parametrize("op", ["relu", "add", "bias-gelu", "dropout"])
 @every_version
-def test_block_beyond_32_bits(version, op, extra, far_program):
+def test_elementwise_offsets_beyond_32_bits(version, op, extra, far_program):
     variant = VERSIONS[version].VARIANTS[op, DTYPE]
     block = variant.constants["BLOCK"]
     count = int(block * extra)

@@ -1,4 +1,4 @@
-"""Planted bugs are caught, and nothing else is, under Triton's interpreter. See planted.py and test_interpreted.py."""
+"""Planted bugs are caught in Triton's interpreter. See planted.py and test_interpreted.py."""
 
 import pytest
 from bugs import BUGS
@@ -14,13 +14,13 @@ PLANTED = [
 
 @pytest.mark.sampled(len(ALL_VERSIONS))
 @pytest.mark.parametrize(("family", "version"), ALL_VERSIONS)
-def test_the_battery_passes_without_a_bug(family, version):
+def test_battery_passes_without_a_bug(family, version):
     cases_of(family).battery(versions_of(family)[version])
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("family", "bug"), PLANTED)
-def test_a_planted_bug_is_caught(family, bug, tmp_path):
+def test_planted_bug_is_caught(family, bug, tmp_path):
     refused = (InterpreterError,) if family == "matmul" else ()  # by Triton 3.6
     module = plant(bug, tmp_path)
     with pytest.raises((AssertionError, pytest.fail.Exception, *refused)):

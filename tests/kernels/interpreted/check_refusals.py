@@ -1,4 +1,4 @@
-"""What launchers refuse, in one line each, under Triton's interpreter. See test_interpreted.py for how this is run."""
+"""Invalid operands that launchers reject, in Triton's interpreter. See test_interpreted.py."""
 
 import pytest
 import torch
@@ -7,12 +7,11 @@ from families import every_way, small, versions_of
 
 
 def launcher_of(family, op, version):
-    """Return a launcher and the opening words of its messages."""
     return versions_of(family)[version].KERNELS[op], f"{op} {version}"
 
 
 @pytest.mark.parametrize(("family", "op", "module"), every_way())
-def test_unfit_operands_are_refused_not_copied(family, op, module):
+def test_launchers_reject_invalid_operands(family, op, module):
     (first, *others), out = small(family, op, torch.float32)
 
     def line(*inputs, out=out):
@@ -32,7 +31,7 @@ def test_unfit_operands_are_refused_not_copied(family, op, module):
 
 
 @pytest.mark.parametrize("version", versions_of("elementwise"))
-def test_elementwise_operands(version):
+def test_elementwise_rejects_invalid_operands(version):
     def line(op, *inputs, out):
         return refused(*launcher_of("elementwise", op, version), *inputs, out=out)
 
@@ -48,7 +47,7 @@ def test_elementwise_operands(version):
 
 
 @pytest.mark.parametrize("version", versions_of("cross_entropy"))
-def test_logits_and_labels(version):
+def test_cross_entropy_rejects_invalid_operands(version):
     def line(*inputs, out):
         return refused(*launcher_of("cross_entropy", "cross-entropy", version), *inputs, out=out)
 
@@ -62,7 +61,7 @@ def test_logits_and_labels(version):
 
 
 @pytest.mark.parametrize("version", versions_of("matmul"))
-def test_matrices(version):
+def test_matmul_rejects_invalid_operands(version):
     def line(a, b, *scales, out):
         return refused(*launcher_of("matmul", "matmul", version), a, b, *scales, out=out)
 
@@ -85,13 +84,13 @@ def test_matrices(version):
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_older_versions_of_matmul_have_no_int8(version):
+def test_old_matmul_versions_reject_int8(version):
     a = torch.ones(16, 16, dtype=torch.int8)
     message = refused(*launcher_of("matmul", "matmul", version), a, a, out=torch.zeros(16, 16, dtype=torch.int32))
     assert "no kernel for int8 on sm_90; it has fp32, " in message
 
 
-def test_descriptors_refuse_what_they_cannot_say():
+def test_descriptors_reject_unaligned_strides():
     def line(a, b, out):
         return refused(*launcher_of("matmul", "matmul", "v4"), a, b, out=out)
 
@@ -104,7 +103,7 @@ def test_descriptors_refuse_what_they_cannot_say():
 
 
 @pytest.mark.parametrize("version", versions_of("matvec"))
-def test_matrix_and_vector(version):
+def test_matvec_rejects_invalid_operands(version):
     def line(*inputs, out):
         return refused(*launcher_of("matvec", "matvec", version), *inputs, out=out)
 
@@ -115,7 +114,7 @@ def test_matrix_and_vector(version):
     assert "x has shape (4,)" in line(a, x[:4], out=out)
 
 
-def test_int8_weights():
+def test_matvec_int8_rejects_invalid_operands():
     def line(*inputs, out):
         return refused(*launcher_of("matvec", "matvec-int8", "v3"), *inputs, out=out)
 
@@ -127,7 +126,7 @@ def test_int8_weights():
 
 
 @pytest.mark.parametrize(("version", "limit"), [("v1", 65536), ("v2", 32768), ("v3", 2**30), ("v4", 2**30)])
-def test_rows_of_a_norm(version, limit):
+def test_norm_rejects_invalid_operands(version, limit):
     def line(op, *inputs, out):
         return refused(*launcher_of("norm", op, version), *inputs, out=out)
 
@@ -143,7 +142,7 @@ def test_rows_of_a_norm(version, limit):
 
 
 @pytest.mark.parametrize(("version", "limit"), [("v1", 65536), ("v2", 2**30), ("v3", 2**30)])
-def test_rows_of_a_softmax(version, limit):
+def test_softmax_rejects_invalid_operands(version, limit):
     def line(x, out):
         return refused(*launcher_of("softmax", "softmax", version), x, out=out)
 

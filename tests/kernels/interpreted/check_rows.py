@@ -1,4 +1,4 @@
-"""Rows that norms, softmax and cross-entropy alone have, under Triton's interpreter. See test_interpreted.py."""
+"""Special rows of norms, softmax and cross-entropy, in Triton's interpreter. See test_interpreted.py."""
 
 import cross_entropy_cases
 import pytest
@@ -13,7 +13,7 @@ NORMS = versions_of("norm")
 
 @pytest.mark.parametrize("module", NORMS.values(), ids=NORMS)
 @pytest.mark.parametrize("op", ["rmsnorm", "residual-rmsnorm"])
-def test_zeros_keep_their_sign(op, module):
+def test_rmsnorm_keeps_the_sign_of_zero(op, module):
     x = torch.tensor([0.0, -0.0] * 13).repeat(3, 1)
     x[2, 0] = 1.0
     residual = [torch.where(torch.signbit(x), -0.0, 0.0)] if op == "residual-rmsnorm" else []
@@ -22,7 +22,7 @@ def test_zeros_keep_their_sign(op, module):
 
 
 @pytest.mark.parametrize("n", [40, 1024, 9001])
-def test_a_large_mean_costs_the_newest_layernorm_nothing(n):
+def test_layernorm_v3_is_accurate_for_a_large_mean(n):
     inputs = draw("layernorm", torch.float32, 3, n, shift=1e4)
     for version in ("v1", "v2", "v3"):
         check("layernorm", NORMS[version], *inputs)
@@ -31,7 +31,7 @@ def test_a_large_mean_costs_the_newest_layernorm_nothing(n):
 
 
 @pytest.mark.parametrize("n", [40, 9001])
-def test_constant_rows_give_the_bias(n):
+def test_layernorm_of_constant_rows_is_the_bias(n):
     x = torch.tensor([[1e4], [-3e8], [0.1]]).expand(3, n).contiguous()
     _, weight, bias = draw("layernorm", torch.float32, 1, n)
     out = torch.empty_like(x)
@@ -41,7 +41,7 @@ def test_constant_rows_give_the_bias(n):
 
 
 @pytest.mark.parametrize("n", [24, 9001])
-def test_squares_that_overflow_leave_nothing_but_the_bias(n):
+def test_norm_of_overflowing_squares_is_zero_or_the_bias(n):
     x, weight, bias = draw("layernorm", torch.float32, 2, n)
     x *= torch.tensor([[1e20], [1e30]])
     out, both = torch.empty_like(x), torch.empty(2, 2, n)
@@ -53,7 +53,7 @@ def test_squares_that_overflow_leave_nothing_but_the_bias(n):
 
 
 @pytest.mark.parametrize(("op", "module"), pairs("softmax"))
-def test_dense_rows_into_rows_beyond_32_bit_offsets(op, module):
+def test_softmax_of_dense_rows_into_far_rows(op, module):
     x = softmax_cases.normal(4, 48, torch.float16)
     out = far_rows(torch.zeros_like(x))
     module.KERNELS[op](x, out=out)
@@ -61,7 +61,7 @@ def test_dense_rows_into_rows_beyond_32_bit_offsets(op, module):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-def test_reference_agrees_with_torch(dtype):
+def test_cross_entropy_reference_matches_torch(dtype):
     drawn = cross_entropy_cases.draw("cross-entropy", dtype, 7, 1000)
     drawn[1][3] = cross_entropy_cases.IGNORED
     for x, labels in (drawn, cross_entropy_cases.special_logits(1000, dtype)):
@@ -71,7 +71,7 @@ def test_reference_agrees_with_torch(dtype):
         )
 
 
-def test_reference_of_labels_that_are_no_column():
+def test_cross_entropy_reference_of_invalid_labels():
     exact = cross_entropy_cases.expect(*cross_entropy_cases.special_labels(1000, torch.float32)).exact
     assert exact[[1, *range(4, 5 + len(cross_entropy_cases.OUTSIDE))]].isnan().all()
     assert exact[2] == 0

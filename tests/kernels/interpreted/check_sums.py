@@ -1,4 +1,4 @@
-"""Sums that reductions and matrix-vector products alone have, under Triton's interpreter. See test_interpreted.py."""
+"""Special sums of reductions and matrix-vector products, in Triton's interpreter. See test_interpreted.py."""
 
 import matvec_cases
 import pytest
@@ -13,7 +13,7 @@ every_pair = pytest.mark.parametrize(("op", "module"), pairs("reduction"))
 
 @pytest.mark.parametrize("programs", [1, 2, 3, 5, 12])
 @pytest.mark.parametrize("op", ["sum", "dot"])
-def test_every_count_of_programs(op, programs, monkeypatch):
+def test_reduction_with_any_number_of_programs(op, programs, monkeypatch):
     module = versions_of("reduction")["v2"]
     monkeypatch.setattr(module, "_max_programs", lambda device: programs)
     for n in (2047, 20001, 50000, 110013):
@@ -21,12 +21,12 @@ def test_every_count_of_programs(op, programs, monkeypatch):
 
 
 @every_pair
-def test_results_beyond_the_range_of_fp16(op, module):
+def test_reduction_overflows_to_infinity_in_fp16(op, module):
     check(op, module, *[torch.full((2049,), 200.0).half() for _ in draw(op, torch.float16, 1)])
 
 
 @every_pair
-def test_neighbors_are_added_with_more_digits_than_fp16_has(op, module):
+def test_reduction_adds_neighbors_in_fp32(op, module):
     n = 16 * 16384  # more than a round of all programs of version 2
     x = torch.zeros(n // 16, 16).half()
     x[:, 0], x[:, 8], x[::16, 1] = 2048.0, -2048.0, 1.0  # 2048 + 1 is no number of fp16
@@ -35,7 +35,7 @@ def test_neighbors_are_added_with_more_digits_than_fp16_has(op, module):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("op", ["matvec", "matvec-int8"])
-def test_split_rows_are_more_than_one_program_adds_up(op, monkeypatch):
+def test_matvec_split_with_several_finish_programs(op, monkeypatch):
     module = versions_of("matvec")["v3"]
     monkeypatch.setattr(kernels.launch, "stand_in", kernels.launch.Gpu(90, 64, 2**16))
     for n in (16384, 16389):
