@@ -10,7 +10,7 @@ from bench.__main__ import main
 from bench.harness.commands import profiler
 from bench.harness.commands.explain import KINDS, answer
 from bench.harness.profile import counts, report
-from kernels.audit import command
+from kernels.audit.table import AUDIT_COLUMNS, TITLES
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 from results.stats import comparison
 
@@ -44,7 +44,7 @@ def titles_in_the_code():
 
 
 def test_explain_knows_every_column():
-    audited = {command.TITLES.get(name, name) for name in command.AUDIT_COLUMNS}
+    audited = {TITLES.get(name, name) for name in AUDIT_COLUMNS}
     others = {*train_step.MEMORY, "allocator peak", *profiler.BY, "GFLOP/s", "TFLOP/s", "SM clock", "power"}
     titles = {*titles_in_the_code()}
     assert {"op", "median", "share", "verdict", "time ratio", "n"} <= titles
