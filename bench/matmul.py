@@ -34,7 +34,7 @@ OPTIONS = (
         lambda word: known_word(word, ("nn", "nt", "tn"), "layout"),
         lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",  # int8: faster in libraries
         label=lambda layout: "" if layout == "nn" else layout,
-        place=1,
+        label_order=1,
     ),
     Option(
         "batch",

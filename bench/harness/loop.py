@@ -1,8 +1,7 @@
 """The loops over the rows of a run, within the budget; users' functions are measured in workers.
 
-A row of an op is visited three times, among the other rows, and its record holds the samples of all visits. Slow
-changes of the machine are then inside the samples, and the visits show how much they differ. A row of a scenario, such
-as a training step or a copy, is measured once.
+A row of an op is visited three times, in turn with the other rows, so that its samples include slow changes of the
+machine. A row of a scenario, such as a training step or a copy, is measured once.
 """
 
 from __future__ import annotations
@@ -33,19 +32,16 @@ from results.show.table import describe, name_of
 from results.stats.samples import half_width, median_ci95, outlier_count
 
 VISITS = 3
-"""Two visits cannot show which of them is unusual; more would cost more preparation than they add."""
+"""With two visits it would be unclear which is unusual; more would cost more preparation than they add."""
 
 NOT_CONVERGED = "not-converged"
-"""This flag and those of ceilings are decided again by all samples; the others are those of any visit."""
+"""This flag and those of ceilings are decided again from all samples; a record has the other flags of any visit."""
 
 
 def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
-    """Measure the rows of a run from the import of users' functions to the last visit.
+    """Start a run and measure its rows, from the import of users' functions to the last visit.
 
-    Args:
-        run: not started yet.
-        rows: of any families.
-        may_reorder: whether a case that takes too much of a budget may be measured after a smaller one of its op.
+    If `may_reorder`, a case that takes too much of the budget may be measured after a smaller one of its op.
     """
     if all(row.refused for row in rows):
         raise refused_all(row.refused for row in rows if row.refused)
@@ -60,7 +56,7 @@ def measure_run(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> Non
 
 
 def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
-    """Return all rows of a run; those of a user's function that cannot be used have failed already, with the reason."""
+    """Return all rows of a run, `failed` with the reason if the user's function cannot be used."""
     problems: dict[tuple[str, str, str], str | None] = {}
     checked = []
     for row in rows:
@@ -76,12 +72,12 @@ def check_user_kernels(rows: Sequence[Row], run: Run) -> list[Row]:
     if reasons and all(row.refused for row in checked):
         raise UsageError(reasons[0])
     for reason in dict.fromkeys(reasons):
-        run.progress.note(f"{reason}; it fails, the others are measured")
+        run.progress.note(f"{reason}; its rows fail, the others are measured")
     return checked
 
 
 def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> None:
-    """Measure all rows, then visit each of them again; what is measured is saved after each visit."""
+    """Visit all rows `VISITS` times; records are saved after each visit."""
     budget = Budget(run.device, rows[0].settings, run.deadline, len(rows))
     for name, reason in (compile_rows(rows, run.device) if run.device.is_gpu else {}).items():
         run.progress.note(f"{name} does not compile: {reason}")
@@ -100,12 +96,12 @@ def measure_rows(run: Run, rows: Sequence[Row], may_reorder: bool = False) -> No
         for line in [*describe(record), *(f"  | {line}" for line in (record.output or "").splitlines())]:
             run.progress.note(line)
     if late:
-        enough = f"--budget {budget.enough_s(len(measured))} would do for about all"
+        enough = f"use --budget {budget.enough_s(len(measured))} for about all"
         run.progress.note(f"no time was left for {late} of {len(rows)} rows; {enough}")
 
 
 def first_visits(run: Run, rows: Sequence[Row], budget: Budget, may_reorder: bool) -> list[tuple[Row, Record]]:
-    """Visit each row for which there is time once; return those rows with their records."""
+    """Visit each row once while there is time; return these rows with their records."""
     waiting, measured = deque(rows), list[tuple[Row, Record]]()
     while waiting:
         row = waiting.popleft()
@@ -127,29 +123,29 @@ def first_visits(run: Run, rows: Sequence[Row], budget: Budget, may_reorder: boo
         measured.append((row, run.keep(record)))
         run.progress.advance()
         for provider, reason in record.passed_over.items():
-            run.progress.note(f"{name_of(record)}: {provider} was passed over: {reason}")
+            run.progress.note(f"{name_of(record)}: {provider} was skipped: {reason}")
     return measured
 
 
 def visit_again(run: Run, measured: list[tuple[Row, Record]], budget: Budget, number: int) -> None:
-    """Visit each row that was measured once more, as long as there is time; `measured` gets the new records."""
-    places = [place for place, (_, record) in enumerate(measured) if record.status == "ok"]
-    for index, place in enumerate(places):
+    """Visit measured rows again while there is time; update the records in `measured`."""
+    indices = [index for index, (_, record) in enumerate(measured) if record.status == "ok"]
+    for done, index in enumerate(indices):
         if not budget.has_time():
             break
-        row, record = measured[place]
-        share = len(places) - index + (VISITS - 1 - number) * len(places)
+        row, record = measured[index]
+        share = len(indices) - done + (VISITS - 1 - number) * len(indices)
         merged = with_visit(record, visit(run, row, budget, share), LIMITS[run.device.type])
         if merged is not record:
             merged = judged(merged, run.device, run.ceilings)  # the median of one visit alone may be above a ceiling
-            measured[place] = row, run.keep(merged, replaces=record)
+            measured[index] = row, run.keep(merged, replaces=record)
             run.progress.advance()
 
 
 def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
-    """Measure a row once, in one of `share` equal parts of the time that is left.
+    """Measure a row once, within 1 / `share` of the time left.
 
-    A user's function is measured in a worker, and so is every row after an error that the GPU keeps.
+    A worker measures users' functions, and all rows after an error that makes the GPU unusable in this process.
     """
     run.progress.say(f"{row.op.name} {row.case.name} {row.case.dtype} {row.provider}")
     if row.refused:
@@ -179,21 +175,17 @@ def visit(run: Run, row: Row, budget: Budget, share: int) -> Record:
 
 
 def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
-    """Return a record with the samples of one more visit; a wrong or failed visit replaces it.
+    """Return a record with the samples of another visit added; a wrong or failed visit replaces it.
 
-    Times that are not samples (host latency, warm time) and telemetry are those of the visit with the middle median.
-
-    Args:
-        record: of the visits so far.
-        visit: the record of the visit alone.
-        limits: of the whole row.
+    Other times (host latency, warm time) and telemetry come from the visit with the middle median. `limits` are for the
+    whole row.
     """
     if visit.status != "ok":  # skipped: no time was left for it
         return record if visit.status == "skipped" else visit
     samples_s = (*record.samples_s, *visit.samples_s)
     middle, interval = median(samples_s), median_ci95(samples_s)
     converged = half_width(interval, middle) <= limits.target_half_width
-    typical = min((record, visit), key=lambda one: abs((one.median_s or 0.0) - middle))
+    typical = min((record, visit), key=lambda each: abs((each.median_s or 0.0) - middle))
     target = limits.target_half_width
     samples = Samples(samples_s, 1, "", "", middle, interval, converged, target_half_width=target)
     reasons = {**record.flag_reasons, **visit.flag_reasons}
@@ -216,37 +208,30 @@ def with_visit(record: Record, visit: Record, limits: Limits) -> Record:
 
 
 def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s: float) -> bool:
-    """Put a row that would take far more than its share of the time behind a smaller case of its op; return whether.
+    """Swap a row that would take far more than its share of the time with a smaller case of its op in `waiting`.
 
-    The smaller one comes next, the larger one at its place, so that a short budget tells something of every op.
-
-    Args:
-        row: the row.
-        waiting: the rows that come after it; changed.
-        budget: the time that is left.
-        done: how many rows have been measured.
-        expected_s: what the row is expected to take beside its samples.
+    Return whether it was swapped. So a short budget measures something of every op.
     """
     same, size = (row.op.name, row.case.dtype, row.provider), total(row.op, row.case)
     others = (
-        place
-        for place, other in enumerate(waiting)
+        index
+        for index, other in enumerate(waiting)
         if (other.op.name, other.case.dtype, other.provider) == same and total(other.op, other.case) < size
     )
     smaller = next(others, None)
     if row.refused or smaller is None or not budget.has_time() or not budget.is_too_long(expected_s, done):
         return False
-    waiting[smaller], taken = row, waiting[smaller]
-    waiting.appendleft(taken)
+    waiting[smaller], next_row = row, waiting[smaller]
+    waiting.appendleft(next_row)
     return True
 
 
 # ---- rows of scenarios ---------------------------------------------------------------------------------------------
 
 Measure = Callable[[Record, Run, int], Record]
-"""Returns the finished record of a row: `measure(blank, run, rows)`, where `rows` rows share the time left.
+"""`measure(blank, run, rows)` returns the record of a row; `rows` share the time left. It can be pickled.
 
-An exception makes the row `failed`, or `skipped` if memory ran out. It can be pickled.
+If it raises, the row is `failed`, or `skipped` if memory ran out.
 """
 
 
@@ -258,15 +243,15 @@ def measure_once(
     rows: Sequence[tuple[Record, Measure]],
     defined_in: Sequence[str],
 ) -> Run:
-    """Measure all rows within the budget and return the run, not shown yet.
+    """Measure all rows within the budget and return the run, not yet printed.
 
     Args:
-        args: the options of the command.
-        argv: its arguments; None stands for those of the process.
-        name: the middle of the run file's name: `train-step`; the command is `bench.train_step`.
+        args: options of the command.
+        argv: its arguments; None: those of the process.
+        name: middle of the run file's name: `train-step` for the command `bench.train_step`.
         device: the device under test.
-        rows: the blank record of each row, `skipped` and with a reason if it cannot be measured here.
-        defined_in: modules of this project that say what a row measures, besides the command's own.
+        rows: blank record of each row, with a `reason` if it cannot be measured here.
+        defined_in: modules of this project that define what a row measures, besides the command's own.
     """
     if all(blank.reason for blank, _ in rows):
         raise refused_all(blank for blank, _ in rows)
@@ -318,6 +303,5 @@ def _attempt(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
 
 
 def label_of(record: Record) -> str:
-    """Return the op, case, dtype, provider and options of a record as text."""
     options = [str(value) for value in record.options.values()]
     return " ".join([record.op, record.case, record.dtype, record.provider, *options])

@@ -120,7 +120,7 @@ class Option:
     label: Callable[[Any], str] | None = None
     """How a value is shown in a case's name, empty where it is the usual one. None: `name=value`, and nothing where it
     is the default."""
-    place: int = 0
+    label_order: int = 0
     """Where the label stands in the name, the lowest first; those of one place in the order of the options."""
 
 
@@ -155,7 +155,7 @@ class Case:
         """Return the case of an op whose family has these options, with a value for each of them."""
         chosen = {option.name: values[option.name] for option in options}
         labels = []
-        for option in sorted(options, key=lambda option: option.place):
+        for option in sorted(options, key=lambda option: option.label_order):
             value = chosen[option.name]
             if option.label is not None:
                 labels.append(option.label(value))

@@ -1,7 +1,4 @@
-"""The first module that the fork server loads: ends the workers, and all that they started, with the command.
-
-torch is loaded there but not used: a process that has used a GPU must not fork.
-"""
+"""The first module that the fork server loads: kills the workers and their children when the command ends."""
 
 import os
 import signal

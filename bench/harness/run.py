@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Render = Callable[[Environment, Sequence[Record], "Console"], None]
-"""Prints a run as a table for people."""
+"""Prints a run as a table."""
 
 Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
 """Returns a run as the object that `--format json` prints."""
 
 
 class Progress:
-    """A progress bar on stderr: a live one on a terminal, a line a row elsewhere, nothing when quiet."""
+    """Progress on stderr: a bar on a terminal, else a line per row; nothing if quiet."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet, self._is_live = quiet, not quiet and sys.stderr.isatty()
@@ -49,7 +49,7 @@ class Progress:
         self._bar: Any = None
 
     def _redraw(self, **changes: Any) -> None:
-        """Redraw the live bar. A thread that does it would run in the middle of a sample: it is drawn between rows."""
+        """Redraw the bar. It is drawn between rows, because a thread that refreshes it would disturb samples."""
         if self._bar is None:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -63,18 +63,17 @@ class Progress:
         self._bar.update(self._bar.task_ids[0], **changes, refresh=True)
 
     def close(self) -> None:
-        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
 
     def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
-        """Say how many rows there will be; `left_s` returns the seconds left of a budget, None without one."""
+        """Set the number of rows; `left_s` returns the seconds left of the budget, None if there is none."""
         self._total, self._left_s = rows, left_s
         if self._is_live:
             self._redraw(total=rows)
 
     def say(self, text: str) -> None:
-        """Show what is going on now."""
+        """Show the current work."""
         left_s = self._left_s()
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
         if self._is_live:
@@ -83,13 +82,12 @@ class Progress:
             say(f"[{self._done + 1}/{self._total}{left}] {text}" if self._total else text)
 
     def advance(self) -> None:
-        """Count one row as done."""
         self._done += 1
         if self._is_live:
             self._redraw(completed=self._done)
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         if self._quiet:
             return
         if self._bar is not None:
@@ -111,10 +109,10 @@ class Run(AbstractContextManager["Run"]):
         return run.conclude(render)             # prints, plots, names the file; returns the exit code
 
     Ctrl-C before `start` has returned ends the command. Afterwards it ends the `with` block and sets `is_interrupted`;
-    the records so far are kept, and `conclude` shows them and returns 130. Any other error leaves the block.
+    `conclude` shows the records so far and returns 130.
 
-    After `start`, `ceilings` are complete, `environment` is no longer None, and `deadline` is a reading of
-    `time.perf_counter` if there is a budget. `problem` is why the run file could not be written on.
+    After `start`, `ceilings` are complete, `environment` is set, and `deadline` is a reading of `time.perf_counter` if
+    there is a budget. `problem` is the error that stopped writing to the run file.
     """
 
     def __init__(
@@ -129,15 +127,15 @@ class Run(AbstractContextManager["Run"]):
         """Find the ceilings that are known without measuring.
 
         Args:
-            args: the options of the command, `MACHINE` and `OUTPUT` among them.
-            command: what follows `python -m`, before the arguments: `bench.matmul`.
-            name: the middle of the run file's name: `matmul`.
+            args: options of the command, `MACHINE` and `OUTPUT` among them.
+            command: module after `python -m`: `bench.matmul`.
+            name: middle of the run file's name: `matmul`.
             device: the device under test.
-            settings: how the run measures, as the environment line holds it.
-            argv: arguments; None stands for those of the process.
+            settings: measurement options, saved in the environment line.
+            argv: arguments; None: those of the process.
 
         Raises:
-            UsageError: the GPU named does not fit the device.
+            UsageError: `--gpu` names a GPU other than the device.
         """
         self.args, self.device, self.settings = args, device, settings
         self.progress, self.records, self.is_interrupted = Progress(args.quiet), list[Record](), False
@@ -161,21 +159,16 @@ class Run(AbstractContextManager["Run"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Close the run file; Ctrl-C after `start` ends here."""
         if self.writer is not None:
             self.writer.close()
         self.is_interrupted = self.environment is not None and isinstance(error, KeyboardInterrupt)
         if self.is_interrupted:
-            self.progress.note("interrupted: what was finished is kept")
+            self.progress.note("interrupted: finished rows are saved")
         self.progress.close()
         return self.is_interrupted
 
     def start(self, dtypes: Sequence[str] | None) -> None:
-        """Measure the ceilings that are missing, stamp the environment, create the run file; then the budget runs.
-
-        Args:
-            dtypes: whose peaks are needed; None: no ceiling is measured.
-        """
+        """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file, start the budget."""
         self.device.use()
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
@@ -187,18 +180,13 @@ class Run(AbstractContextManager["Run"]):
         self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
 
     def share_s(self, rows: int = 1) -> float | None:
-        """Return the seconds of the budget that a row may still take if `rows` share them; None without a budget."""
+        """Return the seconds left of the budget, divided by `rows`; None if there is no budget."""
         return None if self.deadline is None else max(0.0, self.deadline - time.perf_counter()) / rows
 
     def keep(self, record: Record, replaces: Record | None = None) -> Record:
-        """Take a finished record, on disk first; if the disk is full it is still shown at the end.
+        """Save a record and return it as saved; if the disk is full it is still shown at the end.
 
-        Args:
-            record: of a row.
-            replaces: the record of the same row that this one adds a visit to.
-
-        Returns:
-            The record as it was saved.
+        `replaces` is the record of the same row before this visit.
         """
         if is_user_kernel(record.provider):
             record = with_revision(record)
@@ -207,21 +195,21 @@ class Run(AbstractContextManager["Run"]):
                 self.writer.append(record)
             except StoreError as error:
                 self.problem = error
-                say(f"records are not kept from here on: {error}")
+                say(f"records are no longer saved: {error}")
         if replaces is None:
             self._unsaved += self.problem is not None
             self.records.append(record)
         else:
-            self.records[next(at for at, one in enumerate(self.records) if one is replaces)] = record
+            self.records[next(index for index, each in enumerate(self.records) if each is replaces)] = record
         return record
 
     def rewrite(self) -> None:
-        """Write the run file once more with each row once, after several visits of the rows, or judged again."""
+        """Write the run file again, with one record per row."""
         if self.writer is not None and self.environment is not None and self.problem is None:
             try:
                 self.writer.finish(self.environment, self.records)
             except StoreError as error:
-                say(f"the run file keeps a line for each visit of a row: {error}")
+                say(f"the run file still has a record for each visit of a row: {error}")
 
     def note_time(self) -> None:
         took_s = time.perf_counter() - self._started_s
@@ -231,9 +219,9 @@ class Run(AbstractContextManager["Run"]):
             self.progress.note(f"measuring took {took_s:.3g} s, {share}")
 
     def judge_again(self) -> None:
-        """Measure again the ceilings that records are above, judge all records by what comes out, and save both.
+        """Measure ceilings again that records exceed, evaluate all records against them, and save both.
 
-        On a GPU nothing is measured again: its datasheet judges.
+        On a GPU nothing is measured again: records are evaluated against its datasheet.
         """
         if self.device.is_gpu or self.environment is None:
             return
@@ -247,37 +235,37 @@ class Run(AbstractContextManager["Run"]):
             self.rewrite()
 
     def conclude(self, render: Render | None = None, document: Document | None = None, draws: bool = False) -> int:
-        """Print what was measured, draw it if requested, name the run file, and return the exit code.
+        """Print the records, draw the plot, print the path of the run file, and return the exit code.
 
         Args:
-            render: prints the table; by default that of ops.
-            document: what JSON holds, in place of what it holds of ops.
-            draws: whether the plot is drawn beside the run file if no other path is named.
+            render: prints the table; None: the table of ops.
+            document: returns the JSON object; None: that of ops.
+            draws: whether to plot next to the run file if there is no `--plot`.
 
         Raises:
-            StoreError: the run file could not be written to its end; what was measured has been shown.
+            StoreError: not all records could be saved; they have been printed.
         """
         assert self.environment is not None
         path, args = self.writer.path if self.writer else None, self.args
-        baseline, kept = getattr(args, "baseline", None), f"; the run is kept in {path}" if path else ""
+        baseline, saved = getattr(args, "baseline", None), f"; the run is saved in {path}" if path else ""
         try:
             text = run_text(self.environment, self.records, args.format, baseline, render, document)
         except OutputError as error:  # rich writes to a stdout without a buffer while it captures
-            raise OutputError(f"{error}{kept}") from None
-        print_out(text, kept)
+            raise OutputError(f"{error}{saved}") from None
+        print_out(text, saved)
         if path is not None:
             print_path("saved", path, args.format)
-        beside = path.with_suffix(".png") if draws and path is not None and self.problem is None else None
-        self._draw(args.plot or beside)
+        default_plot = path.with_suffix(".png") if draws and path is not None and self.problem is None else None
+        self._draw(args.plot or default_plot)
         self.raise_if_unsaved()
         if self.is_interrupted:
             return INTERRUPTED
         if self._budget_s is not None and all(record.status == "skipped" for record in self.records):
-            return USAGE  # the budget does not do for a single row
+            return USAGE  # the budget is too short for any row
         return WRONG_RESULT if any(record.status in ("invalid", "failed") for record in self.records) else OK
 
     def _draw(self, path: Path | None) -> None:
-        """Draw the records; without a ceiling, a plot that nobody requested gives way to a note."""
+        """Draw the records; if there is no ceiling and no `--plot`, print a note instead."""
         if path is None:
             return
         assert self.environment is not None
@@ -287,22 +275,17 @@ class Run(AbstractContextManager["Run"]):
             if self.args.plot is not None:
                 raise
             if not self.args.quiet:
-                say(f"no picture: {error}")
+                say(f"no plot: {error}")
             return
         print_path("plot", path, self.args.format)
 
     def raise_if_unsaved(self) -> None:
-        """End a run that was shown but is not whole in its file.
-
-        Raises:
-            StoreError: with what is missing, and why.
-        """
         if self.problem is not None:
-            raise StoreError(f"{self._unsaved} of {len(self.records)} records are in no file: {self.problem}")
+            raise StoreError(f"{self._unsaved} of {len(self.records)} records were not saved: {self.problem}")
 
 
 def refused_all(records: Iterable[Record]) -> UsageError:
-    """Return the error of a run that can measure no row: the first reason and the count of the others."""
+    """Return the error of a run in which no row can be measured: the first reason and the number of others."""
     first, *others = {f"{record.op} {record.dtype} {record.case}: {record.reason}": None for record in records}
     return UsageError(first + (f" (and {len(others)} more)" if others else ""))
 
@@ -310,8 +293,8 @@ def refused_all(records: Iterable[Record]) -> UsageError:
 def stamp(
     command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
 ) -> Environment:
-    """Return the environment of this run; `argv` None stands for the arguments of the process."""
-    as_module = () if command.endswith(".py") else ("-m",)  # the former is an op file of a user's own
+    """Return the environment of this run; `argv` None: the arguments of the process."""
+    as_module = () if command.endswith(".py") else ("-m",)  # the former is a user's op file
     facts, state, floor = environment_facts(), host_state(), ceilings.fastest("launch")
     costs = {
         "tick_s": samplers.tick_s(device),
@@ -319,7 +302,7 @@ def stamp(
         "host_launch_s": samplers.empty_launch_s(device),
         "launch_floor_s": floor.value if floor else None,
     }
-    # What makes two runs on one machine incomparable if it differs; an idle GPU does not report how its clocks are set.
+    # Runs with different modes cannot be compared; an idle GPU does not report its clock settings.
     modes = gpu_state.modes(device.uuid) if device.is_gpu else {key: state[key] for key in ("governor", "turbo")}
     return Environment(
         run_id=new_run_id(),
@@ -346,7 +329,7 @@ def run_text(
     render: Render | None = None,
     document: Document | None = None,
 ) -> str:
-    """Return a run in the format asked for; a table is as wide as stdout is, and colored where that is a terminal."""
+    """Return a run in an output format; a table is as wide as stdout, and colored on a terminal."""
 
     def draw(console: Console) -> None:
         (render or render_table)(environment, records, console)
@@ -358,7 +341,7 @@ def run_text(
 
 
 def print_path(title: str, path: Path, output_format: str) -> None:
-    """Say where something was written: below the table, but on stderr where stdout holds data."""
+    """Print the path of a file: below the table, or on stderr if stdout has data."""
     line = f"{title}: {path}"
     if output_format == "table":
         print_out(printable(line) + "\n")
@@ -367,7 +350,7 @@ def print_path(title: str, path: Path, output_format: str) -> None:
 
 
 def baseline_lines(records: Sequence[Record], baseline: str | None) -> list[str]:
-    """Return a line for each measured row that says how its time stands to the baseline's; no verdict is given."""
+    """Return a line for each measured row with the ratio of its time to the baseline's, without a verdict."""
 
     def key(record: Record) -> tuple[str, ...]:
         return record.op, record.dtype, record.case, str(record.fill)

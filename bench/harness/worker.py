@@ -1,8 +1,7 @@
 """Runs a function in a new process, because a user's code may crash, never return, or end its process.
 
-Python's fork server (`multiprocessing`) forks each process after it has loaded torch, into a session of its own. What
-the process prints is kept apart from its answer. The process and everything it started are killed when the answer is
-there, when a call takes too long, and when the command ends, with SIGKILL too.
+Python's fork server (`multiprocessing`) loads torch, but uses no GPU, and forks each process into a new session. The
+process and its children are killed after its answer, at a timeout, and when the command ends, with SIGKILL too.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from bench.harness.timing import protocol
 T = TypeVar("T")
 
 PRELOADED = ["bench.harness.preload", "torch", "bench.harness.measure.isolated"]
-"""Modules that the fork server loads once, so that a new process starts within milliseconds."""
+"""Modules that the fork server loads, so that a process starts within milliseconds."""
 
 OWN_TIMEOUT_S = 600.0
-"""Time limit for the work of the measuring code between two calls: filling gigabytes and checking them in fp64."""
+"""Time limit of the measuring code between two calls: it may fill gigabytes and check them in fp64."""
 
 BUDGET_GRACE_S = 10.0
-"""Time to import, compile and check, beyond what is left of the budget."""
+"""Time to import, compile and check after the end of the budget."""
 
 POLL_S = 0.05
-"""Interval between two checks of the progress: long enough not to disturb the measurement."""
+"""Interval of progress checks: long enough not to disturb the measurement."""
 
 KILL_TIMEOUT_S = 10.0
 
 MAX_OUTPUT = 4096
-"""Characters of a process's output that are kept, the last ones."""
+"""Last characters of a process's output that are saved."""
 
 PR_SET_PDEATHSIG = 1
 """`prctl` option: the signal that a process gets when its parent ends. Source: prctl(2)."""
@@ -53,10 +52,7 @@ LOST_PARENT = 255
 
 
 class WorkerError(RuntimeError):
-    """A process gave no answer; the message is one line with the reason.
-
-    `index` is that of the provider whose code was running, None for the measuring code.
-    """
+    """A process gave no answer; `index` is that of the provider whose code was running, None for the measuring code."""
 
     output = ""
     """End of what the process printed."""
@@ -67,7 +63,7 @@ class WorkerError(RuntimeError):
 
 
 def start_server() -> None:
-    """Start the fork server unless it runs; it loads torch while this process goes on."""
+    """Start the fork server unless it runs; it loads torch in the background."""
     from multiprocessing import forkserver  # not on Windows
 
     multiprocessing.set_forkserver_preload(PRELOADED)
@@ -79,23 +75,23 @@ def call(
     *arguments: Any,
     timeout_s: float,
     deadline: float | None = None,
-    what: str = "a call",
+    step: str = "a call",
 ) -> tuple[T, str]:
-    """Return `function(*arguments)`, computed in a new process, and the end of what the process printed.
+    """Return `function(*arguments)`, computed in a new process, and the end of the process's output.
 
     Args:
-        function: defined at the top level of its module; its result can be pickled.
-        arguments: can be pickled.
+        function: top-level function whose result can be pickled.
+        arguments: its arguments, which can be pickled.
         timeout_s: time limit between two calls of `protocol.announce`.
         deadline: reading of `time.perf_counter`; the process is killed `BUDGET_GRACE_S` later.
-        what: names in the error what took longer than `timeout_s`.
+        step: name of the timed step in the error of a timeout.
 
     Raises:
         WorkerError: no answer.
     """
     worker = _Worker(function, arguments)
     try:
-        answer: T = worker.answer(timeout_s, deadline, what)
+        answer: T = worker.answer(timeout_s, deadline, step)
     except WorkerError as error:
         error.index = worker.progress[0] if worker.progress[1] else None
         error.output = worker.end()
@@ -107,7 +103,7 @@ def call(
 
 
 class _Worker:
-    """A process, its progress, and the pipes of its answer and of its output."""
+    """A process, its progress, and the pipes for its answer and its output."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -115,7 +111,7 @@ class _Worker:
         self._answers, answers = context.Pipe(duplex=False)
         self._output, output = context.Pipe(duplex=False)
         self._printed = bytearray()
-        work = pickle.dumps((function, arguments))  # loaded only when the output is redirected
+        work = pickle.dumps((function, arguments))  # unpickled after the output is redirected
         given = (work, self.progress, answers, output, dict(os.environ))
         self._process = context.Process(target=_run, args=given)
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
@@ -123,14 +119,13 @@ class _Worker:
             start_server()
             self._process.start()  # with a main module, which the new process would import
         except (OSError, EOFError) as error:
-            raise WorkerError(f"no worker process can be started: {error or type(error).__name__}") from None
+            raise WorkerError(f"cannot start a worker process: {error or type(error).__name__}") from None
         finally:
             sys.modules["__main__"] = main
             answers.close()
             output.close()
 
-    def answer(self, timeout_s: float, deadline: float | None, what: str) -> Any:
-        """Wait for the answer, or for the reason to give up."""
+    def answer(self, timeout_s: float, deadline: float | None, step: str) -> Any:
         began = since = now = time.perf_counter()
         left_s = float("inf") if deadline is None else max(0.0, deadline - began) + BUDGET_GRACE_S
         last = list(self.progress)
@@ -145,11 +140,10 @@ class _Worker:
             if (progress := list(self.progress)) != last:
                 last, since = progress, now
             if now - since > (timeout_s if last[1] else max(timeout_s, OWN_TIMEOUT_S)):
-                raise WorkerError(f"{what} did not end within {timeout_s:.3g} s; --timeout allows more")
-        raise WorkerError(f"no result after {left_s:.2g} s; --budget allows more")
+                raise WorkerError(f"{step} did not end within {timeout_s:.3g} s; increase --timeout")
+        raise WorkerError(f"no result after {left_s:.2g} s; increase --budget")
 
     def _received(self) -> Any:
-        """Return the answer of a process that has sent it or ended."""
         with suppress(EOFError, OSError):  # it was killed while it sent
             if self._answers.poll():
                 answer = self._answers.recv()
@@ -160,7 +154,7 @@ class _Worker:
         raise WorkerError(how_it_ended(self._process.exitcode))
 
     def end(self) -> str:
-        """Kill the process and everything it started; return the end of what it printed."""
+        """Kill the process and its children; return the end of its output."""
         assert self._process.pid is not None
         kill_tree(self._process.pid)
         self._process.join(KILL_TIMEOUT_S)
@@ -185,7 +179,7 @@ def _run(
     output: Connection,
     environment: Mapping[str, str],
 ) -> None:
-    """Send the result of a function, in the new process, and end it with everything that user code left running."""
+    """In the new process: send the result of a function, then wait to be killed."""
     protocol.progress = progress
     signal_on_parent_exit(signal.SIGKILL)
     os.setsid()
@@ -205,12 +199,12 @@ def _run(
         answers.send(error)
     with suppress(Exception):
         sys.stdout.flush()
-    signal.pause()  # until it is killed, because no process finds the children of one that has ended
+    signal.pause()  # its children can be found only while it runs
     os._exit(0)
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process, its group, and the processes below it, which may have groups of their own."""
+    """Kill a process, its group, and its descendants, which may be in other groups."""
     processes = []
     with suppress(psutil.NoSuchProcess):
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -222,18 +216,17 @@ def kill_tree(pid: int) -> None:
 
 
 def signal_on_parent_exit(number: int) -> None:
-    """Make the kernel send this process a signal when its parent ends."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def how_it_ended(code: int | None) -> str:
-    """Return as text how a process ended that gave no answer; a negative `code` is a signal."""
+    """Return as text how a process ended; a negative `code` is a signal."""
     if code is None or code == LOST_PARENT:
         return "killed its parent process"
     if code >= 0:
-        return f"ended its process with exit code {code} before there was a result, as os._exit does"
+        return f"ended its process with exit code {code} before there was a result, as with os._exit"
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL, which the system does when memory runs out"
+        return "killed by SIGKILL, as when memory runs out"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"crashed: {name} ({(signal.strsignal(-code) or 'no name').lower()})"

@@ -28,7 +28,7 @@ RETURN_MODES: dict[str, Callable[[Sequence[float]], float | list[float]]] = {
     "median": statistics.median,
     "all": list,
 }
-NO_LOOK = 10**9
+NO_CHECK = 10**9
 """Samples before the interval is computed: the time alone ends the measurement."""
 
 GPU_FLUSH_BYTES = 256 * 2**20
@@ -72,7 +72,7 @@ def do_bench(
     if quantiles is not None and (not len(quantiles) or not all(0 <= share <= 1 for share in quantiles)):
         raise UsageError(f"quantiles={quantiles!r:.60} must be numbers from 0 to 1")
     device = detected(f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else None)
-    limits = Limits(NO_LOOK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
+    limits = Limits(NO_CHECK, 0.0, 0.0, rep / 1e3, warmup / 1e3, 0.0, warm_up_cap_s=warmup / 1e3)
     with raising(name):
         sampler = flushing_sampler(fn, device, grad_to_none or ())
         settle(sampler.sample, limits)

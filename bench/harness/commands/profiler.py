@@ -98,7 +98,7 @@ def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageEr
     from bench.harness import worker
 
     try:
-        answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, what="a call, or the import,")
+        answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, step="a call, or the import,")
     except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # a step that prints does so in each of its many calls

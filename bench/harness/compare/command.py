@@ -81,7 +81,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
 
 
 def merged_options(families: Iterable[str]) -> dict[str, dict[str, Option]]:
-    """Return the options that only some families have, by name and then by family."""
+    """Return the families' own options, by name and then by family."""
     merged: dict[str, dict[str, Option]] = {}
     for family in families:
         for option in options_of(family):
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         if is_given and other is not None:
             raise UsageError(f"--{name} does not apply to {other.name}; remove it")
     providers = chosen_providers(args, [family for family, _ in ops])
-    main.make_all_cases(args, ops, "cpu")  # what is wrong is found before torch is loaded
+    main.make_all_cases(args, ops, "cpu")  # reports errors before torch is loaded
     main.check_places(args)
     if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):
         start_server()  # it loads torch while this process loads it
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
 
 def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[str]:
-    """Return the providers, the baseline first; a provider that is named twice is there twice."""
+    """Return the providers, the baseline first; one may be listed twice."""
     names = list(args.provider or [])
     if args.baseline in names:
         names.remove(args.baseline)
@@ -148,13 +148,13 @@ def chosen_providers(args: argparse.Namespace, families: Sequence[str]) -> list[
     if len(names) < 2:
         given = f"only {names[0]}" if names else "none"
         raise UsageError(
-            f"expected at least two providers, got {given}; use --provider torch,torch-compile, or name one twice"
+            f"expected at least two providers, got {given}; use --provider torch,torch-compile, or repeat one"
         )
     return names
 
 
 def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolicy) -> None:
-    """Measure case by case; the records of a case are saved as soon as all its providers are verified again."""
+    """Measure case by case; the records of a case are saved when all its providers are verified again."""
     from bench.harness.compare.interleave import interleave_safely
     from bench.harness.measure.budget import Budget
     from bench.harness.measure.measure_row import release

@@ -19,34 +19,34 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Contender(ABC):
-    """A provider or a function that is timed in turns with the others of its case; `record` is set when it ends."""
+    """A provider or a function that is interleaved with the others of its case; `record` is set at the end."""
 
     blank: Record
-    """With nothing measured."""
+    """The record before measuring."""
     index: int
-    """In the case; the baseline is the first."""
+    """Index in the case; the baseline is the first."""
     device: Device
     new_call: Callable[[int], samplers.Call] | None = None
-    """Makes the call on a copy of the inputs again; None for calls so slow that the memory of objects is irrelevant."""
+    """Makes the call on a copy of the inputs again; None for calls so slow that memory placement is irrelevant."""
     move: Callable[[int], None] | None = None
-    """Moves a copy of the inputs, which all contenders share, to other memory; `new_call` makes calls that use it."""
+    """Moves a copy of the inputs, which all contenders share, to other memory, for later calls of `new_call`."""
     calls: list[samplers.Call] = field(default_factory=list)
     """A call for each copy of the inputs."""
     cache: str = "cold"
     record: Record | None = None
     sampler: Sampler = field(init=False)
     call_s = 0.0
-    """Rough seconds of a call."""
-    least_s = 0.0
-    """Time of the fewest calls that a comparison makes; 0 for short calls."""
+    """Rough time of a call."""
+    min_s = 0.0
+    """Time of the minimum number of calls in a comparison; 0 for short calls."""
     samples = 1
-    """Samples in a turn."""
+    """Samples per turn."""
     first = 0
-    """Copy of the inputs that the next launch works on; the count of launches may run past the last copy."""
+    """Copy of the inputs of the next launch, modulo the number of copies."""
 
     @abstractmethod
     def prepare(self, earlier: Sequence[Contender]) -> None:
-        """Verify the first result and make the calls, or set `record`; `earlier` are those that are prepared."""
+        """Verify the first result and make the calls, or set `record`; `earlier` contenders are prepared."""
 
     @abstractmethod
     def finish(self, samples: Samples) -> Record:
@@ -56,24 +56,24 @@ class Contender(ABC):
     def failed(self, error: BaseException) -> Record: ...
 
     def replay_check(self, first: int) -> ReplayCheck | None:
-        """Return what verifies a graph of the calls that begins with the call on this copy; None: nothing does."""
+        """Return the check of a graph of the calls that starts with the copy `first`; None: no check."""
         return None
 
     def attempt(self, step: Callable[[], T]) -> T | None:
-        """Return what a step returns; an error, SystemExit too, ends only this contender's part."""
-        made = None
+        """Return the result of a step; an error, or SystemExit, ends only this contender's part."""
+        result = None
         protocol.announce(self.index)
         try:
-            made = step()
-        except KeyboardInterrupt:  # ends the process while this contender is announced, so that it is blamed
+            result = step()
+        except KeyboardInterrupt:  # ends the process while this contender is announced, so it is the culprit
             raise
         except BaseException as error:
             self.record = self.failed(error)
         protocol.announce(runs=False)
-        return made
+        return result
 
     def begin(self, first: int, poller: Poller) -> None:
-        """Make the sampler, whose launches begin with the copy `first`, and take a sample."""
+        """Make the sampler, which starts with the copy `first`, and take a sample."""
         self.first = first
         calls = [*self.calls[first:], *self.calls[:first]]
         check, limits = self.replay_check(first), LIMITS[self.device.type]

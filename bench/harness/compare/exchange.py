@@ -12,8 +12,8 @@ from functools import partial
 from bench.harness.compare.contender import Contender, running
 from bench.harness.timing import samplers
 
-LONGEST_SHARED_S = 0.02
-"""Longest sample, in seconds, of those that are made longer to match the samples of the other contenders."""
+MAX_SHARED_SAMPLE_S = 0.02
+"""Maximum length of a sample, seconds, that is extended to match those of other contenders."""
 
 
 def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.HostSampler]]:
@@ -22,30 +22,30 @@ def on_host(contenders: Sequence[Contender]) -> list[tuple[Contender, samplers.H
 
 
 def share_launches(contenders: Sequence[Contender]) -> None:
-    """Let a sample of each contender on a CPU hold as many launches as that of the fastest one needs.
+    """Give all contenders on the host's timer as many launches per sample as the fastest one needs.
 
-    Most launches of a busy machine are undisturbed and some take many times as long. A mean over more of them is
-    disturbed more often, so that equal contenders with unequal samples would seem to differ. A contender that is so
-    much slower that its samples would last longer than `LONGEST_SHARED_S` keeps fewer: its verdict is clear anyway.
+    On a busy machine some launches take many times as long. A mean over more launches includes one more often, so equal
+    contenders with unequal samples would seem to differ. A contender whose samples would exceed `MAX_SHARED_SAMPLE_S`
+    keeps fewer launches: it is so much slower that its verdict is clear.
     """
     hosts = on_host(contenders)
-    most = max((sampler.launches_per_sample for _, sampler in hosts), default=1)
+    most_launches = max((sampler.launches_per_sample for _, sampler in hosts), default=1)
     for contender, sampler in hosts:
-        fitting = math.floor(LONGEST_SHARED_S / max(contender.call_s, 1e-9))
-        sampler.launches_per_sample = min(most, max(sampler.launches_per_sample, fitting))
+        fitting = math.floor(MAX_SHARED_SAMPLE_S / max(contender.call_s, 1e-9))
+        sampler.launches_per_sample = min(most_launches, max(sampler.launches_per_sample, fitting))
 
 
 class Exchange:
-    """Lets the contenders on the host's timer exchange what may favor one of them, with no time of it in the rounds.
+    """Exchanges what may favor one of the contenders on the host's timer, outside the timed rounds.
 
-    Each time they exchange the copies they work on and get new objects for their calls. The copies are exchanged and
-    not chosen anew, so that the time since the last use of a copy stays the same: a contender closer behind another
-    finds more in the cache. With 257 copies of 0.5 MB, a distance of 80 copies instead of 128 made a function 3 %
-    slower than itself.
+    Each exchange permutes the copies that contenders start at and makes new call objects. Copies are permuted, not
+    redrawn, so that the time since the last use of a copy stays the same: a contender closer behind another finds more
+    in the cache. With 257 copies of 0.5 MB, a distance of 80 copies instead of 128 made a function 3 % slower than
+    itself.
 
-    Where the memory of inputs and results lies makes up to 2 % too, and without a move that is one random draw for the
-    whole comparison. So all copies move, and the results that the samplers keep are made anew, whenever the rounds
-    since the last move took as long as that move.
+    The memory of inputs and results changes the time by up to 2 %, and without moves it would be one random draw for
+    the whole comparison. So all copies move, and the samplers replace their kept results, whenever the rounds since the
+    last move took as long as that move.
     """
 
     def __init__(self, contenders: Sequence[Contender], seed: int) -> None:
@@ -70,13 +70,13 @@ class Exchange:
             self._move_s = self._moved_at - start
 
     def _make_calls(self, hosts: Sequence[tuple[Contender, samplers.HostSampler]], moves: bool) -> None:
-        """Make new objects for all calls, those of a copy one after the other in random order.
+        """Make new objects for all calls, copy by copy, with the contenders in random order.
 
-        A function whose objects were always made later was up to 2 % slower than itself.
+        A function whose objects were always made last was up to 2 % slower than itself.
         """
         copies = list(range(min((len(contender.calls) for contender, _ in hosts), default=0)))
         if moves:
-            self._order.shuffle(copies)  # the memory that one copy leaves is taken by another
+            self._order.shuffle(copies)  # a copy takes the memory that another has freed
             for _, sampler in hosts:
                 sampler.drop_results()
         makers = [contender for contender, _ in hosts]

@@ -24,13 +24,13 @@ from roofline.machine import Machine
 
 PROBES = 3
 SLOW_CALL_S = 0.01
-"""Calls from this length on are checked against the time that is left; where their objects are does not matter."""
+"""Calls this long are checked against the time left; memory placement does not matter for them."""
 
 
 def interleave(
     rows: Sequence[Row], device: Device, ceilings: Machine | None, policy: ComparePolicy, budget: Budget
 ) -> list[Record]:
-    """Return a record for each row of one case, the baseline first, whatever becomes of it."""
+    """Return a record for each row of one case, the baseline first."""
     device.use()
     copies = SharedCopies(rows[0], device)
     contenders = [
@@ -53,25 +53,24 @@ def interleave_safely(
     note: Callable[[str], None],
     in_worker: bool,
 ) -> list[Record]:
-    """Return what `interleave` does, in a new process if `in_worker`: a user's function may end it or never return.
+    """Call `interleave`, in a new process if `in_worker`.
 
-    All providers of a case are measured in one process: in two they would also differ by where each process has its
-    code and memory. If the process ends or its GPU is lost, the provider whose code was running has failed, and the
-    others are measured again without it in a new process; `note` is called with the reason. No call in a worker may
-    take longer than `timeout_s`.
+    All providers of a case share a process, because processes differ in the placement of code and memory. If the
+    process ends or loses its GPU, the provider whose code was running has failed, and the others are measured again
+    without it in a new process; `note` gets the reason. `timeout_s` limits each call in a worker.
     """
     records: list[Record | None] = [None] * len(rows)
     left = list(range(len(rows)))
     while 0 in left and len(left) > 1:
-        what = [rows[index] for index in left], device, ceilings, policy, budget
+        arguments = [rows[index] for index in left], device, ceilings, policy, budget
         try:
             if in_worker:
-                measured, _ = worker.call(interleave, *what, timeout_s=timeout_s, deadline=policy.deadline)
+                measured, _ = worker.call(interleave, *arguments, timeout_s=timeout_s, deadline=policy.deadline)
             else:
-                measured = interleave(*what)
+                measured = interleave(*arguments)
         except worker.WorkerError as error:
             in_worker = True
-            culprit = left.pop(error.index or 0)  # if none is to blame, the baseline has the reason
+            culprit = left.pop(error.index or 0)  # if the culprit is unknown, the baseline fails
             blank = rows[culprit].blank()
             records[culprit] = replace(blank, status="failed", reason=str(error))
             if 0 in left and len(left) > 1:
@@ -85,14 +84,14 @@ def interleave_safely(
 
 @dataclass(kw_only=True, eq=False)
 class ProviderContender(Contender):
-    """A row that is compared with the others of its case."""
+    """A row of a comparison."""
 
     row: Row
     ceilings: Machine | None
     budget: Budget
     copies: SharedCopies
     together: int
-    """Providers that are still to be prepared, this one too."""
+    """Providers still to be prepared, including this one."""
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
         row, device, budget = self.row, self.device, self.budget
@@ -105,8 +104,8 @@ class ProviderContender(Contender):
         left_s = budget.left_s()
         with numerics(row.case.dtype):
             call_s = slow_call_s(ready.calls[0], device)
-        self.ready, self.calls, self.cache, self.least_s = ready, ready.calls, ready.cache, CALLS_PER_CASE * call_s
-        needed_s = self.least_s + sum(contender.least_s for contender in earlier)
+        self.ready, self.calls, self.cache, self.min_s = ready, ready.calls, ready.cache, CALLS_PER_CASE * call_s
+        needed_s = self.min_s + sum(contender.min_s for contender in earlier)
         if left_s is not None and call_s and needed_s > left_s:
             reason = f"comparing takes at least {duration(needed_s)} ({duration(call_s)} per call), "
             reason += f"{duration(max(0.0, left_s))} are left; increase --budget"
@@ -121,14 +120,14 @@ class ProviderContender(Contender):
     def replay_check(self, first: int) -> ReplayCheck | None:
         sets, row = self.ready.sets, self.ready.row
         replay = ReplayCheck(row.op, row.case, [*sets[first:], *sets[:first]]) if self.device.is_gpu else None
-        self.ready = replace(self.ready, replay=replay)  # what is verified at the end too
+        self.ready = replace(self.ready, replay=replay)  # `finish` verifies it again
         return replay
 
     def finish(self, samples: Samples) -> Record:
         return finish(self.ready, samples, self.device, self.ceilings)
 
     def failed(self, error: BaseException) -> Record:
-        """Return the record, or raise if no call of this process can use the GPU any more."""
+        """Return the record, or raise `WorkerError` if this process can no longer use the GPU."""
         record = failed(self.row, error)
         if not release(self.device):
             raise worker.WorkerError(record.reason or str(error), self.index)
@@ -136,10 +135,10 @@ class ProviderContender(Contender):
 
 
 class SharedCopies:
-    """Copies of the inputs of a case that all its providers work on, each with tensor objects of its own.
+    """Copies of the inputs of a case, shared by its providers, each with separate tensor objects.
 
-    The memory of the copies makes up to 5 % of the time of a short launch, so providers with separate copies would
-    differ though their code does not.
+    The memory of the copies changes the time of a short launch by up to 5 %, so equal providers with separate copies
+    would differ.
     """
 
     def __init__(self, row: Row, device: Device) -> None:
@@ -148,7 +147,7 @@ class SharedCopies:
         self._cache = ""
 
     def views(self) -> tuple[list[InputSet], str]:
-        """Return a provider's copies, made at the first call, and what launches that rotate through them find."""
+        """Return a provider's copies, allocated at the first call, and their cache state."""
         if not self._sets:
             with numerics(self._row.case.dtype):
                 self._sets, self._cache = make_copies(self._row, self._device)
@@ -164,7 +163,7 @@ class SharedCopies:
 
 
 def slow_call_s(call: Callable[[], object], device: Device) -> float:
-    """Return the seconds of a call; 0 if it is short. The minimum of a few: an interrupted call is not a slow one."""
+    """Return the seconds of a call, the minimum of a few; 0 if it is short."""
     protocol.announce()
     seconds = min(samplers.timed_calls([call], PROBES, device.synchronize, is_awaited=True))
     return seconds if seconds >= SLOW_CALL_S else 0.0

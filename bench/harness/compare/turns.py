@@ -1,9 +1,8 @@
-"""Contenders of one case, prepared providers or functions, are timed in turns until their verdicts are clear.
+"""Interleaves the contenders of one case in rounds until their verdicts are clear.
 
-A disturbance of the machine, such as a drifting clock or another process, affects all of them alike, and a ratio within
-one round does not show it. The memory of the objects of a call, and the copies of the inputs it works on, make up to 5
-% of the time of a short launch. So all contenders share the same copies, and exchange copies and objects again and
-again: see `Exchange`.
+A drifting clock or another process affects all contenders alike and cancels out in ratios within a round. The memory of
+call objects and inputs changes the time of a short launch by up to 5 %, so contenders share copies of the inputs and
+exchange copies and objects: see `Exchange`.
 """
 
 from __future__ import annotations
@@ -33,47 +32,47 @@ from results.stats.samples import drift, half_width, median_ci95, two_modes
 from results.stats.verdict import judge_rounds
 
 SLOT_S = {"cpu": 0.0, "cuda": 0.025, "rocm": 0.025}
-"""Length of a turn, seconds: on a GPU long enough for the clock frequency to follow the work; on a CPU one sample, so
-that other processes that come and go disturb both of a pair."""
+"""Length of a turn, seconds. On a GPU it is long enough for the clock frequency to follow the work. On a CPU it is one
+sample, so that another process affects both of a pair."""
 
 CALIBRATION_TURNS = 3
-"""Turns of the warm-up, the last ones, from which the number of samples in a turn is taken."""
+"""Last turns of the warm-up that determine the number of samples per turn."""
 
 FIRST_LOOK = 20
-"""Rounds before the first look: two blocks of ten make an interval of some use."""
+"""Rounds before the first look: two blocks of ten give a usable interval."""
 
 LOOK_EVERY = 2
-"""Factor by which the number of rounds grows until the next look: a much narrower interval."""
+"""Factor by which the number of rounds grows until the next look."""
 
 EXCHANGE_EVERY = 5
-"""Rounds after which the contenders exchange what may favor one of them: often, because each exchange is one random
-draw, but not so often that exchanging takes longer than the rounds."""
+"""Rounds between exchanges: few, because each exchange is one random draw, but not so few that exchanges take longer
+than the rounds."""
 
 Turn = Callable[[], tuple[float, ...] | None]
-"""Runs a contender for one turn: its samples, seconds per launch; None if it failed and takes no part from now."""
+"""Runs a contender for one turn and returns its samples, seconds per launch; None if it failed and is out."""
 
 
 @dataclass(frozen=True)
 class ComparePolicy:
-    """When the verdicts of a comparison are clear, and when its rounds end anyway."""
+    """When to stop a comparison."""
 
     margin: float
-    """Largest change of the time, as a fraction, that does not matter."""
+    """Maximum change of the time, as a fraction, that does not matter."""
     budget_s: float = 10.0
-    """Time of the rounds of a case after which no further one begins: some thousand rounds of two short kernels."""
+    """Time limit of the rounds of a case: some thousand rounds of two short kernels."""
     rounds: int | None = None
-    """Number of rounds, with one look at the end; None: until the verdicts are clear."""
+    """Fixed number of rounds, with one look at the end; None: until the verdicts are clear."""
     seed: int = 0
     rows: int = 1
-    """Comparisons in the whole table: a verdict must hold among that many."""
+    """Comparisons in the whole table, for the correction of verdicts."""
     deadline: float | None = None
-    """Reading of `time.perf_counter` after which no further round begins, however long the preparation took."""
+    """Reading of `time.perf_counter` at which to stop, including preparation."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("margin", "budget_s", "rounds", "seed")}
 
     def of_case(self, index: int, cases: int, deadline: float | None, now: float) -> ComparePolicy:
-        """Return the policy of case `index`, which shares the time until the run's deadline with those after it."""
+        """Return the policy of case `index`, which shares the time until the deadline with later cases."""
         policy = replace(self, seed=self.seed + index)
         if deadline is None:
             return policy
@@ -82,7 +81,7 @@ class ComparePolicy:
 
 @dataclass
 class Rounds:
-    """The samples and the clock of each contender, the baseline first, round by round."""
+    """The samples and the clock of each contender by round, the baseline first."""
 
     slots: list[list[tuple[float, ...]]]
     clocks_hz: list[list[float | None]]
@@ -95,7 +94,7 @@ class Rounds:
         return len(self.slots[0])
 
     def running(self) -> list[int]:
-        """Return the indices of the contenders that still take part; none without the baseline."""
+        """Return the indices of the contenders that have not failed; none if the baseline has."""
         return [] if 0 in self.failed else [index for index in range(len(self.slots)) if index not in self.failed]
 
     def comparison(self, index: int, policy: ComparePolicy) -> Comparison:
@@ -104,7 +103,7 @@ class Rounds:
         return judge_rounds(baseline, candidate, policy.margin, is_fixed=policy.rounds is not None)
 
     def are_clear(self, policy: ComparePolicy) -> bool:
-        """Return whether no verdict would change by going on: each is SAME, or holds among all rows of the table."""
+        """Return whether each verdict is SAME, or significant among all rows of the table."""
         candidates = self.running()[1:] if self.count else []
         compared = [self.comparison(index, policy) for index in candidates]
         return bool(compared) and all(
@@ -120,9 +119,9 @@ class Rounds:
 def compare_contenders(
     contenders: Sequence[Contender], device: Device, policy: ComparePolicy, timed_in: AbstractContextManager[None]
 ) -> list[Record]:
-    """Prepare contenders, the baseline first, time them in turns in a context, and return a record for each.
+    """Prepare contenders, the baseline first, interleave them in the context `timed_in`, and return their records.
 
-    If the baseline or all others cannot run, or their results are wrong, nothing is timed.
+    Nothing is timed if the baseline or all others cannot run or are wrong.
     """
     ready: list[Contender] = []
     for contender in contenders:
@@ -136,7 +135,7 @@ def compare_contenders(
 
 
 def completed(blanks: Sequence[Record], records: Sequence[Record | None]) -> list[Record]:
-    """Return the records of a case; those that are None were not timed, because the others could not be either."""
+    """Return the records of a case, with a reason for those that had nothing to be compared with."""
     reasons = [f"{record.provider} {record.status}: {record.reason}" for record in records if record is not None]
     return [
         record or replace(blank, reason=f"nothing to compare with: {reasons[0]}")
@@ -152,10 +151,10 @@ def run_rounds(
     exchange: Callable[[], object] = lambda: None,
     is_disturbed: Callable[[], bool] = lambda: False,
 ) -> Rounds:
-    """Let all contenders take turns until every verdict is clear, the time is over, or nothing is left to compare.
+    """Run rounds until every verdict is clear, the time limit is reached, or nothing is left to compare.
 
-    `clock_hz` returns the SM clock of the turn that ends, `exchange` exchanges what may favor one of the contenders. If
-    something took time from the rounds so far, which `is_disturbed` or the samples show, a verdict takes more of them.
+    `clock_hz` returns the SM clock of the last turn. A verdict takes more rounds if `is_disturbed` or the samples show
+    interference.
     """
     rounds = Rounds([[] for _ in turns], [[] for _ in turns])
     order, start, next_look = random.Random(policy.seed), now(), FIRST_LOOK
@@ -187,10 +186,10 @@ def run_rounds(
 
 
 def take_turns(contenders: Sequence[Contender], device: Device, policy: ComparePolicy) -> None:
-    """Time prepared contenders in turns and set their records; without a baseline there are none."""
+    """Interleave prepared contenders and set their records, unless the baseline has failed."""
     poller = Poller(device)
     for index, contender in enumerate(contenders):
-        # All rotate through the same copies, as far apart as possible, so that none uses what another has just touched.
+        # All rotate through the same copies, as far apart as possible, so that none finds another's data in the cache.
         contender.attempt(partial(contender.begin, index * len(contender.calls) // len(contenders), poller))
     settled, ready = warm_up(contenders, device), running(contenders)
     if contenders[0].record is not None or len(ready) < 2:
@@ -199,9 +198,9 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
     before = snapshot(device)
 
     def clock_hz() -> float | None:
-        seen = poller.seen  # in the turn that ends; the next one is read again
+        readings = poller.readings
         poller.begin()
-        return seen[-1].sm_clock_hz if seen else None
+        return readings[-1].sm_clock_hz if readings else None
 
     def telemetry() -> dict[str, Any]:
         # Without the number of launches: the energy of interleaved contenders cannot be separated.
@@ -226,7 +225,7 @@ def take_turns(contenders: Sequence[Contender], device: Device, policy: CompareP
 
 
 def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
-    """Run turns until the time is steady, then set the number of samples in a turn; return whether it became steady."""
+    """Run turns until the time is steady, then set the number of samples per turn; return whether it became steady."""
     times_s: list[list[float]] = [[] for _ in contenders]
 
     def work() -> float:
@@ -254,7 +253,7 @@ def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, 
     samples_s = tuple(sample for slot in rounds.slots[index] for sample in slot)
     middle, interval = median(samples_s), median_ci95(samples_s)
     is_narrow = half_width(interval, middle) <= limits.target_half_width
-    # The telemetry is that of all contenders together, but each ran at its own clock.
+    # All contenders share the telemetry, except the clock.
     clocks_hz = [clock for clock in rounds.clocks_hz[index] if clock is not None]
     samples = Samples(
         samples_s=samples_s,

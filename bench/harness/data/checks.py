@@ -1,13 +1,12 @@
 """Checks of a row's result, before timing and after, of a user's function and of a captured graph.
 
-    output       poisoned before the call, so that an element that is not written shows
-    late work    the result is copied at the moment the call returns, and the copy is verified
+    output       poisoned before the call, so that elements that are not written show
+    late work    the result is copied when the call returns, and the copy is verified
     inputs       compared with a copy from before the call
-    old results  new values in the same tensors, the output left as the timed launches left it
+    old results  new values in the same tensors, with the output of the timed launches
     settings     torch's threads, default dtype and fp32 precision, before and after
 
-They find mistakes, and tricks by which a function only seems fast. They do not find a write beyond the output (run
-`compute-sanitizer`), nor code written to deceive them, which in the same process could replace the timer.
+They do not find writes beyond the output (use `compute-sanitizer`), or code that replaces the timer in its process.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from bench.harness.op import Launch
 
-STALE = "returns the result of an earlier call: the inputs are others, the result is the same"
+STALE = "returns the result of an earlier call: the inputs changed, the result did not"
 
 
 def current_settings() -> dict[str, Any]:
@@ -90,7 +89,7 @@ class UserChecks(Checks):
     def check(
         self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None, is_poisoned: bool = True
     ) -> CheckResult:
-        """Check a call; a problem with anything but the values checks no elements."""
+        """Check a call; no elements are checked if there is a problem besides the values."""
         import torch
 
         if is_poisoned:
@@ -112,32 +111,32 @@ class UserChecks(Checks):
         if problem is None and has_tensors:
             problem = _memory_problem(parts, data)
         elif problem is None:
-            what = "None" if returned is None else f"a {type(returned).__name__}"
-            wanted = f"a torch.Tensor of {'x'.join(map(str, data.out.shape))} {data.out.dtype} is expected"
-            problem = f"wrong result: it returned {what}; {wanted}, or a parameter named out to write it into"
+            kind = "None" if returned is None else f"a {type(returned).__name__}"
+            wanted = f"a torch.Tensor of {'x'.join(map(str, data.out.shape))} {data.out.dtype}"
+            problem = f"wrong result: expected {wanted}, or a parameter named out, got {kind}"
         if problem is not None:
             return CheckResult(False, problem, math.inf, 0, data.out.numel())
         return verify.check(self.op, self.case, data, self.result, earlier)
 
     def _side_effect(self, data: InputSet, before: Sequence[Tensor], addresses: tuple[int, ...]) -> str | None:
         if changed := restore_settings(self.settings):
-            return f"changed settings of the process and left them so: {', '.join(changed)}"
+            return f"changed settings of the process: {', '.join(changed)}"
         if addresses != _addresses(data):
-            return "put other memory under an input or the output"
+            return "replaced the memory of an input or the output"
         if all(map(_same_bytes, data.inputs, before)):
             return None
         _fill(data, before)
-        return "changes its inputs: their bytes are others than before the call"
+        return "changes its inputs"
 
 
 @dataclass
 class ReplayCheck:
-    """Verifies what a replay writes: what a call launches on another stream is missing in every replay."""
+    """Verifies what a replay of a graph writes: it lacks what a call launches on another stream."""
 
     op: Op
     case: Case
     sets: Sequence[InputSet]
-    """Of the captured calls, one for each, in their order."""
+    """Of the captured calls, in their order."""
     graph: GraphSampler | None = field(init=False, default=None)
 
     def refusal(self, graph: GraphSampler) -> str | None:
@@ -147,15 +146,15 @@ class ReplayCheck:
         if checked is None or checked.is_right:
             return None
         self.graph = None
-        return f"its replay does not do what the calls do, so that work is on a stream of its own: {checked.reason}"
+        return f"a replay does not repeat the calls, which use another stream: {checked.reason}"
 
     def after(self) -> CheckResult | None:
-        """Return the check of one more replay, of the first and the last copy; None if no graph is timed."""
+        """Check the first and the last copy after another replay; return None if no graph is timed."""
         import torch
 
         if self.graph is None:
             return None
-        results = [_written(kept, data) for kept, data in zip(self.graph.results, self.sets, strict=True)]
+        results = [_written(result, data) for result, data in zip(self.graph.results, self.sets, strict=True)]
         inputs = {x.untyped_storage().data_ptr() for data in self.sets for x in data.inputs}
         parts = {part.data_ptr(): part for result in results for part in result}
         before = [(x, x.clone()) for x in parts.values() if x.untyped_storage().data_ptr() not in inputs]
@@ -165,8 +164,8 @@ class ReplayCheck:
         for result, data in ((results[-1], self.sets[-1]), (results[0], self.sets[0])):
             checked = verify.check(self.op, self.case, data, result[0] if len(result) == 1 else torch.stack(result))
             if not checked.is_right:
-                for part, kept in before:  # a function that keeps its result must not find poison in it
-                    part.copy_(kept)
+                for part, value in before:  # a function that reuses its result must not find poison in it
+                    part.copy_(value)
                 break
         return checked
 
@@ -185,9 +184,9 @@ def _memory_problem(parts: Sequence[Tensor], data: InputSet) -> str | None:
     inputs = {x.untyped_storage().data_ptr() for x in data.inputs}
     for x in parts:
         if x.device != data.out.device or x.layout is not torch.strided:
-            return f"wrong result: a tensor {x.layout} on {x.device} instead of a dense one on {data.out.device}"
+            return f"wrong result: expected a dense tensor on {data.out.device}, got {x.layout} on {x.device}"
         if any(stride == 0 and extent > 1 for stride, extent in zip(x.stride(), x.shape, strict=True)):
-            return "wrong result: its elements share memory (a stride of 0), so that they are not all written"
+            return "wrong result: its elements share memory (stride 0)"
         if x.untyped_storage().data_ptr() in inputs:
             return "returns a view of an input: nothing was written"
     return None

@@ -1,4 +1,4 @@
-"""Inputs: how they are filled, how many copies of them keep the caches cold, how much memory that takes."""
+"""Inputs: their values, the number of copies that keeps the caches cold, and the memory they need."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ TORCH_DTYPES = {
     **{"fp64": "float64", "fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"},
     **{"fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"},
 }
-"""Torch's names of the dtypes that it calls otherwise."""
+"""Dtypes whose names in torch differ."""
 
 COLD_CACHES = {"cpu": 4, "cuda": 6, "rocm": 6}
-"""How many times all copies together must fill the last-level cache, so that a copy has left it when its turn comes.
+"""Number of times that all copies together must fill the last-level cache, so that none is still in it when reused.
 
-A cache that replaces lines at random keeps a share h of hits, h = exp(-r (1 - h)) after r times its size: 6 % at 3 and
-0.25 % at 6. Source: the model of independent references, Coffman and Denning, Operating Systems Theory (1973), 6.6;
+With random replacement the hit rate is h = exp(-r (1 - h)) after r times the size of the cache: 6 % at 3 and 0.25 % at
+6. Source: the model of independent references, Coffman and Denning, Operating Systems Theory (1973), 6.6;
 NVIDIA's CUTLASS guide to measuring GEMM performance requires 2 and assumes that the oldest line goes first."""
 
 MAX_COPIES = 2000
-"""Most copies: more of a tiny case take longer to make than they improve the measurement."""
+"""Maximum number of copies: more copies of a tiny case take longer to make than they improve the measurement."""
 
 CPU_COPIES_BYTES = 2**30
-"""Most memory that copies take on a CPU, beside the limit of a quarter of what is free."""
+"""Maximum memory of copies on a CPU; at most a quarter of the free memory."""
 
 POOL_ELEMENTS, POOL_OFFSETS = 2**24, 4096
-"""Longest stretch, because drawing more takes longer than what is measured, and the number of indices at which one can
-start; a larger tensor is made of several stretches."""
+"""Maximum length of a stretch, because drawing more takes longer than the measurement, and number of offsets where it
+can start. A larger tensor consists of several stretches."""
 
 MAX_INTEGER = 2**63 - 1
-"""Labels and seeds are drawn below it; it is the largest bound that torch takes."""
+"""Bound of random labels and seeds, the largest that torch accepts."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """How many copies of its inputs the launches of a case use in turn, and whether that keeps them cold."""
+    """Number of copies that the launches of a case rotate through, and the cache state."""
 
     copies: int
     cache: str
-    """`cold`: the copies flush each other out of the last-level cache; `partly-cold`: in part; `warm`: one copy."""
+    """`cold`: the copies evict each other from the last-level cache; `partly-cold`: in part; `warm`: one copy."""
 
 
 def plan_rotation(set_bytes: int, cache_bytes: int, free_bytes: int, device_type: str, cache: str) -> Rotation:
-    """Return how many copies of the inputs and the output to rotate through; fewer if memory does not allow cold ones.
+    """Return the copies of inputs and output for a requested cache state; fewer than cold needs if memory is short.
 
-    `set_bytes` is the compulsory bytes of one launch, inputs and output; `cache` is `cold` or `warm`, as requested.
+    `set_bytes` are the compulsory bytes of one launch, inputs and output.
     """
     if cache == "warm":
         return Rotation(1, "warm")
@@ -80,13 +80,13 @@ def torch_dtype(dtype: str) -> torch.dtype:
 class Filler:
     """Makes filled tensors on one device; each is a different stretch of one seeded random pool.
 
-    Drawing every copy anew would take longer than measuring it; shifted stretches have the same distribution and no
-    two launches in a row see the same bits at the same index. Besides the pool of the case's dtype there may be another
-    of int8, and each grows with the largest tensor requested; int64 numbers are few and drawn one by one.
+    Drawing each copy would take longer than measuring it. Shifted stretches have the same distribution, and no two
+    launches in a row see the same bits at the same index. A pool grows with the largest tensor requested; int8 has a
+    separate one. int64 numbers are few and drawn directly.
     """
 
     def __init__(self, fill: str, dtype: str, device: Device | None, seed: int = 0) -> None:
-        """Make tensors on a device; None: without memory, and `fill` must be `zeros`."""
+        """`device` None: make tensors without memory; `fill` must be `zeros`."""
         import torch
 
         self._fill, self._dtype, self._device = fill, dtype, device.torch_name if device else "meta"
@@ -107,14 +107,14 @@ class Filler:
         if kind not in self._pools or self._pools[kind].numel() < stretch + POOL_OFFSETS:
             self._pools[kind] = self._drawn(kind, stretch + POOL_OFFSETS)
         for start in range(0, result.numel(), stretch):
-            # An odd stride through the offsets visits all of them before any comes again.
+            # An odd stride visits all offsets before repeating one.
             self._next_offset = (self._next_offset + 1237) % POOL_OFFSETS
             part = flat[start : start + stretch]
             part.copy_(self._pools[kind][self._next_offset : self._next_offset + part.numel()])
         return result
 
     def _drawn(self, dtype: str, elements: int) -> Tensor:
-        """Return random numbers: `uniform` in [-1, 1] or `normal`; for int8 the same, stretched to its range."""
+        """Return random numbers: `uniform` in [-1, 1] or `normal`; for int8 scaled to its range."""
         import torch
 
         scratch = torch.float64 if dtype == "fp64" else torch.float32
@@ -130,7 +130,7 @@ class Filler:
 
 @dataclass(frozen=True)
 class InputSet:
-    """One copy of the inputs with an output of its own."""
+    """One copy of the inputs with its output."""
 
     inputs: tuple[Tensor, ...]
     out: Tensor
@@ -149,12 +149,12 @@ def make_sets(op: Op, case: Case, filler: Filler, device: Device, copies: int) -
 
 
 def required_bytes(op: Op, case: Case, copies: int) -> int:
-    """Return the memory that measuring a case takes, before anything is allocated.
+    """Return the memory that measuring a case needs, without allocating anything.
 
-    The copies, one more set for what a provider may hold (two if it returns several results, which are stacked to be
-    checked), and the larger of two: the random pool while it is drawn and converted, or the fp64 copies that the
-    verification makes. These are copies of all inputs, with as much again for what it computes of them, or if it goes
-    row by row, of the inputs that belong to every row, as B does in a matmul, squared in place.
+    It is that of the copies, of one more set for the provider (two if it returns several results, which are stacked for
+    the check), and of either the random pool while it is converted or the fp64 copies of the verification, whichever is
+    larger. These are all inputs and as much again for intermediate results; if rows are verified separately, they are
+    the inputs that belong to every row, such as B of a matmul, squared in place.
     """
     work, absent = op.work(case), Filler("zeros", case.dtype, None)
     elements = work.bytes_read * 8 // bytes_of(8, case.dtype)

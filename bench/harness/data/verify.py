@@ -1,25 +1,25 @@
 """Verification: a provider's result against the same computation in fp64, element by element.
 
-The bound on an element is what correct arithmetic may lose and no more:
+The bound on the error of an element is the sum of:
 
-    4 u |ref|                        rounding of the result to its dtype, a few times over
-    4 u rms(ref)                     where terms are summed: libraries may round partial sums to the dtype
+    4 u |ref|                        rounding of the result to its dtype, a few times
+    4 u rms(ref)                     if terms are summed: libraries may round partial sums to the dtype
     8 sqrt(K) u_acc norm(terms)      accumulating K terms in fp32 (fp64 for fp64)
     4 u_p |ref| + 8 u_p norm(terms)  rounding the factors of each product to tf32
-    8 u_acc magnitude                in place of what concerns terms, where the op gives its own `magnitude`
-    2 R u norm(terms)                R roundings to the dtype on the way; of a `magnitude`, its share by sqrt(K)
+    8 u_acc magnitude                instead of all with terms, if the op has its own `magnitude`
+    2 R u norm(terms)                R intermediate roundings to the dtype; divided by sqrt(K) for a `magnitude`
     s                                rounding of a result below the normal numbers of its dtype
 
 with u the unit roundoff of the output dtype, norm the root of the sum of squares and s the distance of subnormal
-numbers, which softmax over a large vocabulary in fp16 meets. Inputs are random with mean 0, so the partial sums of K
-terms grow like a random walk, and even one long chain of K additions is off by u_acc sqrt(K / 2) norm(terms) only: a
-tenth of the bound. The sum of |terms| would hold for any inputs, and would let a dot of 16 million elements pass
-whatever the result. Source: Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci.
+numbers, which occur in softmax over a large vocabulary in fp16. Inputs are random with mean 0, so the partial sums of K
+terms grow like a random walk, and the error of one long chain of K additions is only u_acc sqrt(K / 2) norm(terms), a
+tenth of the bound. A bound by the sum of |terms| would hold for any inputs, but accept any result of a dot product of
+16 million elements. Source: Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci.
 Comput. 41 (2019) A2815.
 
-A wrong scale of half a percent hides below a bf16 bound on single elements, so the projection of the result on the
-reference, rounded as it should be, must be 1 within one unit roundoff too. A random result, as of dropout, has no
-reference: its op checks what must hold of every result.
+A wrong scale of half a percent is below the bf16 bound on single elements, so the projection of the result on the
+rounded reference must also be 1 within one unit roundoff. A random result, as of dropout, has no reference: its op
+checks conditions that hold for every result.
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ UNIT_ROUNDOFF = {
 Source: IEEE 754-2019 table 3.5; bf16 has 7 stored bits of fraction."""
 
 ACCUMULATOR_ROUNDOFF = {"fp64": 2.0**-53, "int8": 0.0}
-"""Unit roundoff of sums where it is not that of fp32."""
+"""Unit roundoff of sums if it is not that of fp32."""
 
 PRODUCT_ROUNDOFF = {"tf32": 2.0**-11}
-"""Unit roundoff of the factors of a product where they are rounded first; tf32 has 10 stored bits of fraction."""
+"""Unit roundoff of the factors of a product if they are rounded first; tf32 has 10 stored bits of fraction."""
 
 FP32_ROUNDOFF = 2.0**-24
 
 CHUNK_ELEMENTS = 2**18
-"""Elements compared together: 2 MiB in fp64, which stay in a CPU's caches; four times as many take twice as long."""
+"""Elements compared at a time: 2 MiB in fp64, which fit in a CPU's caches; four times as many take twice as long."""
 
 GPU_CHUNKS = 16
-"""Factor by which a GPU compares more elements together: the host waits for the result of each part."""
+"""Factor on `CHUNK_ELEMENTS` for a GPU: the host waits for the result of each part."""
 
 SCALE_ELEMENTS = 1024
-"""Elements from which on rounding errors average out, so that the scale of a result can be judged."""
+"""Minimum number of elements to check the scale of a result: rounding errors average out."""
 
 LEAST_SCALE_ERROR = 1e-3
 """Scale error that is always accepted: polynomial approximations and tf32 products err by less, in one direction."""
 
 FULL_CHECK_FLOPS = {"cpu": 2**31, "cuda": 2**39}
-"""FLOPs above which only every n-th row of a product is checked, by torch's device type: fp64 is slow. Every tile of 64
-rows is still hit by any n up to 64."""
+"""FLOPs above which only every n-th row of a matmul is checked, by torch's device type: fp64 is slow. Any n up to 64
+still checks every tile of 64 rows."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Whether a result is right, and how far off it is."""
+    """Whether a result is right, and its error."""
 
     is_right: bool
     reason: str | None
@@ -89,10 +89,10 @@ class CheckResult:
     reference: str = "fp64"
     """`fp64`, or `rule`: the op's own `check_result`."""
     wrong: dict[str, Any] | None = None
-    """Number of wrong elements, and index and values of the worst; None if the finding is not about single elements."""
+    """Number of wrong elements, index and values of the worst; None unless single elements are wrong."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object kept under `verified`; JSON has neither infinity nor NaN: null or text."""
+        """Return the JSON object saved under `verified`, with null or text for infinity and NaN."""
         keys = {name: value for name, value in asdict(self).items() if name not in ("is_right", "reason")}
         if not math.isfinite(self.max_error_of_bound):
             keys["max_error_of_bound"] = None
@@ -104,23 +104,22 @@ class CheckResult:
 
 
 def poison(out: Tensor) -> None:
-    """Fill an output with NaN or a rare integer, neither of which is a result, so that what is not written shows."""
+    """Fill an output with NaN or a rare integer, so that elements that are not written show."""
     out.fill_(float("nan") if out.dtype.is_floating_point else -(2**30) - 7)
 
 
 def sum_roundings(terms: int) -> float:
-    """Return the relative error that a sum of positive terms may have, in the unit of `Op.magnitude`, 8 u_acc.
+    """Return the relative error allowed for a sum of positive terms, in the unit of `Op.magnitude`, 8 u_acc.
 
-    That is 3.5 times u_acc sqrt(K / 3), the error of one long chain, so that 64 columns of a vocabulary of 262,144 that
-    are forgotten show.
+    It is 3.5 times u_acc sqrt(K / 3), the error of one long chain. It finds 64 missing columns of 262,144.
     """
     return math.sqrt(terms) / 4
 
 
 def check(op: Op, case: Case, data: InputSet, result: Tensor, earlier: Launch | None = None) -> CheckResult:
-    """Compare the result of one launch on `data` with the fp64 reference, or by the op's own check.
+    """Compare the result of a launch on `data` with the fp64 reference, or use the op's own check.
 
-    What is random must differ from the `earlier` launch on other inputs.
+    A random result must differ from the `earlier` launch on other inputs.
     """
     if result.shape != data.out.shape or result.dtype != data.out.dtype:
         got, wanted = f"{tuple(result.shape)} {result.dtype}", f"{tuple(data.out.shape)} {data.out.dtype}"
@@ -145,10 +144,7 @@ class Checks:
     """Result of the last call."""
 
     def check(self, call: Callable[[], Any], data: InputSet, earlier: Launch | None = None) -> CheckResult:
-        """Check a call on a poisoned output; a random result must differ from the result of the `earlier` launch.
-
-        The result is what it returns, tensors of a tuple stacked; the output if that is no tensor.
-        """
+        """Check a call on a poisoned output. The result is the returned tensor or stacked tuple, else the output."""
         import torch
 
         start = time.perf_counter()
@@ -166,7 +162,7 @@ class Checks:
 
 
 def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) -> CheckResult:
-    """Compare a result with the reference, part by part, and its scale: one pair of sums for each output."""
+    """Compare a result with the reference, part by part, and the scale of each output."""
     import torch
 
     worst, checked, count = 0.0, 0, 0
@@ -176,7 +172,7 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
         part_inputs, part = op.take_rows(inputs, result, rows) if op.take_rows else (inputs, result)
         ratio, truth, got = _ratios(op, case, part_inputs, part)
         checked += part.numel()
-        # The reference is rounded too: rounding elements that are all alike would look like a wrong scale.
+        # The reference is rounded too, because the rounding of equal elements would look like a wrong scale.
         off = (got - truth.to(part.dtype)).mul_(truth)
         sums += torch.stack([values.reshape(op.outputs, -1).sum(1) for values in (off, truth.square())]).cpu()
         largest = float(ratio.max())  # NaN if an element is
@@ -185,8 +181,8 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
             count, at = count + int((flat > op.tolerance).sum()), int(flat.argmax())
             largest = float(flat[at])
             if largest > worst:
-                expected, found = float(truth.reshape(-1)[at]), float(got.reshape(-1)[at])
-                wrong = {"index": _index_of(op, inputs, result, rows, at), "expected": expected, "got": found}
+                expected, actual = float(truth.reshape(-1)[at]), float(got.reshape(-1)[at])
+                wrong = {"index": _index_of(op, inputs, result, rows, at), "expected": expected, "got": actual}
         worst = max(worst, largest)
     scale_error = max(abs(dot / square) if square else 0.0 for dot, square in sums.T.tolist())
     allowed_scale_error = op.tolerance * max(UNIT_ROUNDOFF[op.output_dtype(case.dtype)], LEAST_SCALE_ERROR)
@@ -194,8 +190,8 @@ def _compared(op: Op, case: Case, inputs: tuple[Tensor, ...], result: Tensor) ->
     if wrong:
         how = f"{worst:.3g} times further from the fp64 reference than rounding explains"
         if worst == math.inf:
-            how = "NaN, infinite, or off where no rounding takes place"
-        where = f"at {wrong['index']} {expected:.6g} is expected, {found:.6g} found"
+            how = "NaN, infinite, or different although nothing is rounded"
+        where = f"expected {expected:.6g} at {wrong['index']}, got {actual:.6g}"
         many = f"{count:,} of {checked:,} elements {'is' if count == 1 else 'are'} wrong"
         reason = f"wrong result: an element is {how}; {where}; {many}"
         wrong = {"count": count, "checked": checked} | wrong
@@ -209,11 +205,11 @@ def _index_of(op: Op, inputs: tuple[Tensor, ...], result: Tensor, rows: slice, a
 
     numbers = torch.arange(result.numel(), device=result.device).view(result.shape)
     numbers = op.take_rows(inputs, numbers, rows)[1] if op.take_rows else numbers
-    return [int(place) for place in torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)]
+    return [int(index) for index in torch.unravel_index(numbers.reshape(-1)[at].cpu(), result.shape)]
 
 
 def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
-    """Yield as many rows at a time as fit: all rows, or every n-th if all would take too long."""
+    """Yield chunks of all rows, or of every n-th row if all would take too long."""
     if op.take_rows is None:
         yield slice(None)
         return
@@ -228,22 +224,21 @@ def _rows_to_check(op: Op, case: Case, out: Tensor) -> Iterator[slice]:
 
 
 def widened(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the inputs in fp64; labels, seeds and places, which are int64 or int32, are exact as they are."""
+    """Return the inputs in fp64, except labels, seeds and indices, which are int64 or int32."""
     import torch
 
     return tuple(x if x.dtype in (torch.int64, torch.int32) else x.double() for x in inputs)
 
 
 def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the error of each element over its bound, the reference, and the result in fp64.
+    """Return the ratio of each element's error to its bound, the reference, and the result in fp64.
 
-    The inputs in fp64 are squared in place, unless they are the inputs themselves: B of a large matmul and its square
-    would not both fit.
+    fp64 copies of the inputs are squared in place, because B of a large matmul and its square would not both fit.
     """
     import torch
 
     wide = widened(inputs)
-    truth, found = op.reference(*wide), out.double()
+    truth, got = op.reference(*wide), out.double()
     terms, unit = op.terms(case), UNIT_ROUNDOFF[op.output_dtype(case.dtype)]
     accumulator, product = ACCUMULATOR_ROUNDOFF.get(case.dtype, FP32_ROUNDOFF), PRODUCT_ROUNDOFF.get(case.dtype, 0.0)
     rounded = 2 * op.intermediate_roundings * unit
@@ -265,4 +260,4 @@ def _ratios(op: Op, case: Case, inputs: tuple[Tensor, ...], out: Tensor) -> tupl
     if out.dtype.is_floating_point:
         bound.add_(torch.finfo(out.dtype).tiny * torch.finfo(out.dtype).eps)
     # Equal values need no bound (0 against 0, an exact integer, inf against inf); NaN and inf stay visible.
-    return ((found - truth).abs_() / bound).masked_fill_(found == truth, 0.0), truth, found
+    return ((got - truth).abs_() / bound).masked_fill_(got == truth, 0.0), truth, got

@@ -1,7 +1,7 @@
 """The device under test, its memory and its caches; and the host: processor, memory, versions, revision of the code.
 
-psutil reports what every system has; sysfs and control groups (version 2) are read on Linux. A fact that the system
-does not report is None, never 0, and nothing that is asked of the host raises.
+Sources: psutil; on Linux also sysfs and control groups (version 2). A fact that the system does not report is None,
+never 0. Reading facts of the host raises no errors.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from bench.harness.device import gpu_state
 MIB = 2**20
 
 DEFAULT_CPU_CACHE_BYTES = 32 * MIB
-"""Assumed last-level cache where the system does not report one: that of a common server core complex."""
+"""Last-level cache if the system does not report it: that of a common server core complex."""
 
 ROOT = Path("/")
-"""Directory below which Linux has `proc` and `sys`."""
+"""Parent of `proc` and `sys` on Linux."""
 
 SIZE_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-"""Variables by which a process is bound to one repository. Source: git-rev-parse(1), `--local-env-vars`."""
+"""Variables that select a repository. Source: git-rev-parse(1), `--local-env-vars`."""
 
 
 class NoDeviceError(RuntimeError):
-    """The device that was asked for is not there; the message says what is."""
+    """The requested device is not available."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """The device under test; `asdict` of it is kept under `device` in a run file."""
+    """The device under test; run files have its `asdict` under `device`."""
 
     type: str
     """`cuda`, `rocm` or `cpu`."""
     torch_name: str
-    """What torch calls it: `cpu`, `cuda:0`."""
+    """As in torch: `cpu`, `cuda:0`."""
     slug: str
-    """Folder name of its runs."""
+    """Directory name of its runs."""
     name: str
-    """The driver's or the processor's own name."""
+    """As reported by the driver or the processor."""
     cache_bytes: int
-    """Last-level cache that a CPU's threads have together; L2 of a GPU."""
+    """Total last-level cache of the threads of a CPU; L2 of a GPU."""
     memory_bytes: int
     threads: int | None = None
-    """Threads that a CPU measurement uses."""
+    """Threads of a CPU measurement."""
     sm_count: int | None = None
     compute_capability: str | None = None
     uuid: str | None = None
@@ -65,11 +65,10 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether `torch.cuda` drives it, as it does AMD GPUs too: events, graphs, streams, Triton kernels."""
+        """Whether `torch.cuda` supports it, including AMD GPUs: events, graphs, streams, Triton kernels."""
         return self.type != "cpu"
 
     def free_bytes(self) -> int:
-        """Return the memory that a measurement may still take, bytes."""
         if not self.is_gpu:
             return memory_bytes()[1]
         import torch
@@ -95,10 +94,10 @@ class Device:
 
 
 def detect(requested: str | None) -> Device:
-    """Return the device for `cpu`, `cuda` or `cuda:1`, by default the first GPU and else the CPU.
+    """Return the device for `cpu`, `cuda` or `cuda:1`, by default the first GPU, else the CPU.
 
     Raises:
-        NoDeviceError: there is no such device.
+        NoDeviceError: the device is not available.
     """
     import torch
 
@@ -107,17 +106,18 @@ def detect(requested: str | None) -> Device:
         return cpu_device()
     index = int((requested or "cuda").partition(":")[2] or 0)
     if not has_gpu:
-        raise NoDeviceError(f"no device '{requested}': torch sees no GPU here; --device cpu measures the CPU")
+        raise NoDeviceError(f"device '{requested}' is not available: torch found no GPU; use --device cpu")
     if index >= torch.cuda.device_count():
-        raise NoDeviceError(f"no device '{requested}': torch sees {torch.cuda.device_count()} GPU(s), from cuda:0")
+        count = torch.cuda.device_count()
+        raise NoDeviceError(f"device '{requested}' is not available: torch found {count} GPU(s), from cuda:0")
     return gpu_device(index)
 
 
-@functools.cache  # commands of this process set another number in torch later
+@functools.cache  # commands change the number of threads later
 def default_threads() -> int:
-    """Return the threads that torch starts with, as far as affinity and cgroup quota allow it.
+    """Return torch's initial number of threads, limited by affinity and cgroup quota.
 
-    Torch starts with OMP_NUM_THREADS, MKL_NUM_THREADS, or a thread for each physical core. A quota of 1.5 cores gives 1
+    Torch uses OMP_NUM_THREADS, MKL_NUM_THREADS, or a thread for each physical core. A quota of 1.5 cores allows 1
     thread: a second one would be stopped half of the time.
     """
     import torch
@@ -176,7 +176,7 @@ def slugify(name: str) -> str:
 
 
 def text_of(path: str | Path) -> str:
-    """Return the text of a system file without surrounding white space, empty if it cannot be read."""
+    """Return the stripped text of a system file, empty if it cannot be read."""
     try:
         return (ROOT / path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -184,12 +184,12 @@ def text_of(path: str | Path) -> str:
 
 
 class Cores(NamedTuple):
-    """What this process may use of the CPU."""
+    """The CPU cores that this process may use."""
 
     allowed: frozenset[int]
-    """Numbers of the cores that the scheduler may use for it; macOS allows all."""
+    """Core numbers of its affinity; macOS allows all."""
     quota: float | None
-    """CPU time per unit of wall time, in cores; None for no limit."""
+    """CPU time per wall time, in cores; None: no limit."""
 
 
 def usable_cores() -> Cores:
@@ -200,10 +200,9 @@ def usable_cores() -> Cores:
 
 
 def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
-    """Return the total last-level cache of `threads` threads on `cpus`, bytes, or None without sysfs.
+    """Return the total last-level cache of `threads` threads on `cpus`, bytes; None without sysfs.
 
-    A server has one last-level cache for each group of cores. Data that is spread over the threads is spread over
-    these caches, so it is evicted only if it exceeds all that the threads can reach.
+    A server has a last-level cache for each group of cores, and the data of all threads is spread over these caches.
     """
     sizes: dict[str, int] = {}
     for cpu in cpus:
@@ -217,22 +216,20 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
 
 
 def control_groups() -> list[Path]:
-    """Return the directories of this process's control group and of those around it, version 2 only.
+    """Return the directories of this process's control group and its parents, version 2 only.
 
-    In a container the mounted tree may start at the process's own group, whatever path the kernel gives, so the top
-    is always among them. Files that do not exist read as empty.
+    The top is always included, because in a container it may be the process's own group.
     """
     top = ROOT / "sys/fs/cgroup"
     match = re.search(r"^0::/(.*)$", text_of("proc/self/cgroup"), re.MULTILINE)
     own = top / match[1] if match and ".." not in match[1] else top
-    return [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
+    return [path for path in (own, *own.parents) if path.is_relative_to(top)]
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Return the memory of the machine and the part that can be taken without swapping, bytes.
+    """Return total and available memory, bytes, within the limits of control groups.
 
-    Every control group around the process may set a lower limit; in it, inactive file pages count as free, because the
-    kernel reclaims them first.
+    Inactive file pages of a control group count as available, because the kernel reclaims them first.
     """
     memory = psutil.virtual_memory()
     total, available = memory.total, memory.available
@@ -246,9 +243,9 @@ def memory_bytes() -> tuple[int, int]:
 
 
 def host_state() -> dict[str, Any]:
-    """Return `load_average`, the mean number of runnable threads over the last minute, and the clock's settings.
+    """Return `load_average` of the last minute, `governor` of the first core, and `turbo`.
 
-    `governor` of the first core, and `turbo`: whether cores may exceed the nominal clock.
+    `turbo` is whether cores may exceed the nominal clock.
 
     Source: Linux documentation, cpufreq; `intel_pstate/no_turbo` (1: may not) and `cpufreq/boost` (1: may).
     """
@@ -262,7 +259,7 @@ def host_state() -> dict[str, Any]:
 
 
 def environment_facts() -> dict[str, dict[str, Any]]:
-    """Return `host` and `versions` of the environment line of a run; `cpu` is the processor's own name."""
+    """Return `host` and `versions` of the environment line of a run."""
     from importlib import metadata
 
     import torch
@@ -290,7 +287,7 @@ def environment_facts() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def git_state() -> dict[str, Any]:
-    """Return revision and cleanness of the code that measures, None outside of a git checkout."""
+    """Return `sha` and `dirty` of this project, None outside a git checkout."""
     code = ("bench", "kernels", "results", "roofline", ":(exclude)results/published")
     root = Path(__file__).resolve().parents[3]
     status = _git(root, "status", "--porcelain", "--", *code)
@@ -309,7 +306,7 @@ def file_git_state(file: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return what git answers in a folder, None if it fails; variables that hooks set must not name another one."""
+    """Return the output of git in a directory, None if it fails; variables of git hooks are removed."""
     environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
     try:

@@ -1,8 +1,8 @@
-"""The state of one NVIDIA GPU: pynvml's readings in SI base units, read only; a missing fact is None.
+"""The state of one NVIDIA GPU, read by pynvml, in SI base units; a missing fact is None. Nothing here changes a
+setting.
 
-Only functions that read are called: nothing here changes a clock, a limit or a mode. Names and units are those of
-NVIDIA's nvml.h. A GPU is looked up by its UUID, as torch gives it, and never by number: torch counts the GPUs that
-CUDA_VISIBLE_DEVICES leaves, fastest first, NVML counts all of them in the order of the PCI bus.
+Names are those of NVIDIA's nvml.h. A GPU is identified by its UUID from torch, because indices differ: torch numbers
+the GPUs in CUDA_VISIBLE_DEVICES, fastest first, NVML all of them in the order of the PCI bus.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 from typing import Any, NamedTuple
 
 NOT_AVAILABLE = 2**64 - 1
-"""A counter that the driver does not have. Source: nvml.h, `NVML_VALUE_NOT_AVAILABLE`, all 64 bits set."""
+"""Value of a counter that the driver lacks. Source: nvml.h, `NVML_VALUE_NOT_AVAILABLE`, all 64 bits set."""
 
 CLOCK_SM, CLOCK_MEMORY = 1, 2
 """Source: nvml.h, `nvmlClockType_t`."""
@@ -41,21 +41,21 @@ Source: nvml.h, `NVML_FI_DEV_PERF_POLICY_POWER`, `_THERMAL` and `_SYNC_BOOST`; N
 `DCGM_FI_DEV_POWER_VIOLATION` and its siblings, which read the same counters."""
 
 POWER_INSTANT_FIELD = 186
-"""Source: nvml.h, `NVML_FI_DEV_POWER_INSTANT`, in mW: the power now, without the mean of a second."""
+"""Source: nvml.h, `NVML_FI_DEV_POWER_INSTANT`, in mW: instantaneous power, not the mean of a second."""
 
 
 class ClockAndPower(NamedTuple):
-    """SM clock and power now; None if they cannot be read."""
+    """Current SM clock and power; None if unknown."""
 
     sm_clock_hz: float | None
     power_w: float | None
 
 
 def gpu_state(uuid: str | None) -> dict[str, Any]:
-    """Return the state of a GPU now: the clocks first, because they fall within milliseconds once a GPU idles.
+    """Return the state of a GPU; clocks are read first, because they fall within milliseconds when a GPU idles.
 
-    Beside keys of a record's telemetry, `throttle_s`: seconds that each cause of `THROTTLE_FIELDS` has held the clocks
-    down so far, and `total_energy_j`: since the driver was loaded.
+    Besides keys of a record's telemetry it has `throttle_s`, the total seconds of throttling by each cause of
+    `THROTTLE_FIELDS`, and `total_energy_j` since the driver was loaded.
     """
     sm_clock_hz, power_w = clock_and_power(uuid)
     return {
@@ -121,7 +121,7 @@ def driver_version() -> str | None:
 
 
 def errors(uuid: str | None) -> dict[str, str]:
-    """Return under `nvml` why NVML does not know a GPU, `NotSupported` for `NVML_ERROR_NOT_SUPPORTED`; else nothing."""
+    """Return the error of NVML under `nvml`, such as `NotSupported` for `NVML_ERROR_NOT_SUPPORTED`; empty if none."""
     try:
         handle_of(uuid)
     except Exception as error:  # no binding, no driver, no such GPU
@@ -130,7 +130,7 @@ def errors(uuid: str | None) -> dict[str, str]:
 
 
 def ask(uuid: str | None, function: str, *arguments: Any) -> Any:
-    """Return what an NVML function reports of a GPU, or None if binding, driver or GPU lack it."""
+    """Return the result of an NVML function for a GPU; None if pynvml, driver or GPU do not support it."""
     try:
         import pynvml
 
@@ -141,7 +141,7 @@ def ask(uuid: str | None, function: str, *arguments: Any) -> Any:
 
 @functools.cache
 def handle_of(uuid: str | None) -> Any:
-    """Return NVML's handle of a GPU; never shuts NVML down, because torch may use it in the same process."""
+    """Return NVML's handle of a GPU. NVML is not shut down, because torch may use it in the same process."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -149,9 +149,9 @@ def handle_of(uuid: str | None) -> Any:
 
 
 def _fields(uuid: str | None, unit: float, *ids: int) -> list[float | None]:
-    """Return field values from one call, times `unit`, None for each field that the GPU lacks.
+    """Return field values from one call, times `unit`; None for each field that the GPU lacks.
 
-    Source: nvml.h, `nvmlDeviceGetFieldValues` and `nvmlFieldValue_t`: the call succeeds if any entry did; `valueType`
+    Source: nvml.h, `nvmlDeviceGetFieldValues` and `nvmlFieldValue_t`: the call succeeds if any entry does; `valueType`
     selects the member of the union.
     """
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # nvmlValueType_t
@@ -163,5 +163,5 @@ def _fields(uuid: str | None, unit: float, *ids: int) -> list[float | None]:
 
 
 def _scaled(value: float | None, unit: float) -> float | None:
-    """Return a reading in SI units; 0 is how NVML reports a clock or a power that it does not know."""
+    """Return a reading in SI units; NVML reports 0 for an unknown clock or power."""
     return value * unit if value else None

@@ -6,21 +6,20 @@
 
 Keys of the JSON object, the same for every device, SI base units, None if unknown:
 
-- `window_s`: seconds between the snapshots.
-- `sm_clock_hz`: the median of what was polled while samples ran, and `sm_clock_min_hz` and `sm_clock_max_hz` its ends;
-  at the end if nothing was polled (`polls` is None). `sm_clock_start_hz`: at the start. `memory_clock_hz`,
-  `temperature_c`: at the end.
-- `power_w` and `power_source`: `energy-counter` (the true mean over the window), `polled` (the median while samples
-  ran) or `power-usage` (one reading at the end). `power_min_w` and `power_max_w`: the ends of what was polled.
-- `energy_j`: J per launch, with whatever the GPU drew between launches; `flops_per_j`: FLOP/J, which is FLOP/s per W.
-- `throttle`: fraction of the window that the device lost to each cause. Causes overlap in time, so the sum may exceed
-  1. `sw_thermal`, `hw_thermal` and `power_brake` have clock events only, and are None: drivers number their counters
-  differently. `throttle_resolution`: by how much a fraction can be off.
-- `host_throttle`: the same for the cores of the host of a GPU; None on a CPU, where `throttle` has it.
-- `clock_events`: what held the clocks down at the first or the last moment, names of `gpu_state.CLOCK_EVENTS`.
+- `window_s`: seconds between the snapshots. - `sm_clock_hz`, `sm_clock_min_hz`, `sm_clock_max_hz`: median and range of
+readings while samples ran, or a reading at the
+  end (`polls` is None). `sm_clock_start_hz`: at the start. `memory_clock_hz`, `temperature_c`: at the end.
+- `power_w` and `power_source`: `energy-counter` (the mean over the window), `polled` (the median of readings) or
+  `power-usage` (one reading at the end). `power_min_w`, `power_max_w`: range of readings.
+- `energy_j`: J per launch, including energy between launches; `flops_per_j`: FLOP/J, which is FLOP/s per W.
+- `throttle`: fraction of the window lost to each cause. Causes overlap, so the sum may exceed 1. `sw_thermal`,
+  `hw_thermal` and `power_brake` are None and have clock events only: drivers number their counters differently.
+  `throttle_resolution`: maximum error of a fraction.
+- `host_throttle`: the same for the host of a GPU; None on a CPU, which has it under `throttle`.
+- `clock_events`: reasons for lower clocks at the start or the end, names of `gpu_state.CLOCK_EVENTS`.
 - `thread_switches_per_s`, `involuntary_switches_per_s`, `voluntary_switches_per_s`, `cgroup_throttled_periods`,
   `load_average`, `governor`, `turbo`: of the host, see `row_telemetry` and `host_state`.
-- `errors`: `nvml`, the name of the error if NVML could not be asked at all.
+- `errors`: `nvml`, the name of the error if NVML does not work.
 """
 
 from __future__ import annotations
@@ -47,55 +46,54 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 COUNTER_STEP_S = 0.1
-"""The driver's counters of energy and of throttled time advance in steps up to this long, so that a difference is off
-by up to one step.
+"""Maximum step of the driver's counters of energy and of throttled time, and so the maximum error of a difference.
 
 Source: PETSc manual page of PetscLogGpuEnergyMeter ("every 20-100ms" on newer GPUs); ml-energy/zeus 0.6.1, whose
 `approx_instant_energy` exists because the counter's update period may exceed the measurement."""
 
 CGROUP_PERIOD_S = 0.1
-"""The usual period of a CPU quota, and so the step in which throttled time is counted.
+"""Default period of a CPU quota, the resolution of throttled time.
 
 Source: Linux documentation, scheduler/sched-bwc: the default period is 100 ms."""
 
 CPU_TICK_S = 0.01
-"""Step in which the kernel counts CPU time. Source: proc_stat(5), `USER_HZ` is 100."""
+"""Resolution of CPU time in the kernel. Source: proc_stat(5), `USER_HZ` is 100."""
 
 MIN_ENERGY_WINDOW_S = 1.0
-"""Shortest window for which energy is reported: there a step is a tenth of it."""
+"""Minimum window to report energy: a step is then a tenth of it."""
 
 MIN_THROTTLE_WINDOW_S = 2 * COUNTER_STEP_S
-"""Shortest window for which fractions of throttled time are reported: below it a counter may not have moved at all."""
+"""Minimum window to report throttled time: in a shorter one a counter may not advance at all."""
 
 MAX_POWER_W = 10_000
 """No GPU draws 10 kW; the largest module of 2026 is limited to 1.4 kW."""
 
 POLL_EVERY_S = 0.5
-"""Time between two readings: for each of them the GPU works 0.05 s that no sample counts."""
+"""Time between two readings; each takes 0.05 s of untimed GPU work."""
 
 EVENT_CAUSES = ("sw_thermal", "hw_thermal", "power_brake")
-"""Causes that only the clock events show."""
+"""Causes with clock events only."""
 
 GPU_KEYS = (
     *("sm_clock_hz", "memory_clock_hz", "temperature_c", "power_w", "power_source", "energy_j", "flops_per_j"),
     *("clock_events", "polls", "sm_clock_start_hz"),
     *("sm_clock_min_hz", "sm_clock_max_hz", "power_min_w", "power_max_w"),
 )
-"""Keys of a record's telemetry that only a GPU has."""
+"""Telemetry keys of a GPU only."""
 
 
 class Snapshot(NamedTuple):
-    """The device and its host at one moment; counters mean something between two of them only."""
+    """Counters of the device and its host; only their differences are meaningful."""
 
     gpu: dict[str, Any] | None
-    """What `gpu_state` returned; None on a CPU."""
+    """As returned by `gpu_state`; None on a CPU."""
     taken_s: float
-    """`time.perf_counter()` at the reading of the counters."""
+    """`time.perf_counter()` when the counters were read."""
     cores: int
     """Cores that this process may use."""
     totals: dict[str, float]
-    """As far as the system reports them: `involuntary` and `voluntary` context switches of all threads of this process;
-    `stolen_s`, which the hypervisor gave to other guests, and `total_s`, summed over the cores of this process."""
+    """If known: `involuntary` and `voluntary` context switches of all threads of this process; `stolen_s`, CPU time of
+    other guests, and `total_s`, both summed over the cores of this process."""
     by_thread: dict[str, int]
     """Involuntary context switches of each thread of this process by its id; empty without procfs."""
     throttled: dict[str, tuple[int, float]]
@@ -130,24 +128,24 @@ def snapshot(device: Device) -> Snapshot:
 
 
 class Poller:
-    """Reads clock and power of a GPU at work: called after each sample, it asks every `POLL_EVERY_S`."""
+    """Reads clock and power of a busy GPU every `POLL_EVERY_S`; called after each sample."""
 
     def __init__(self, device: Device, now: Callable[[], float] = time.perf_counter) -> None:
         self.device, self.now = device, now
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was read, and read at the next call; `launches` counts those queued for readings."""
-        self.seen, self.launches, self.next_s = list[ClockAndPower](), 0, -math.inf
+        """Delete the readings, and read at the next call; `launches` counts those queued for readings."""
+        self.readings, self.launches, self.next_s = list[ClockAndPower](), 0, -math.inf
 
     def __call__(self, keep_busy: Callable[[], int]) -> None:
-        """Read if the last reading is long enough ago, while the launches run that `keep_busy` queues and counts.
+        """Read, unless a reading is recent, while the launches run that `keep_busy` queues and counts.
 
-        Then wait for them: providers that are compared have a stream each, and the next one would run beside them.
+        Then wait for them: compared providers have separate streams, and the next one would run at the same time.
         """
         if self.now() >= self.next_s:
             self.launches += keep_busy()
-            self.seen.append(gpu_state.clock_and_power(self.device.uuid))
+            self.readings.append(gpu_state.clock_and_power(self.device.uuid))
             self.device.synchronize()
             self.next_s = self.now() + POLL_EVERY_S
 
@@ -159,10 +157,10 @@ def row_telemetry(
     flops: int | None = None,
     polled: Sequence[ClockAndPower] = (),
 ) -> dict[str, Any]:
-    """Return the JSON object that the opening of this file describes; `flops` are of one of all the `launches`.
+    """Return the JSON object described at the top of this file; `flops` are per launch.
 
-    A stop by a quota is counted when it ends, so one that reaches over an end of the window counts whole or not at all.
-    `thread_switches_per_s` is that of the thread that lost its core most often, other counts are of all threads.
+    A stop by a quota is counted when it ends, so one at an end of the window counts fully or not at all.
+    `thread_switches_per_s` is the maximum over threads; other counts are totals.
     """
     window_s = max(after.taken_s - before.taken_s, 1e-9)
     both_totals = ((name, count, after.totals.get(name, -1.0)) for name, count in before.totals.items())
@@ -192,7 +190,7 @@ def row_telemetry(
 
 
 def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[str, Any]:
-    """Return clock and power while samples ran; the mean of the energy counter is better than a polled power."""
+    """Return clock and power while samples ran; the energy counter's mean is preferred to polled power."""
     clocks = [clock_hz for clock_hz, _ in polled if clock_hz is not None]
     powers = [power_w for _, power_w in polled if power_w is not None]
     keys: dict[str, Any] = {"polls": len(polled) or None}
@@ -208,7 +206,7 @@ def polled_row(row: Mapping[str, Any], polled: Sequence[ClockAndPower]) -> dict[
 def _gpu_row(
     before: Mapping[str, Any], after: Mapping[str, Any], window_s: float, launches: int | None, flops: int | None
 ) -> dict[str, Any]:
-    """Return the keys of a GPU. Counters that stood still or ran faster than can be true are not believed."""
+    """Return the keys of a GPU, ignoring counters that did not advance or advanced impossibly fast."""
     power_w, source, per_launch = after["power_w"], "power-usage", None
     energy_j = (after["total_energy_j"] or 0.0) - (before["total_energy_j"] or math.inf)
     if energy_j > 0 and window_s >= MIN_ENERGY_WINDOW_S and energy_j <= MAX_POWER_W * window_s:

@@ -1,7 +1,7 @@
-"""The time of a run: what rows are expected to take, and how a budget is shared among them.
+"""How a time budget is shared among rows, and the estimated time of a row.
 
-The time of a case is estimated before it is run, from smaller cases, so that no command hangs: on one machine a dtype
-may be a thousand times slower than another (fp16 matmul on a CPU without fp16 arithmetic).
+A case is estimated from smaller cases before it runs, so that no command hangs: one dtype may be a thousand times
+slower than another on the same machine, such as fp16 matmul on a CPU without fp16 arithmetic.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from results.record import Record
 from results.show.units import duration
 
 MIN_SHARE_S = 1.0
-"""Seconds that a row gets as long as the budget lasts: in less time few intervals become narrow."""
+"""Minimum time of a row while the budget lasts: in less time, few intervals become narrow."""
 
 MAX_SHARES = 3.0
-"""A row may take this many times its share of the time, because most rows take less than theirs."""
+"""A row may take this many times its share, because most rows take less than theirs."""
 
 CASE_ALLOWANCE_S = 10.0
-"""Time that one case may take without a budget; a larger budget allows more."""
+"""Time limit of a case if there is no budget."""
 
 PREPARE_S_PER_BYTE = {"cpu": 2e-9, "cuda": 1e-10, "rocm": 1e-10}
-"""Seconds to fill, copy and check the inputs of a case, per byte of all copies. A CPU: as measured on two cores. A GPU:
-at 1 TB/s, with a hundred bytes moved for each, most of them for the fp64 reference."""
+"""Time to fill, copy and check the inputs of a case, per byte of all copies. CPU: measured on two cores. GPU: 100 bytes
+moved per byte at 1 TB/s, most of them for the fp64 reference."""
 
 MIN_ROW_S = 0.7
-"""Seconds that the smallest row takes outside of its samples: settling, warm launches, latency, loading the kernel."""
+"""Time of the smallest row outside its samples: settling, warm launches, latency, loading the kernel."""
 
 CHECK_S_PER_BYTE = 3e-8
-"""Time to check the result twice on a processor, per byte of one set of inputs and outputs, as two cores take it."""
+"""Time to check the result twice on a CPU, per byte of one set of inputs and outputs; measured on two cores."""
 
 SMALL_WORK = 2**23
-"""FLOPs plus bytes below which a case needs no estimate: at the slowest rate seen, 1 GFLOP/s, it takes 8 ms."""
+"""FLOPs plus bytes below which a case is not estimated: at 1 GFLOP/s, the slowest rate seen, it takes 8 ms."""
 
-LONG_ENOUGH_S = 0.05
-"""A pilot that takes this long can be scaled up: launches, caches and the 4 to 16 ms that a busy machine's scheduler
-adds to a call of several threads are small beside it."""
+MIN_PILOT_S = 0.05
+"""Time from which a pilot can be scaled up: much longer than launches, cache effects and the 4 to 16 ms that a busy
+machine's scheduler adds to a call of several threads."""
 
-PILOT_CALLS = 5
-LEAST_PILOT_CALLS = 3
-PILOT_CAP_S = 0.05
-"""A pilot is called `PILOT_CALLS` times, or fewer where the calls together take this long, but three times in any case:
-a busy machine may delay a single call of a small pilot by 50 ms, and the estimate of a large case multiplies that."""
+MAX_PILOT_CALLS = 5
+MIN_PILOT_CALLS = 3
+MAX_PILOT_S = 0.05
+"""Time after which a pilot is not called again, if it was called `MIN_PILOT_CALLS` times: a busy machine may delay one
+call of a small pilot by 50 ms, and the estimate of a large case multiplies that."""
 
 CALLS_PER_CASE = 15
-"""Calls that even the shortest measurement makes: ten (first, estimate, settling, five samples, warm, last check),
-times 1.5, because a case that is larger than its pilot no longer fits into the caches that the pilot fitted into."""
+"""Minimum calls of a measurement: ten (first, estimate, settling, five samples, warm, last check), times 1.5 because a
+case may no longer fit in the caches that its pilot fitted in."""
 
 
 def total(op: Op, case: Case) -> int:
-    """Return FLOPs plus bytes: grows as fast as the time does, whichever of the two binds."""
+    """Return FLOPs plus bytes, which grow as fast as the time whether compute or memory limits it."""
     work = op.work(case)
     return work.flops + work.bytes
 
 
 class Budget:
-    """The time that is left for the rows of a run, what rows are expected to take, and what they have taken."""
+    """The time left for the rows of a run, and the time that rows are expected to take or took."""
 
     def __init__(
         self,
@@ -74,47 +74,45 @@ class Budget:
         rows: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Begin with `rows` rows to come; `deadline` is a reading of the clock, None without a budget."""
         self._device, self._settings, self.deadline, self._rows = device, settings, deadline, rows
         self._clock, self._began = clock, clock()
-        self._least_s, self._overhead_s, self._expected_s = math.inf, 0.0, 0.0
+        self._min_overhead_s, self._overhead_s, self._expected_s = math.inf, 0.0, 0.0
         self._pilots: dict[tuple[str, str], tuple[int, float]] = {}
-        """By op and dtype the largest case timed so far: its FLOPs plus bytes, and the seconds of a call."""
+        """Largest case timed so far by op and dtype: its FLOPs plus bytes, and the seconds of a call."""
 
     def left_s(self) -> float | None:
-        """Return the seconds that are left; None without a budget."""
         return None if self.deadline is None else self.deadline - self._clock()
 
     def sharing(self, done: int) -> int:
-        """Return how many rows share the time that is left when `done` are done: fewer than all if it is short."""
+        """Return how many rows share the time left after `done` rows: fewer than all if it is short."""
         left_s, to_come = self.left_s(), self._rows - done
         return to_come if left_s is None else max(1, min(to_come, int(left_s / MIN_SHARE_S)))
 
     def has_time(self, expected_s: float = 0.0) -> bool:
-        """Return whether another row could end in time; the first row is tried in any case.
+        """Return whether another row could finish in time; the first row is always tried.
 
-        `expected_s` is what it is expected to take beside its samples. It takes at least the least that any row took.
+        `expected_s` is the expected time outside its samples; no row takes less than the fastest row so far.
         """
         left_s = self.left_s()
-        return left_s is None or left_s > (max(self._least_s, self._likely_s(expected_s)) if self._overhead_s else 0)
+        needed_s = max(self._min_overhead_s, self._likely_s(expected_s)) if self._overhead_s else 0.0
+        return left_s is None or left_s > needed_s
 
     def is_too_long(self, expected_s: float, done: int) -> bool:
-        """Return whether a row that is expected to take so long would take several times its share of what is left."""
         left_s = self.left_s()
         return left_s is not None and self._likely_s(expected_s) > MAX_SHARES * left_s / self.sharing(done)
 
     def _likely_s(self, expected_s: float) -> float:
-        """Return what a row will take if it exceeds what is expected as much as the rows so far did."""
+        """Scale an expected time by the ratio of actual to expected time so far."""
         return expected_s * (self._overhead_s / self._expected_s if self._expected_s else 1.0)
 
     def took(self, record: Record, began: float, expected_s: float = 0.0, row: Row | None = None) -> None:
-        """Learn from a record whose row began at a reading of the clock; one that was not measured teaches nothing."""
+        """Learn from a measured record; `began` is the reading of the clock at the start of its row."""
         if record.status != "ok":
             return
         timed_s = sum(record.samples_s) * (record.launches_per_sample or 0)
-        beside_s = max(0.0, self._clock() - began - timed_s)
-        self._least_s = min(self._least_s, beside_s)
-        self._overhead_s += beside_s
+        overhead_s = max(0.0, self._clock() - began - timed_s)
+        self._min_overhead_s = min(self._min_overhead_s, overhead_s)
+        self._overhead_s += overhead_s
         self._expected_s += expected_s
         if row is not None and record.provider == "torch" and record.median_s:
             key, size = (row.op.name, row.case.dtype), total(row.op, row.case)
@@ -122,13 +120,13 @@ class Budget:
                 self._pilots[key] = size, record.median_s
 
     def enough_s(self, done: int) -> int:
-        """Return a budget in whole seconds that would do for about all rows, going by those that are done."""
+        """Return a budget in seconds for about all rows, extrapolated from the `done` rows."""
         return round((self._clock() - self._began) / max(1, done) * self._rows) + 1
 
     def refusal(self, row: Row, together: int = 1) -> str | None:
-        """Return why a row is not to be started, or None: it would take more than the time that is left.
+        """Return the reason to skip a row that would exceed the time left, or None.
 
-        `together` is for how many providers the estimate is, if several are measured at once.
+        `together` is the number of providers that are measured together.
         """
         left_s = self.left_s()
         if left_s is None and total(row.op, row.case) <= SMALL_WORK:
@@ -145,11 +143,11 @@ class Budget:
             return None
         launch = f" ({duration(call_s)} per launch)" if call_s else ""
         spent_s = (self._settings.budget_s or allowance_s) - allowance_s
-        enough = math.ceil(spent_s + case_s * 1.5)  # rounded down it could be less than the budget that did not do
+        enough = math.ceil(spent_s + case_s * 1.5)  # rounded down it could be less than the current budget
         return f"estimated {duration(case_s)} for this case{launch} exceeds {limit}; use --budget {enough}"
 
     def expected_s(self, row: Row) -> float:
-        """Return what a row that can run is expected to take beside its samples, seconds; roughly."""
+        """Return the rough time of a row outside its samples, seconds."""
         calls_s = 0.0
         with suppress(Exception):  # the row itself will say why
             calls_s = (self.call_s(row.op, row.case) or 0.0) * CALLS_PER_CASE
@@ -158,8 +156,8 @@ class Budget:
 
     def prepare_s(self, row: Row) -> float:
         device, size_bytes = self._device, row.op.work(row.case).bytes
-        place = device.cache_bytes, device.free_bytes(), device.type
-        copies = plan_rotation(size_bytes, *place, row.settings.cache).copies
+        memory = device.cache_bytes, device.free_bytes(), device.type
+        copies = plan_rotation(size_bytes, *memory, row.settings.cache).copies
         return PREPARE_S_PER_BYTE[device.type] * copies * size_bytes
 
     def call_s(self, op: Op, case: Case) -> float | None:
@@ -169,9 +167,9 @@ class Budget:
             return None
         size, seconds = self._pilots.get((op.name, case.dtype), (0, 0.0))
         for smaller in smaller_cases(op, case):
-            if seconds >= LONG_ENOUGH_S:
+            if seconds >= MIN_PILOT_S:
                 break
-            with suppress(UnsupportedCaseError):  # some dtypes have a least extent, and halving may fall below it
+            with suppress(UnsupportedCaseError):  # some dtypes have a minimum extent
                 op.check(smaller, self._device.type)
                 if total(op, smaller) > size:
                     size, seconds = total(op, smaller), self._time(op, smaller)
@@ -179,17 +177,16 @@ class Budget:
         return seconds * work / size if size else None
 
     def _time(self, op: Op, case: Case) -> float:
-        """Return the seconds of a call of a small case: the fastest of a few after the first, which loads libraries.
+        """Return the seconds of the fastest of a few calls after the first, which loads libraries.
 
-        The fastest, because on a busy machine a short call that is interrupted takes a hundred times as long, and
-        the estimate is scaled up from it.
+        The fastest, because a short call that is interrupted takes a hundred times as long.
         """
         filler = Filler(self._settings.fill, case.dtype, self._device, self._settings.seed)
         call = load("torch", op, "", self._device).call(make_sets(op, case, filler, self._device, 1)[0])
         seconds: list[float] = []
         with numerics(case.dtype):
             call()
-            while len(seconds) < LEAST_PILOT_CALLS or (len(seconds) < PILOT_CALLS and sum(seconds) < PILOT_CAP_S):
+            while len(seconds) < MIN_PILOT_CALLS or (len(seconds) < MAX_PILOT_CALLS and sum(seconds) < MAX_PILOT_S):
                 self._device.synchronize()
                 start = time.perf_counter()
                 call()
@@ -199,10 +196,9 @@ class Budget:
 
 
 def smaller_cases(op: Op, case: Case) -> list[Case]:
-    """Return the same case with all axes and the batch halved again and again, smallest first, without itself.
+    """Return the same case with all axes and the batch halved repeatedly, smallest first, without itself.
 
-    Extents stay multiples of 16, which every dtype's instructions take, and the largest is far smaller than the
-    case, so that the pilots together cost little of what they save.
+    Extents stay multiples of 16, which the instructions of every dtype accept.
     """
     cases = [case]
     while total(op, cases[-1]) >= SMALL_WORK // 32 or len(cases) == 1:

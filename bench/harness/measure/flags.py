@@ -8,24 +8,24 @@ from typing import Any
 
 from bench.harness.device.device import Device
 from bench.harness.timing.protocol import Samples
-from bench.harness.timing.samplers import LONGEST_SPIN_S, wanted_spin_s
+from bench.harness.timing.samplers import MAX_SPIN_S, wanted_spin_s
 from results.record import Record
 from results.stats.samples import drift, half_width, outlier_count, two_modes
 from roofline.gpu_table import clock_limited_flops_per_s, load_gpus
 from roofline.machine import Ceiling, Machine
 
-LEAST_TICKS = 50
-"""Ticks of the clock that one sample must last: half a tick is then 1 % of it."""
+MIN_TICKS_PER_SAMPLE = 50
+"""At 50 timer ticks, half a tick is 1 % of the sample."""
 
-FLOORS = 10
-"""A launch shorter than so many launch floors is told together with the floor."""
+LAUNCH_BOUND_FLOORS = 10
+"""Flag launches shorter than this many launch floors as `near-floor`."""
 
-COLD_RATIO = 1.02
-"""A cold launch whose data would fit in the cache must take so many times as long as a warm one to count as cold."""
+MIN_COLD_WARM_RATIO = 1.02
+"""If the data fits in the cache, a cold launch must be this many times slower than a warm one."""
 
-MEMORY_SHARE = 0.5
-"""Share of a launch's time that its bytes must take at the memory ceiling before a cold launch has to be slower than a
-warm one: arithmetic can hide a smaller share."""
+MIN_MEMORY_FRACTION = 0.5
+"""Fraction of a launch's time that its bytes must take at the memory ceiling before a cold launch has to be slower than
+a warm one: arithmetic can hide a smaller fraction."""
 
 MIN_LOST_SHARE = 0.01
 """Smallest fraction of lost time that is reported; boosting GPUs touch their power limit for moments at any load."""
@@ -37,16 +37,16 @@ PREEMPTIONS_PER_S = 70.0
 """Involuntary context switches per second of one thread above which other processes took its core away. Measured on a
 guest with two cores, both threads together: 25 to 60 when nothing else ran, so no thread had more; 170 to 700 beside
 one busy process, so one thread had 85 at least. All samples may then be equally slow, so that the interval of the
-median tells nothing."""
+median shows nothing."""
 
-LEAST_PREEMPTIONS = 5
+MIN_PREEMPTIONS = 5
 """Fewer switches in a window say nothing about their rate."""
 
 ABOVE_ROOF = 1.03
-"""Share of a ceiling above which the ceiling itself is doubtful: it was measured with an interval of its own."""
+"""Fraction of a ceiling above which the ceiling itself is doubtful: its measurement has an error too."""
 
 GATE_MARGINS = {("bandwidth", "datasheet"): 1.02, ("flops", "clock-limited"): 1.02, ("flops", "datasheet"): 1.25}
-"""By how much a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity and kind.
+"""Factor by which a rate must exceed a ceiling before the row is invalid, by the ceiling's quantity and kind.
 
 A clock-limited peak is taken at the highest clock that the driver allows. A datasheet's peak holds at a lower one:
 by 8 % on an H100 SXM (1,830 of 1,980 MHz), by 18 % on an RTX PRO 6000 (2,617 of 3,090 MHz).
@@ -54,25 +54,24 @@ by 8 % on an H100 SXM (1,830 of 1,980 MHz), by 18 % on an RTX PRO 6000 (2,617 of
 Source: NVIDIA's H100 and RTX PRO 6000 datasheets, and the highest clocks that the driver reports."""
 
 DERIVED_GATE_MARGIN = 1.5
-"""The same for a ceiling that is derived from what the device tells of itself.
+"""The same for a ceiling derived from what the device reports about itself.
 
 A measured ceiling never makes a row invalid: other processes during a short calibration have made a CPU's ceiling a
 hundred times too low. A row above a measured ceiling is flagged `above-roof` instead."""
 
 CACHED_RESULT = 20.0
-"""A time that is shorter than the least possible one by this factor looks like no work at all, not like a wrong
-count."""
+"""A time this many times below the minimum looks like no work at all, not like a wrong count."""
 
 ROOF_FLAGS = ("faster-than-physics", "above-roof", "l2-suspect", "doubtful-roof")
-"""Decided by the ceilings."""
+"""Flags that depend on the ceilings."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One thing that speaks against a row."""
+    """A data-quality flag."""
 
     name: str
-    """The word in the record and in tables, for example `l2-suspect`."""
+    """As in records and tables, for example `l2-suspect`."""
     reason: str
     advice: str
 
@@ -93,16 +92,16 @@ def recorded(
     also: Sequence[Flag] = (),
     has_advice: bool = True,
 ) -> Record:
-    """Return the record of what was measured, with its flags; a time that cannot be true is `invalid`.
+    """Return the record of a measurement with its flags; an impossible time makes it `invalid`.
 
     Args:
-        blank: what the row is, with its work; a count of None is not known.
-        samples: what was measured of it.
-        device: where.
+        blank: the row with its work; unknown counts are None.
+        samples: its measurement.
+        device: the device under test.
         ceilings: what the row is evaluated against; None: nothing.
         asked_cache: `cold` or `warm`, as requested; None: as measured.
-        also: flags of what happened beside the measurement.
-        has_advice: whether the reason of a flag ends in its advice, which is about the options of the commands.
+        also: flags from outside the samples.
+        has_advice: whether reasons end with advice, which names options of the commands.
     """
     flags = (
         not_cold(samples.cache) if asked_cache == "cold" != samples.cache else None,
@@ -119,11 +118,10 @@ SAMPLED = (
     *("samples_s", "launches_per_sample", "method", "cache", "median_s", "ci95_s", "converged", "settled"),
     *("warm_median_s", "host_latency_s"),
 )
-"""What a record has in common with its samples."""
+"""Fields that a record shares with its samples."""
 
 
 def sampled(blank: Record, samples: Samples) -> Record:
-    """Return the record of what was measured, without flags."""
     values = {name: getattr(samples, name) for name in SAMPLED}
     outliers, telemetry = outlier_count(samples.samples_s), dict(samples.telemetry)
     return replace(blank, status="ok", reason=None, outliers=outliers, telemetry=telemetry, **values)
@@ -133,7 +131,7 @@ def sampled(blank: Record, samples: Samples) -> Record:
 
 
 def judged(record: Record, device: Device, ceilings: Machine | None, has_advice: bool = True) -> Record:
-    """Return a measured record with the flags that these ceilings give it, in place of those of other ceilings."""
+    """Return a measured record with `ROOF_FLAGS` decided again by these ceilings."""
     if record.status != "ok" or not record.samples_s or not record.median_s or not record.ci95_s:
         return record
     known = ceilings or Machine()
@@ -144,8 +142,10 @@ def judged(record: Record, device: Device, ceilings: Machine | None, has_advice:
     doubtful = None
     if disturbed := [ceiling for _, ceiling in roofs(record, known) if ceiling.disturbed]:
         names = " and ".join(f"the {ceiling.title}" for ceiling in disturbed)
-        reason = f"{names} may be too low, and a share of it too high: when it was measured, {disturbed[0].disturbed}"
-        doubtful = Flag("doubtful-roof", reason, "`python -m bench calibrate` when nothing else runs")
+        reason = (
+            f"{names} may be too low, and percentages of it too high: when it was measured, {disturbed[0].disturbed}"
+        )
+        doubtful = Flag("doubtful-roof", reason, "run `python -m bench calibrate` when nothing else runs")
     reasons = reasons_of((impossible, above, suspect, doubtful), has_advice)
     reasons |= {name: reason for name, reason in record.flag_reasons.items() if name not in ROOF_FLAGS}
     if impossible:
@@ -154,9 +154,9 @@ def judged(record: Record, device: Device, ceilings: Machine | None, has_advice:
 
 
 def roofs(record: Record, ceilings: Machine, memory_of: Device | None = None) -> list[tuple[int, Ceiling]]:
-    """Return the FLOPs and the compulsory bytes of a record, each with the ceiling that judges it, if both are known.
+    """Return the FLOPs and the compulsory bytes of a record, each with its ceiling, if both are known.
 
-    With a device, the bytes only if they must come from its memory: of a cold row that exceeds the cache.
+    If `memory_of` is given, bytes count only if they must come from its memory: the row is cold and exceeds the cache.
     """
     read, written = record.bytes_read or 0, record.bytes_written or 0
     pairs = [(record.flops, ceilings.peak(record.dtype))]
@@ -166,7 +166,7 @@ def roofs(record: Record, ceilings: Machine, memory_of: Device | None = None) ->
 
 
 def too_low(record: Record, device: Device, ceilings: Machine) -> list[Ceiling]:
-    """Return the measured ceilings that a record is above."""
+    """Return the measured ceilings that a record exceeds."""
     if record.status != "ok" or not record.samples_s or not record.median_s:
         return []
     limits = [(count / record.median_s, ceiling) for count, ceiling in roofs(record, ceilings, device)]
@@ -174,7 +174,7 @@ def too_low(record: Record, device: Device, ceilings: Machine) -> list[Ceiling]:
 
 
 def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
-    """Return the peak at the highest clock that the driver allows; None if the table does not have it."""
+    """Return the peak at the highest clock that the driver allows; None if the GPU table lacks it."""
     gpu = load_gpus().get(ceilings.slug)
     value = clock_limited_flops_per_s(gpu, dtype, gpu.max_clock_hz) if gpu and gpu.max_clock_hz else None
     if gpu is None or value is None:
@@ -187,37 +187,37 @@ def highest_peak(ceilings: Machine, dtype: str) -> Ceiling | None:
 
 
 def physics_gate(record: Record, device: Device, ceilings: Machine) -> Flag | None:
-    """Flag a row that is faster than its machine can be; such a row is `invalid`."""
+    """Flag a row that is faster than the hardware allows; the row becomes `invalid`."""
     assert record.median_s is not None
     limits = roofs(record, ceilings, device)
     if device.is_gpu and record.flops and (highest := highest_peak(ceilings, record.dtype)):
         limits = [(record.flops, highest), *(pair for pair in limits if pair[1].quantity != "flops")]
-    least_s, binding = 0.0, None
+    min_s, binding = 0.0, None
     for count, ceiling in limits:
         margin = GATE_MARGINS.get((ceiling.quantity, ceiling.kind), DERIVED_GATE_MARGIN)
         floor_s = count / (margin * ceiling.value)
-        if ceiling.kind != "measured" and floor_s > least_s:
-            least_s, binding = floor_s, ceiling
-    if binding is None or record.median_s >= least_s:
+        if ceiling.kind != "measured" and floor_s > min_s:
+            min_s, binding = floor_s, ceiling
+    if binding is None or record.median_s >= min_s:
         return None
-    if least_s >= CACHED_RESULT * record.median_s:
-        cause = "the result of an earlier launch is returned, or the work runs where the clock does not see it"
+    if min_s >= CACHED_RESULT * record.median_s:
+        cause = "an earlier result is returned, or the work runs outside the timed region"
     elif binding.quantity == "bandwidth":
-        cause = "the data came from the cache, or not all of it is touched"
+        cause = "the data came from the cache, or not all of it is read"
     else:
-        cause = "part of the work is left out, or the FLOPs or the peak are those of another dtype"
+        cause = "part of the work is left out, or the FLOPs or the peak belong to another dtype"
     return Flag(
         "faster-than-physics",
         f"faster than physics: {record.median_s:.3g} s, but its {'FLOPs' if binding.quantity == 'flops' else 'bytes'} "
-        f"take {least_s:.3g} s or more by the {binding.kind} {binding.quantity} ceiling; likely {cause}",
-        "check what the provider really does, and the work that the op counts",
+        f"take {min_s:.3g} s or more by the {binding.kind} {binding.quantity} ceiling; likely {cause}",
+        "check what the provider computes, and the work that the op counts",
     )
 
 
 def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag | None:
-    """Flag a rate above a ceiling that is possible: the ceiling may be wrong.
+    """Flag a rate that is possible but above a ceiling: the ceiling may be wrong.
 
-    Data from the cache, as `l2_suspect` finds it, is above the memory's ceiling too, and no finding about that.
+    If the data comes from the cache, see `l2_suspect`, exceeding the memory bandwidth proves nothing about the ceiling.
     """
     assert record.median_s is not None
     read, written = record.bytes_read or 0, record.bytes_written or 0
@@ -232,26 +232,26 @@ def above_roof(record: Record, ceilings: Machine, is_from_cache: bool) -> Flag |
 
 
 def _above(reached: float, ceiling: Ceiling, cache: str) -> Flag:
-    was_measured, again = ceiling.kind == "measured", "calibrate again: the machine was slower then"
+    was_measured, again = ceiling.kind == "measured", "recalibrate: the machine was slower then"
     if ceiling.quantity == "flops":
-        advice = again if was_measured else "judge it at the measured clock"
+        advice = again if was_measured else "evaluate it at the measured clock"
         return Flag("above-roof", f"{100 * reached:.0f} % of the {ceiling.kind} peak", advice)
     reason = f"{100 * reached:.0f} % of the {ceiling.kind} {ceiling.name} bandwidth"
     if cache != "cold":
-        reason, advice = f"{reason}: {cache} data comes from the cache", "for the memory's speed, --cache cold"
+        reason, advice = f"{reason}: {cache} data comes from the cache", "use --cache cold for the memory's speed"
     elif was_measured:
-        reason = f"{reason}, the mix nearest to its own"
-        advice = f"{again}, unless the row's own mix of reads and writes is a faster one"
+        reason = f"{reason}, the nearest measured mix of reads and writes"
+        advice = f"{again}, unless the row's own mix is faster"
     else:
         reason, advice = f"{reason}, so not all bytes came from there", "check the bytes that the op counts"
     return Flag("above-roof", reason, advice)
 
 
 def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None:
-    """Flag a cold time that may have found its data in the cache.
+    """Flag a cold time that may include cache hits.
 
-    Either it moves bytes faster than the memory does, or its data fits in the cache and being cold made no
-    difference, although the bytes take a good part of the time. Where no ceiling is known, every row is suspect.
+    Either the rate exceeds the memory bandwidth, or the data fits in the cache and cold is no slower than warm although
+    memory traffic takes a good part of the time. If no ceiling is known, it is assumed to.
     """
     assert record.median_s is not None
     moved, memory = (record.bytes_read or 0) + (record.bytes_written or 0), ceilings.bandwidth()
@@ -259,15 +259,15 @@ def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None
         return None
     rate, ceiling = moved / record.median_s, memory.value if memory else 0.0
     if ceiling and rate > ROOF_MARGIN * ceiling:
-        of_memory = f"{100 * rate / ceiling:.0f} % of what the memory does ({ceiling / 1e9:.4g} GB/s)"
+        of_memory = f"{100 * rate / ceiling:.0f} % of the memory bandwidth ({ceiling / 1e9:.4g} GB/s)"
         reason = f"{rate / 1e9:.4g} GB/s cold, {of_memory}"
-    elif record.warm_median_s is None or moved > device.cache_bytes or rate < MEMORY_SHARE * ceiling:
+    elif record.warm_median_s is None or moved > device.cache_bytes or rate < MIN_MEMORY_FRACTION * ceiling:
         return None
-    elif (ratio := record.median_s / record.warm_median_s) < COLD_RATIO:
-        reason = f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been there"
+    elif (ratio := record.median_s / record.warm_median_s) < MIN_COLD_WARM_RATIO:
+        reason = f"{ratio:.3f} x the warm time, and the data fits in the cache: it may have been cached"
     else:
         return None
-    advice = "more or larger copies; a kernel that keeps its data, or hides its tensors from the rotation, stays warm"
+    advice = "use a larger shape; a kernel that keeps its data, or hides tensors from the rotation, stays warm"
     return Flag("l2-suspect", reason, advice)
 
 
@@ -276,77 +276,72 @@ def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None
 
 def not_cold(cache: str) -> Flag:
     if cache == "warm":
-        reason, advice = "every launch uses the same inputs again", "free memory for a second copy of the inputs"
+        reason, advice = "every launch reuses the same inputs", "free memory for a second copy of the inputs"
     else:
         reason = "the copies of the inputs do not fill the cache several times over: the time is neither cold nor warm"
-        advice = "a larger shape or more free memory, or --cache warm for the time with one copy"
+        advice = "use a larger shape, free memory, or use --cache warm for the time with one copy"
     return Flag("not-cold", reason, advice)
 
 
 def of_samples(samples: Samples) -> Iterator[Flag]:
-    """Yield the flags that the samples themselves show."""
     launches, tick_s = samples.launches_per_sample, samples.tick_s or 0.0
-    if (sample_s := samples.median_s * launches) < LEAST_TICKS * tick_s:
+    if (sample_s := samples.median_s * launches) < MIN_TICKS_PER_SAMPLE * tick_s:
         ticks = sample_s / tick_s
-        reason = f"a sample is {ticks:.1f} ticks of {tick_s:.3g} s long, so that a tick is {100 / ticks:.1f} % of it"
-        yield Flag("tick-limited", reason, "more launches a sample")
+        reason = f"a sample lasts {ticks:.1f} timer ticks of {tick_s:.3g} s: a tick is {100 / ticks:.1f} % of it"
+        yield Flag("tick-limited", reason, "use more launches per sample")
     if modes := two_modes(samples.samples_s, tick_s / launches):
         gap = _percent(modes.high_s / modes.low_s - 1)
         reason = f"two speeds: {100 * modes.high_share:.0f} % of the samples are {gap} % slower than the others"
-        advice = "the median is that of the larger cluster; look for a clock that jumps, or for copies that differ"
+        advice = "the median belongs to the larger group; look for a changing clock, or for copies that differ"
         yield Flag("bimodal", reason, advice)
     if (change := drift(samples.samples_s)) is not None:
         word = "slower" if change > 0 else "faster"
         reason = f"the last third of the samples is {100 * abs(change):.2g} % {word} than the first"
-        yield Flag("drifting", reason, "a longer warm-up; compare only with what was measured interleaved")
+        yield Flag("drifting", reason, "warm up longer; compare only with interleaved measurements")
     if not samples.converged:
         yield not_converged(samples)
 
 
 def not_converged(samples: Samples) -> Flag:
-    """Return the flag of an interval that stayed wider than asked for, or that too few samples tell."""
     reached_share, target = half_width(samples.ci95_s, samples.median_s), samples.target_half_width
     reached = f"±{_percent(reached_share)} % after {len(samples.samples_s)} samples"
     if target is not None and reached_share <= target:
-        return Flag("not-converged", f"{reached}: too few to believe it", "a larger --budget")
-    asked = "" if target is None else f", ±{100 * target:g} % was asked for"
-    return Flag("not-converged", reached + asked, "a larger --budget, or a quieter machine")
+        return Flag("not-converged", f"{reached}: too few to rely on", "increase --budget")
+    requested = "" if target is None else f", the target is ±{100 * target:g} %"
+    return Flag("not-converged", reached + requested, "increase --budget, or use a quieter machine")
 
 
 def of_launches(samples: Samples, ceilings: Machine | None) -> Iterator[Flag | None]:
-    """Yield the flags of launches on a GPU."""
     if samples.why_no_graph is not None:
-        reason = f"timed by queued events, not by replaying a graph: {samples.why_no_graph}"
-        yield Flag("not-captured", reason, "work on torch's current stream, with no wait for the host, can be captured")
+        reason = f"timed by CUDA events instead of a graph: {samples.why_no_graph}"
+        yield Flag(
+            "not-captured", reason, "a graph needs work on torch's current stream that does not wait for the host"
+        )
     yield launch_limited(samples)
     time_s, floor = samples.median_s, ceilings.fastest("launch") if ceilings else None
-    if floor is not None and time_s < FLOORS * floor.value:
+    if floor is not None and time_s < LAUNCH_BOUND_FLOORS * floor.value:
         left_s = max(0.0, time_s - floor.value)
         reason = f"an empty kernel takes {floor.value:.3g} s of these {time_s:.3g} s, which leaves {left_s:.3g} s"
-        yield Flag("near-floor", reason, "a larger case, or several launches in one kernel")
+        yield Flag("near-floor", reason, "use a larger shape, or fuse several launches into one kernel")
 
 
 def launch_limited(samples: Samples) -> Flag | None:
-    """Flag a launch that costs the host more than the device: outside of a graph, users wait for the host.
-
-    Also one that takes the host longer to queue than the spin before a sample may last.
-    """
+    """Flag a launch that takes the host longer than the device, or longer to queue than the spin may last."""
     host_launch_s, launches = samples.host_launch_s, samples.launches_per_sample
     if host_launch_s is None:
         return None
-    is_cut = samples.method == "events" and wanted_spin_s(host_launch_s, launches) > LONGEST_SPIN_S
+    is_cut = samples.method == "events" and wanted_spin_s(host_launch_s, launches) > MAX_SPIN_S
     if host_launch_s <= samples.median_s and not is_cut:
         return None
     reason = f"the host takes {host_launch_s:.3g} s to launch {samples.median_s:.3g} s of device time"
     if is_cut:
-        limit = f"held back for {LONGEST_SPIN_S:g} s at most, and may hold host time"
-        reason += f"; a sample is {launches} of them, {limit}"
-    advice = "a CUDA graph or a larger case; launched one by one, it is as slow as the host"
+        reason += f"; a sample of {launches} launches may include host time, as the GPU waits {MAX_SPIN_S:g} s at most"
+    advice = "use a CUDA graph or a larger shape; launched one by one, it is as slow as the host"
     return Flag("launch-limited", reason, advice)
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent with two digits that count, never as a power of ten."""
+    """Return a fraction in percent with two significant digits and no exponent."""
     return f"{float(f'{100 * share:.2g}'):,g}"
 
 
@@ -354,42 +349,41 @@ def _percent(share: float) -> str:
 
 
 def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:
-    """Yield what slowed the device down: heat, the power supply or a quota; other processes and guests on a CPU.
+    """Yield flags for what slowed the device down: heat, power or a quota; on a CPU also other processes and guests.
 
-    A cause counts if its fraction is above `MIN_LOST_SHARE` and above what the counter resolves. Without a fraction, a
-    clock event seen at the start or the end counts instead: weaker evidence, and better than none. An old record may
-    lack any key. A GPU at its power limit is `power-limited`: normal for a large matmul, and why its clock was lower.
+    A cause counts if its fraction exceeds `MIN_LOST_SHARE` and the counter's resolution. If there is no fraction, a
+    clock event at the start or the end counts instead. Older records may lack any key. `power-limited` is normal for a
+    large matmul on a GPU, and explains its lower clock.
     """
     shares, events = telemetry.get("throttle") or {}, telemetry.get("clock_events") or ()
-    least = max(MIN_LOST_SHARE, telemetry.get("throttle_resolution") or 0.0)
-    causes = [cause for cause, share in shares.items() if (cause in events if share is None else share > least)]
+    min_fraction = max(MIN_LOST_SHARE, telemetry.get("throttle_resolution") or 0.0)
+    causes = [cause for cause, share in shares.items() if (cause in events if share is None else share > min_fraction)]
     if lost := [cause for cause in causes if cause not in ("sw_power_cap", "steal")]:
-        cooling, quota = "better cooling, or a pause first", "fewer threads than the quota allows, or a larger quota"
+        cooling, quota = "improve cooling, or pause first", "use fewer threads than the quota allows, or raise it"
         yield Flag("throttled", f"time lost: {_shares(telemetry, lost)}", cooling if is_gpu else quota)
     if is_gpu:
         if "sw_power_cap" in causes:
-            reason = f"the clock was held down at the power limit: {_shares(telemetry, ['sw_power_cap'])}"
-            yield Flag("power-limited", reason, "nothing is wrong; judge it at the measured clock")
+            reason = f"the power limit lowered the clock: {_shares(telemetry, ['sw_power_cap'])}"
+            yield Flag("power-limited", reason, "this is normal; evaluate it at the measured clock")
         return
-    seen, switches_per_s = [], telemetry.get("thread_switches_per_s") or 0.0
-    if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * (telemetry.get("window_s") or 1.0) >= LEAST_PREEMPTIONS:
-        seen.append(f"{switches_per_s:.0f} times a second a thread lost its core")
+    causes_seen, switches_per_s = [], telemetry.get("thread_switches_per_s") or 0.0
+    if switches_per_s > PREEMPTIONS_PER_S and switches_per_s * (telemetry.get("window_s") or 1.0) >= MIN_PREEMPTIONS:
+        causes_seen.append(f"a thread lost its core {switches_per_s:.0f} times per second")
     if "steal" in causes:
-        seen.append(f"the hypervisor gave time away: {_shares(telemetry, ['steal'])}")
-    if seen:
-        advice = "run it again when nothing else runs; what took the cores is part of this time"
-        yield Flag("preempted", " and ".join(seen), advice)
+        causes_seen.append(f"the hypervisor ran other guests: {_shares(telemetry, ['steal'])}")
+    if causes_seen:
+        advice = "run it again when nothing else runs; this time includes other processes"
+        yield Flag("preempted", " and ".join(causes_seen), advice)
 
 
 def _shares(telemetry: Mapping[str, Any], causes: list[str]) -> str:
-    """Return each cause with its share of the time; without a share it was only seen at one end."""
     shares = telemetry["throttle"]
     return ", ".join(
-        f"{cause} seen, for how long is not known" if shares[cause] is None else f"{cause} {100 * shares[cause]:.2g} %"
+        f"{cause} seen, duration unknown" if shares[cause] is None else f"{cause} {100 * shares[cause]:.2g} %"
         for cause in causes
     )
 
 
 def disturbance(telemetry: Mapping[str, Any], is_gpu: bool) -> Flag | None:
-    """Return what took time from a measurement that was not the code's: heat, a quota, other processes."""
+    """Return the flag of what took time besides the code: heat, a quota, other processes; None if nothing did."""
     return next((flag for flag in slowed(telemetry, is_gpu) if flag.name != "power-limited"), None)

@@ -29,17 +29,16 @@ def measure_isolated(
     *,
     timeout_s: float,
 ) -> Record:
-    """Return the record of a row that is measured in a new process; it is `failed` if the process sends none.
+    """Return the record of a row measured in a new process; it is `failed` if the process sends none.
 
-    The arguments are those of `measure_row`, with `timeout_s` as the time limit for a call or import of a user's
-    function. All processes of a machine share the timer of `deadline`.
+    `timeout_s` is the time limit of importing or calling a user's function. Processes share the timer of `deadline`.
     """
     blank = row.blank()
-    what = row, device, ceilings, limits, deadline, rows_left
+    arguments = row, device, ceilings, limits, deadline, rows_left
     try:
-        record, output = worker.call(_measure, *what, timeout_s=timeout_s, deadline=deadline)
+        record, output = worker.call(_measure, *arguments, timeout_s=timeout_s, deadline=deadline)
         if record.op_sha256 != blank.op_sha256:
-            reason = f"the definition of {blank.op} in its file was changed during the run; start it again"
+            reason = f"the definition of {blank.op} changed during the run; start it again"
             record = replace(blank, status="failed", reason=reason)
     except worker.WorkerError as error:
         record, output = replace(blank, status="failed", reason=str(error)), error.output
@@ -61,12 +60,12 @@ def _measure(
 
 
 def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
-    """Return why a user's function cannot compute the op of a row, or None; it is imported in a new process."""
+    """Return why a user's function cannot compute the op of a row, or None. Import it in a new process."""
     try:
-        problem, _ = worker.call(_load, row, device, timeout_s=timeout_s, what="the import")
+        problem, _ = worker.call(_load, row, device, timeout_s=timeout_s, step="the import")
     except worker.WorkerError as error:
         *_, last = ["", *filter(None, map(str.strip, error.output.splitlines()))]
-        problem = f"importing it: {error}" + (f"; the last that it printed: {last[:100]}" if last else "")
+        problem = f"importing it: {error}" + (f"; it printed: {last[:100]}" if last else "")
     return problem
 
 
@@ -85,13 +84,9 @@ def _load(row: Row, device: Device) -> str | None:
 def launched_fields(
     row: Row, launch_s: float, device: Device, timeout_s: float, deadline: float | None
 ) -> dict[str, Any]:
-    """Return the fields of a record with the kernels that a launch starts, profiled in a new process; none if unknown.
-
-    `launch_s` is the time of a launch, roughly.
-    """
-    what = row, device, launch_s
+    """Return the record fields of the kernels that a launch starts, profiled in a new process; empty if unknown."""
     with suppress(worker.WorkerError):
-        return worker.call(_launched, *what, timeout_s=timeout_s, deadline=deadline)[0]
+        return worker.call(_launched, row, device, launch_s, timeout_s=timeout_s, deadline=deadline)[0]
     return {}
 
 

@@ -1,7 +1,6 @@
-"""The measurement of one row by the protocol: inputs, verify, warm up, sample, verify again, flags.
+"""The measurement of one row: make the inputs, verify, warm up, sample, verify again, set flags.
 
-Whatever goes wrong with one row stays with that row: it is kept as `skipped`, `invalid` or `failed`, with the reason,
-and the run goes on.
+An error costs its own row only: the record is `skipped`, `invalid` or `failed`, with the reason, and the run goes on.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
     from bench.harness.op import Launch
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
-"""Limits for the warm time of a cold row, which only shows whether cold made a difference: a few samples are enough."""
+"""Limits of the warm time of a cold row. It only shows whether cold made a difference, so a few samples are enough."""
 
 WARM_CAP_S = 0.5
-"""A launch so slow that even the fewest warm samples would take longer is not repeated warm."""
+"""No warm time is measured if the minimum number of samples would take longer."""
 
 LONG_LAUNCH_S = 1e-3
-ON_THE_CLOCK = 1.8
-"""Launches longer than a millisecond are sampled for so many times the time that the row takes outside of its samples.
-Then 1.8 / 2.8 = 64 % of the time of a run is spent on samples."""
+SAMPLING_RATIO = 1.8
+"""Launches longer than a millisecond are sampled for 1.8 times the time that the row takes outside its samples, so that
+1.8 / 2.8 = 64 % of a run is spent on samples."""
 
-MOST_REPEATS = 3
-"""A disturbed measurement is repeated so often at most, then kept with its flag. Repeating ends with the cap too."""
+MAX_REPEATS = 3
+"""Maximum repetitions of a noisy measurement, within its time limit; the last one is kept with its flag."""
 
 
 def measure_row(
@@ -52,15 +51,10 @@ def measure_row(
     deadline: float | None = None,
     rows_left: int = 1,
 ) -> Record:
-    """Return the record of a row, whatever becomes of it; `passed_over` names who rejected it before a stand-in.
+    """Return the record of a row; its `passed_over` has the providers that rejected the case before a stand-in.
 
-    Args:
-        row: the row.
-        device: the device under test.
-        ceilings: what the row is evaluated against; None: nothing.
-        limits: when to stop sampling; by default what suits the device.
-        deadline: reading of `time.perf_counter` when the budget is spent.
-        rows_left: rows that share the time until the deadline, this one among them.
+    `limits` are by default those of the device. `deadline` is the reading of `time.perf_counter` when the budget is
+    spent; `rows_left` rows share the time until then.
     """
     if row.refused is not None:
         return row.refused
@@ -95,7 +89,7 @@ def measure_row(
 
 @dataclass(frozen=True)
 class Ready:
-    """A row whose inputs are made and whose first result is right."""
+    """A row with its inputs and a verified first result."""
 
     row: Row
     provider: Provider
@@ -104,7 +98,7 @@ class Ready:
     calls: list[Callable[[], object]]
     """A call for each copy of the inputs."""
     cache: str
-    """`cold`, `warm` or `partly-cold`, what launches that rotate through the calls find."""
+    """`cold`, `warm` or `partly-cold`, if launches rotate through the calls."""
     replay: ReplayCheck | None
     """Verifies a CUDA graph of the calls; None on a CPU."""
     before: CheckResult
@@ -114,7 +108,7 @@ class Ready:
     prepared_s: float
     """Time to make and check inputs and results, before and after the timing."""
     check_s: float
-    """The part of that which comes after the timing."""
+    """The part of `prepared_s` after the timing."""
 
 
 def prepare(
@@ -122,15 +116,10 @@ def prepare(
 ) -> Ready | Record:
     """Make the inputs, call the provider and verify its result; return the row's record if the row ends here.
 
-    Args:
-        row: the row.
-        device: the device under test.
-        deadline: reading of `time.perf_counter` when the budget is spent.
-        copies: what `make_copies` returned, by default made here.
+    `copies` are those that `make_copies` returned, by default made here.
 
     Raises:
-        ProviderUnavailableError: the provider cannot take the case.
-        Exception: whatever its code raises.
+        ProviderUnavailableError: the provider rejects the case.
     """
     protocol.announce()
     provider = load(row.provider, row.op, row.family, device)
@@ -174,17 +163,15 @@ def prepare(
 
 
 def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
-    """Return copies of the inputs and outputs of a row, and what launches that rotate through them find: `cold`,
-    `warm` or `partly-cold`.
-    """
-    size_bytes, asked = row.op.work(row.case).bytes, row.settings
-    rotation = plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, asked.cache)
-    filler = Filler(asked.fill, row.case.dtype, device, asked.seed)
+    """Return copies of the inputs and outputs of a row, and their cache state: `cold`, `warm` or `partly-cold`."""
+    size_bytes, settings = row.op.work(row.case).bytes, row.settings
+    rotation = plan_rotation(size_bytes, device.cache_bytes, device.free_bytes(), device.type, settings.cache)
+    filler = Filler(settings.fill, row.case.dtype, device, settings.seed)
     return make_sets(row.op, row.case, filler, device, rotation.copies), rotation.cache
 
 
 def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | None) -> Record:
-    """Verify the result again, on another copy of the inputs than before, and return the record with its flags."""
+    """Verify the result again, on another copy of the inputs, and return the record with its flags."""
     row, provider, sets = ready.row, ready.provider, ready.sets
     protocol.announce(runs=False)
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
@@ -199,12 +186,12 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
         return replace(row.blank(), status="invalid", reason=f"after timing: {after.reason}", verified=verified)
     also = [*interpreted()]
     if provider.restored:
-        reason = f"importing the file changed {', '.join(provider.restored)}, which was set back"
-        advice = "it was measured with the settings of all other rows; a setting that it needs belongs to the call"
+        reason = f"importing the file changed {', '.join(provider.restored)}; the change was undone"
+        advice = "all rows are measured with the same settings; change a setting inside the function if it needs to"
         also.append(Flag("settings-restored", reason, advice))
     if (error := after.max_error_of_bound) > 1:
-        reason = f"the result is {error:.3g} times further off than rounding explains; --tolerance allowed it"
-        advice = "say so where the time is reported: it is that of another accuracy"
+        reason = f"the error is {error:.3g} times what rounding explains; --tolerance allowed it"
+        advice = "report the lower accuracy together with the time"
         also.append(Flag("beyond-rounding", reason, advice))
     return replace(
         recorded(row.blank(), samples, device, ceilings, row.settings.cache, also),
@@ -220,14 +207,14 @@ def interpreted() -> tuple[Flag, ...]:
     module = sys.modules.get("triton.runtime.interpreter")
     if module is None or vars(module.interpreter_builder).pop("grid_dim", None) is None:  # each launch sets it
         return ()
-    reason = "Triton's interpreter ran the kernel on the CPU: its result is checked, its time means nothing"
+    reason = "Triton's interpreter ran the kernel on the CPU: its result is verified, its time is meaningless"
     return (Flag("interpreted", reason, "time it on a GPU, without TRITON_INTERPRET"),)
 
 
 def release(device: Device) -> bool:
-    """Give back what a row's tensors held; return whether this process can still use the device.
+    """Free cached GPU memory; return whether this process can still use the device.
 
-    After an illegal access every call of CUDA raises that again.
+    After an illegal access every CUDA call raises the error again.
     """
     if device.is_gpu:
         import torch
@@ -258,16 +245,14 @@ def take_samples(
 
     Args:
         calls: one call for each copy of the inputs.
-        cache: `cold`, `warm` or `partly-cold`, what launches that rotate through the calls find.
-        device: where they run.
+        cache: `cold`, `warm` or `partly-cold`, if launches rotate through the calls.
+        device: the device under test.
         limits: when to stop sampling.
         flops: of one launch, for FLOP/J.
-        left_s: time that sampling may take at most, beside its own cap.
-        prepared_s: time to make and check the inputs and the result; launches of more than a millisecond are sampled
-            for a multiple of it, so that most of a run is spent on samples.
+        left_s: time limit of sampling, besides that of `limits`.
+        prepared_s: time to make and check inputs and results; long launches are sampled for a multiple of it.
         replay: verifies what a CUDA graph of the calls writes, before it is timed.
-        is_capturable: whether a CUDA graph of the calls may be tried; an update of weights by torch's optimizers, and
-            its backward pass, would leave a capture that fails halfway.
+        is_capturable: whether to try a CUDA graph; capturing torch's optimizers and backward passes may fail halfway.
     """
     protocol.announce()
     begin, poller = time.perf_counter(), Poller(device) if device.is_gpu else None
@@ -278,12 +263,12 @@ def take_samples(
         host_launch_s = samplers.host_launch_s(calls, device.synchronize)
         host_latency_s = samplers.host_latency_s(calls, device.synchronize)
     launch_s = settling.seconds / settling.launches / sampler.launches_per_sample
-    beside_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
+    overhead_s = prepared_s + time.perf_counter() - begin + WARM_LIMITS.cap_s * (cache == "cold")
     if device.is_gpu:
-        beside_s -= settling.seconds  # during which the launches run too
-    until = sampling_limits(limits, device, launch_s, beside_s, left_s)
+        overhead_s -= settling.seconds  # during which the launches run too
+    until = sampling_limits(limits, device, launch_s, overhead_s, left_s)
     samples = undisturbed(sampler, device, until, cache, flops, poller)
-    if not device.is_gpu:  # where a call returns when its result is finished
+    if not device.is_gpu:  # a call returns when its result is finished
         host_launch_s = host_latency_s = samples.median_s
     return replace(
         samples,
@@ -298,13 +283,9 @@ def take_samples(
 
 
 def sample_steps(step: samplers.Call, cache: str, device: Device, left_s: float | None = None) -> Samples:
-    """Time a step that the host takes part in by the host's clock, one step a sample: no graph or queue can hold it.
+    """Time a step by the host's clock, one step per sample, because it includes work of the host.
 
-    Args:
-        step: returns when all that it launched is done.
-        cache: `cold` or `warm`, what a step finds.
-        device: where it runs.
-        left_s: time that sampling may take at most, beside its own cap.
+    `step` returns when all its launches have finished. `left_s` limits the time of sampling.
     """
     sampler, limits = samplers.HostSampler([step], 1), LIMITS[device.type]
     settling = settle(sampler.sample, limits)
@@ -321,22 +302,14 @@ def sample_steps(step: samplers.Call, cache: str, device: Device, left_s: float 
 
 
 def sampling_limits(
-    limits: Limits, device: Device, launch_s: float, beside_s: float = 0.0, left_s: float | None = None
+    limits: Limits, device: Device, launch_s: float, overhead_s: float = 0.0, left_s: float | None = None
 ) -> Limits:
-    """Return when to stop sampling launches of about `launch_s` seconds.
-
-    Args:
-        limits: of the row.
-        device: where the launches run.
-        launch_s: time of a launch, roughly.
-        beside_s: time of the row outside of its samples.
-        left_s: time that is left of the budget; None without one.
-    """
+    """Return the limits for launches of about `launch_s` seconds, in a row that takes `overhead_s` besides sampling."""
     if launch_s >= LONG_LAUNCH_S:
-        least_s = max(limits.min_time_s, ON_THE_CLOCK * beside_s / limits.visits)
+        min_s = max(limits.min_time_s, SAMPLING_RATIO * overhead_s / limits.visits)
         if device.is_gpu:
-            least_s = min(least_s, limits.cap_s)
-        limits = replace(limits, min_time_s=least_s, cap_s=max(limits.cap_s, least_s))
+            min_s = min(min_s, limits.cap_s)
+        limits = replace(limits, min_time_s=min_s, cap_s=max(limits.cap_s, min_s))
     if left_s is None:
         return limits
     cap_s = min(limits.cap_s, max(0.0, left_s))
@@ -351,21 +324,20 @@ def undisturbed(
     flops: int | None = None,
     poller: Poller | None = None,
 ) -> Samples:
-    """Return samples and telemetry of a time in which nothing else held the device back, if there is one.
+    """Return samples and telemetry, measured again if heat, a quota or other processes took time.
 
-    If heat, a quota or other processes took time, all of it is measured again; on a CPU also if the samples have two
-    speeds, which is how it looks when a neighbor begins or ends. The last one counts, whatever it shows. `repeats` in
-    the telemetry says how often.
+    On a CPU also if the samples have two speeds, as when another process starts or ends. The last measurement counts;
+    `repeats` in the telemetry is the number of repetitions.
     """
     end = time.perf_counter() + limits.cap_s
-    for repeats in range(MOST_REPEATS + 1):
+    for repeats in range(MAX_REPEATS + 1):
         before = snapshot(device)
         if poller:
             poller.begin()
         samples = collect(sampler, limits, cache)
         launches, polled = len(samples.samples_s) * samples.launches_per_sample, []
         if poller:
-            launches, polled = launches + poller.launches, poller.seen
+            launches, polled = launches + poller.launches, poller.readings
         telemetry = row_telemetry(before, snapshot(device), launches=launches, flops=flops, polled=polled)
         telemetry["repeats"] = repeats
         has_two_speeds = not device.is_gpu and two_modes(samples.samples_s) is not None
@@ -378,7 +350,7 @@ def undisturbed(
 def warm_median_s(
     calls: Sequence[samplers.Call], cold: Samples, device: Device, is_capturable: bool = True
 ) -> float | None:
-    """Return the median seconds of a warm launch beside a cold one, None where it is not worth its time."""
+    """Return the median seconds of a warm launch to compare with a cold one; None if it would take too long."""
     if cold.cache != "cold" or cold.median_s * WARM_LIMITS.fewest_samples > WARM_CAP_S:
         return None
     sampler = samplers.make_sampler(calls[:1], device, WARM_LIMITS, is_capturable and cold.method == "graph")

@@ -1,4 +1,4 @@
-"""The rows of a run: each case with each provider, why it is refused before it is tried, and what an error means."""
+"""The rows of a run, one per case and provider: which of them cannot run, and what an error of one means."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from results.record import MAX_COUNT, Record
 from results.show.units import size
 
 MIN_CAPABILITY = {"fp16": (5, 3), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8e4m3": (8, 9), "fp8e5m2": (8, 9)}
-"""Compute capability from which on NVIDIA hardware has arithmetic of a dtype.
+"""Minimum compute capability of NVIDIA hardware with arithmetic in a dtype.
 
 Source: NVIDIA, CUDA C++ Programming Guide, Compute Capabilities, table of arithmetic instruction throughput."""
 
 CPU_DTYPES = ("fp64", "fp32", "fp16", "bf16", "int8")
-"""Dtypes that torch computes in on a CPU. Its fp8 product is left out: it converts every element first."""
+"""Dtypes that torch computes in on a CPU. fp8 matmul is left out: it converts every element first."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run measures."""
+    """The measurement options of a run."""
 
     fill: str = "uniform"
     cache: str = "cold"
     budget_s: float | None = None
     seed: int = 0
     tolerance: float = 1.0
-    """How many times the error that rounding explains a result may have."""
+    """Factor on the allowed rounding error."""
     kernels: bool = False
-    """Whether the kernels of a launch are recorded, after all timing."""
+    """Whether to record the kernels of a launch, after all timing."""
 
     def to_dict(self) -> dict[str, Any]:
         left_out = {"tolerance": 1.0, "kernels": False}
@@ -48,22 +48,22 @@ class Settings:
 
 @dataclass(frozen=True)
 class Row:
-    """One case with one provider, and the record that it has already where it cannot be run at all."""
+    """One case with one provider; `refused` is its record if it cannot run."""
 
     op: Op
     case: Case
     provider: str
     refused: Record | None = None
     stand_ins: tuple[str, ...] = ()
-    """Providers of which the first that can is measured where `provider` refuses the case."""
+    """Providers to try in this order if `provider` rejects the case."""
     family: str = ""
-    """The op file's name, where Triton versions are looked for, or the path of a user's."""
+    """Name of the op file, which is also that of its Triton kernels, or the path of a user's file."""
     settings: Settings = Settings()
     label: str = ""
-    """Provider in the record of a row whose provider is there twice: `torch#2`."""
+    """Provider name in the record if a provider is listed twice: `torch#2`."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Send the op by its name to another process: its functions cannot be pickled."""
+        """Pickle the op by name, because its functions cannot be pickled."""
         return self.__dict__ | {"op": (self.op.name, self.op.tolerance)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -72,10 +72,9 @@ class Row:
         self.__dict__.update(state, op=replace(op, tolerance=tolerance))
 
     def blank(self) -> Record:
-        """Return a record that says what the row is, with its work and nothing measured.
+        """Return the record of the row before measuring.
 
-        Work that no record can hold is left out: the case is refused for its memory anyway, and the file stays
-        readable.
+        Work beyond the range of a record is left out; such a case is refused for its memory anyway.
         """
         op, case, work = self.op, self.case, self.op.work(self.case)
         is_countable = max(work.flops, work.bytes) <= MAX_COUNT
@@ -105,9 +104,9 @@ def plan(
     older: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     family: str = "",
 ) -> list[Row]:
-    """Return all rows of a run; those that cannot run here carry their refusal before anything is allocated.
+    """Return all rows of a run, with `refused` set for those that cannot run; nothing is allocated.
 
-    `older` holds by provider its stand-ins. A provider that is there twice has two labels.
+    `older` holds the stand-ins of each provider.
     """
     rows = []
     for op, case in cases:
@@ -123,7 +122,7 @@ def plan(
 
 
 def refusal(op: Op, case: Case, device: Device) -> str | None:
-    """Return why a case cannot run on a device, or None: a dtype it lacks, a shape no library takes, memory."""
+    """Return why a case cannot run on a device (dtype, shape, memory), or None."""
     if not has_dtype(device, case.dtype):
         return f"{device.name} has no {case.dtype} arithmetic"
     try:
@@ -140,13 +139,13 @@ def has_dtype(device: Device, dtype: str) -> bool:
     if device.type == "cpu":
         return dtype in CPU_DTYPES
     if device.type == "rocm" or device.compute_capability is None:
-        return True  # no table for AMD: torch refuses by itself, and the row says so
+        return True  # no table for AMD: torch raises, and the row has the reason
     capability = tuple(map(int, device.compute_capability.split(".")))
     return capability >= MIN_CAPABILITY.get(dtype, (0, 0))
 
 
 def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
-    """Return why there is no time for a row; `late_s` is by how many seconds its preparation ended too late."""
+    """Return why there is no time for a row; `late_s` is how much its preparation exceeded the deadline."""
     enough = f"; use --budget {math.ceil(1.5 * ((budget_s or 0.0) + late_s))}" if late_s else ""
     return f"the budget of {budget_s:g} s is spent{enough}"
 
@@ -155,7 +154,7 @@ def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
 
 
 def failed(row: Row, error: BaseException) -> Record:
-    """Return the record of a row that an error ended; the traceback of a user's function is printed."""
+    """Return the record of a row that raised an error; print the traceback of a user's function."""
     if isinstance(error, ProviderUnavailableError):
         return replace(row.blank(), reason=str(error))
     if is_out_of_memory(error):
@@ -167,12 +166,12 @@ def failed(row: Row, error: BaseException) -> Record:
         where = line_in(error, file)
     if isinstance(error, UserKernelError):  # its text is a sentence
         return replace(row.blank(), status="failed", reason=str(error))
-    what = left_by(error) if isinstance(error, SystemExit) else one_line(error)
-    return replace(row.blank(), status="failed", reason=what + where)
+    text = left_by(error) if isinstance(error, SystemExit) else one_line(error)
+    return replace(row.blank(), status="failed", reason=text + where)
 
 
 def _print_traceback(error: BaseException, file: Path | None) -> None:
-    """Print the traceback of an error, from a user's file on if it came through it."""
+    """Print the traceback of an error, starting at the user's file if it is in it."""
     trace = error.__traceback__
     while trace is not None and Path(trace.tb_frame.f_code.co_filename) != file:
         trace = trace.tb_next
@@ -180,7 +179,7 @@ def _print_traceback(error: BaseException, file: Path | None) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out: Python's own, torch's allocators', CUDA's or cuBLAS's."""
+    """Return whether memory ran out, as reported by Python, torch's allocators, CUDA or cuBLAS."""
     import torch
 
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -190,9 +189,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the class and the first line of an error, with the next where it ends in a colon, cut for a table."""
+    """Return class and first line of an error, with the next line if it ends with a colon, at most 200 characters."""
     if "0 active drivers" in str(error):
-        return "a Triton kernel needs a GPU and there is none; with TRITON_INTERPRET=1 Triton's interpreter checks it"
+        return "a Triton kernel needs a GPU; without one, use TRITON_INTERPRET=1 to check its result"
     text, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    said = f"{text} {more[0]}" if text.endswith(":") and more else text
-    return f"{type(error).__name__}: {said}"[:200]
+    message = f"{text} {more[0]}" if text.endswith(":") and more else text
+    return f"{type(error).__name__}: {message}"[:200]

@@ -39,7 +39,7 @@ class UserKernelError(ValueError):
 class Source:
     """Where a user's function is defined."""
 
-    place: str
+    location: str
     """Path or module name, the text before the colon."""
     function: str
     file: Path | None = None
@@ -55,65 +55,67 @@ class Source:
             return None
 
     def module(self) -> ModuleType:
-        return importlib.import_module(self.place) if is_module_name(self.place) else import_file(Path(self.file or ""))
+        if is_module_name(self.location):
+            return importlib.import_module(self.location)
+        return import_file(Path(self.file or ""))
 
 
-def is_module_name(place: str) -> bool:
+def is_module_name(location: str) -> bool:
     """Whether the text before the colon is a module, `a.b`, and not a file, `a/b` or `b.py`."""
-    return not place.endswith(".py") and all(part.isidentifier() for part in place.split("."))
+    return not location.endswith(".py") and all(part.isidentifier() for part in location.split("."))
 
 
 def find(name: str) -> Source:
     """Locate a user's function without running anything of the user's."""
-    place, _, function = name.partition(":")
-    if not place or not function.isidentifier():
+    location, _, function = name.partition(":")
+    if not location or not function.isidentifier():
         raise UserKernelError(f"provider '{name}' must be written path/to/file.py:function or package.module:function")
     file = None
     try:
-        file = _module_file(place) if is_module_name(place) else _file(place)
+        file = _module_file(location) if is_module_name(location) else _file(location)
         if file is not None:
-            _check_text(place, function, file)
+            _check_text(location, function, file)
     except UserKernelError as error:
-        return Source(place, function, file, str(error))
-    return Source(place, function, file)
+        return Source(location, function, file, str(error))
+    return Source(location, function, file)
 
 
-def _file(place: str) -> Path:
-    path = Path(place).expanduser()
+def _file(location: str) -> Path:
+    path = Path(location).expanduser()
     if not path.exists():
-        raise UserKernelError(f"there is no file {place} (from {Path.cwd()})")
+        raise UserKernelError(f"there is no file {location} (from {Path.cwd()})")
     if path.suffix != ".py":
-        raise UserKernelError(f"{place} is not a Python file; its name must end in .py")
+        raise UserKernelError(f"{location} is not a Python file; its name must end in .py")
     return path.resolve()
 
 
-def _module_file(place: str) -> Path | None:
+def _module_file(location: str) -> Path | None:
     """Locate a module without running its packages; None if it has no Python text."""
     search, name = None, ""
-    for part in place.split("."):
+    for part in location.split("."):
         name = f"{name}.{part}" if name else part
         spec = PathFinder.find_spec(name, search)
         if spec is None:
-            raise UserKernelError(f"there is no module '{place}': '{part}' is not found")
+            raise UserKernelError(f"there is no module '{location}': '{part}' is not found")
         search = list(spec.submodule_search_locations or [])
     return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
-def _check_text(place: str, function: str, file: Path) -> None:
+def _check_text(location: str, function: str, file: Path) -> None:
     try:
         tree = ast.parse(file.read_bytes())
     except OSError as error:
-        raise UserKernelError(f"cannot read {place}: {error.strerror}") from None
+        raise UserKernelError(f"cannot read {location}: {error.strerror}") from None
     except SyntaxError as error:
-        raise UserKernelError(f"{place} is not Python in line {error.lineno}: {error.msg}") from None
+        raise UserKernelError(f"{location} is not Python in line {error.lineno}: {error.msg}") from None
     except ValueError as error:
-        raise UserKernelError(f"{place} is not Python: {error}") from None
+        raise UserKernelError(f"{location} is not Python: {error}") from None
     keys = ("asname", "name", "id")  # of imports, of definitions, of assignments
     names = {getattr(node, key, None) for node in ast.walk(tree) for key in keys}
     if not names & {function, "*", "__getattr__"}:
         functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
         listed = ", ".join(functions[:MAX_LISTED]) or "no function at its top level"
-        raise UserKernelError(f"{place} has no '{function}'; it has: {listed}")
+        raise UserKernelError(f"{location} has no '{function}'; it has: {listed}")
 
 
 def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
@@ -124,10 +126,10 @@ def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
     try:
         function = getattr(source.module(), source.function, None)
     except Exception as error:
-        text = f"importing {source.place} failed: {error_text(error, source.file)}"
+        text = f"importing {source.location} failed: {error_text(error, source.file)}"
         raise UserKernelError(text[:300]) from error
     if not callable(function):
-        raise UserKernelError(f"{source.place} has no function '{source.function}' once it is imported")
+        raise UserKernelError(f"{source.location} has no function '{source.function}' once it is imported")
     if type(function).__module__.startswith("triton.") and hasattr(function, "fn"):
         raise UserKernelError(f"'{source.function}' is a Triton kernel; name a function that launches it")
     return function, takes_out(source.function, function, op)

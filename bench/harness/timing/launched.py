@@ -1,4 +1,4 @@
-"""`--kernels`: which kernels one launch starts on a GPU, as torch's profiler records them, after all timing."""
+"""`--kernels`: the GPU kernels of one launch, recorded by torch's profiler after all timing."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from typing import Any, NamedTuple
 from bench.harness.timing.samplers import EventSampler
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-"""Categories of what the GPU does, in a recording."""
+"""Categories of GPU work in a recording."""
 
 RECORDED_LAUNCHES, SESSIONS = 3, 2
-"""The first recording of a process may lose a part; then another is made."""
+"""The first recording of a process may be incomplete; then another is made."""
 
 EAGER_SAMPLES, EAGER_SAMPLE_S, MAX_EAGER_LAUNCHES = 3, 1e-3, 30
-"""Samples without a spin: long enough for the resolution of CUDA events, few enough to cost nothing."""
+"""Samples without a spin: long compared with the resolution of CUDA events, and quickly taken."""
 
 MAX_LAUNCH_S = 0.1
-"""Longer launches are not repeated."""
+"""Longer launches are not recorded."""
 
 MAX_NAME = 300
-"""Characters of a kernel's name that are kept: names of C++ templates may have thousands."""
+"""Characters of a kernel's name that are saved: names of C++ templates may have thousands."""
 
 PROFILER_ENVIRONMENT = {"TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1", "KINETO_LOG_LEVEL": "99"}
-"""Environment in which CUDA graphs may be captured and replayed after a recording, and none writes lines to stderr.
+"""Environment in which CUDA graphs work after a recording, and the profiler prints nothing to stderr.
 
-Source: torch 2.11, `torch/profiler/profiler.py`: taking CUPTI down and up again crashes with CUDA graphs."""
+Source: torch 2.11, `torch/profiler/profiler.py`: restarting CUPTI crashes with CUDA graphs."""
 
 
 class Kernel(NamedTuple):
-    """A kernel, a copy or a fill; of the last two all facts but the first four are None. Times are nanoseconds."""
+    """A kernel, a copy or a fill; only kernels have more than the first four fields. Times are nanoseconds."""
 
     name: str
     begin: int
     end: int
     correlation: int | None
-    """The number that it shares with the call on the host that launched it."""
+    """Number shared with the host call that launched it."""
     grid: tuple[int, ...] | None = None
     block: tuple[int, ...] | None = None
     registers: int | None = None
-    """Registers of a thread."""
+    """Per thread."""
     shared_bytes: int | None = None
-    """Shared memory of a block."""
+    """Per block."""
 
 
 def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
-    """Return what the GPU did in a recording of the form of `export_chrome_trace`, by the beginnings."""
+    """Return the GPU work of a recording by `export_chrome_trace`, in the order of start times."""
     kernels = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_GPU:
@@ -65,13 +65,13 @@ def kernels_of(document: Mapping[str, Any]) -> list[Kernel]:
 
 
 def span_of(event: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the begin and the end of an event of a recording, in nanoseconds."""
+    """Return start and end of an event of a recording, in nanoseconds."""
     begin = round(event["ts"] * 1000)
     return begin, begin + round(event.get("dur", 0) * 1000)
 
 
 def prepare_profiler() -> None:
-    """Set the environment that torch's profiler reads when it is first used; what the user has set stays."""
+    """Set the environment that torch's profiler reads at its first use; the user's values have priority."""
     for name, value in PROFILER_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
@@ -81,11 +81,6 @@ def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize
 
     Kernels are in the order of their first start, equal ones once. `kernel_s` is None if nothing was recorded.
     `eager_s` is the time of a launch if the host launches one after the other, as eager code does.
-
-    Args:
-        calls: one call for each copy of the inputs; those that were called longest ago come first.
-        launch_s: of one launch, roughly.
-        synchronize: waits for the device.
     """
     if launch_s > MAX_LAUNCH_S:
         return {}
@@ -94,8 +89,8 @@ def launched(calls: Sequence[Callable[[], object]], launch_s: float, synchronize
         kernels = [kernel for kernel in recorded(calls, synchronize) if "spin_kernel" not in kernel.name]
         each = max(1, len(kernels) // RECORDED_LAUNCHES)
         launches = [kernels[start : start + each] for start in range(0, len(kernels), each)]
-        # Nothing unless all launches have the same kernels: a part was lost.
-        if len(launches) == RECORDED_LAUNCHES and len({tuple(one.name for one in launch) for launch in launches}) == 1:
+        names = {tuple(kernel.name for kernel in launch) for launch in launches}
+        if len(launches) == RECORDED_LAUNCHES and len(names) == 1:  # else the recording is incomplete
             fields["launched_kernels"] = _listed(launches[-1])
             fields["kernel_s"] = median([_busy_s(launch) for launch in launches])
             break
@@ -106,19 +101,19 @@ def _eager_s(calls: Sequence[Callable[[], object]], launch_s: float) -> float:
     launches = min(MAX_EAGER_LAUNCHES, math.ceil(EAGER_SAMPLE_S / launch_s))
     sampler = EventSampler(calls, launches, enqueue_s=0.0)
     for _ in range(math.ceil(len(calls) / launches)):
-        sampler.sample()  # results of one round have to be given memory, which a capture before has taken back
+        sampler.sample()  # allocates the results of a round, whose memory an earlier capture has freed
     return median([sampler.sample() for _ in range(EAGER_SAMPLES)]) / launches
 
 
 def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], None]) -> list[Kernel]:
-    """Return the kernels of a few launches; nothing if the profiler does not work here."""
+    """Return the kernels of a few launches; empty if the profiler does not work here."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     prepare_profiler()
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as directory, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a torch that cannot record a GPU
-        path = Path(folder) / "trace.json"
+        path = Path(directory) / "trace.json"
         try:
             with profile(activities=[ProfilerActivity.CUDA]) as recording:
                 for _ in range(SESSIONS):  # CUPTI of CUDA 12.6 to 13.0 loses a kernel a recording: pytorch#192021
@@ -130,7 +125,7 @@ def recorded(calls: Sequence[Callable[[], object]], synchronize: Callable[[], No
             recording.export_chrome_trace(str(path))
             return kernels_of(json.loads(path.read_text()))
         except (RuntimeError, AssertionError, OSError, ValueError, LookupError, TypeError, AttributeError):
-            return []  # a torch without CUDA asserts that it has it; a trace may be torn
+            return []  # torch without CUDA raises AssertionError; a trace may be incomplete
 
 
 def _listed(kernels: Sequence[Kernel]) -> tuple[dict[str, Any], ...]:

@@ -1,8 +1,7 @@
-"""The timing protocol: from a sampler that can read a clock to `Samples` that carry their own error.
+"""The timing protocol: warm-up, when to stop sampling, and the interval of the median.
 
-A *launch* is one call of a provider. A *sample* is one reading of the clock around `launches_per_sample` launches.
-What differs between a CPU and a GPU is in `samplers.py`; what is the same, and can be tested with a fake clock, is
-here: warm-up, when to stop, and what the samples say.
+A *launch* is one call of a provider. A *sample* is one reading of the timer around `launches_per_sample` launches. What
+differs between a CPU and a GPU is in `samplers.py`.
 """
 
 from __future__ import annotations
@@ -20,43 +19,43 @@ from results.stats.samples import interval_of_median
 
 
 class Sampler(Protocol):
-    """Reads a clock around a fixed number of launches."""
+    """Times a fixed number of launches."""
 
     method: str
     """`graph`, `events` or `host`."""
     launches_per_sample: int
     why_no_graph: str | None
-    """Why the launches are not timed by replaying a graph, if that was tried; else None."""
+    """Reason that a CUDA graph was tried and not used, else None."""
 
     def sample(self) -> float:
-        """Run one sample and return its duration in seconds, all launches together."""
+        """Run one sample and return its duration in seconds, of all launches together."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a measurement is good enough, and when it must stop anyway."""
+    """When to stop a measurement."""
 
     min_samples: int
     target_half_width: float
-    """Half width of the 95 % interval of the median, as a fraction of the median, that ends the measurement."""
+    """Half width of the 95 % interval of the median, as a fraction of the median, at which to stop."""
     min_time_s: float
-    """Time that the samples must span at least."""
+    """Minimum time of all samples."""
     cap_s: float
-    """Time after which the measurement ends, converged or not."""
+    """Time limit, converged or not."""
     warm_up_s: float
-    """Shortest time that the real launches run before the first sample counts."""
+    """Minimum time of the warm-up."""
     min_sample_s: float
-    """Shortest sample, so that the tick of the clock does not show."""
+    """Minimum time of a sample, much longer than the timer resolution."""
     fewest_samples: int = 5
-    """Taken even if the cap is reached before: fewer carry no interval at all."""
+    """Minimum number of samples even at the time limit: fewer have no interval."""
     visits: int = 1
-    """Visits that share the time of a row, each with limits of its own."""
+    """Visits that share the time of a row, each with its own limits."""
     warm_up_cap_s: float = 1.0
-    """Longest warm-up."""
+    """Time limit of the warm-up."""
 
 
 CPU_LIMITS = Limits(20, 0.02, 0.0, 2.0, 0.1, 1e-3)
-"""A shared machine is noisy: 2 % is what it reaches in reasonable time."""
+"""A shared machine reaches 2 % in reasonable time."""
 
 GPU_LIMITS = Limits(30, 0.005, 0.25, 5.0, 0.5, 5e-3, warm_up_cap_s=5.0)
 """The 3 to 6 us between the events and the work are 0.1 % of a sample of 5 ms. Clocks swing for about 3 s under a heavy
@@ -66,34 +65,34 @@ LIMITS = {"cpu": CPU_LIMITS, "cuda": GPU_LIMITS, "rocm": GPU_LIMITS}
 """Limits of a row, by the type of its device."""
 
 CHECK_EVERY = 1.25
-"""The interval is computed again when there are this many times more samples: it costs up to 1 ms."""
+"""Factor by which samples grow until the interval is computed again, which takes up to 1 ms."""
 
-LOOKING_AGAIN = 1.05
-"""Factor by which an interval is widened once it was looked at more than once. To stop when an interval happens to be
-narrow favors those that are too narrow. In simulation (3 % noise, a correlation of 0 to 0.6 between neighbors, up to 12
-looks), 92 to 96 % of intervals held the true median without the factor and 93 to 96 % with it.
+RECHECK_WIDENING = 1.05
+"""Factor that widens an interval checked twice or more, because stopping at a narrow interval favors intervals that are
+too narrow. In simulation (3 % noise, a correlation of 0 to 0.6 between neighbors, up to 12 checks), 92 to 96 % of
+intervals contained the true median without the factor and 93 to 96 % with it.
 
 Source of the effect: Chow and Robbins, On the asymptotic theory of fixed-width sequential confidence intervals for
 the mean, Annals of Mathematical Statistics 36 (1965) 457."""
 
 BLOCKS = 3
-"""A warm-up ends when the medians of this many blocks agree; together they span the shortest warm-up."""
+"""A warm-up ends when the medians of this many blocks agree; together they last the minimum warm-up."""
 
 MAX_BLOCK_SPREAD = 0.01
-"""Largest difference between the medians of the blocks, as a fraction; or what their own scatter explains."""
+"""Maximum difference between the medians of the blocks, as a fraction, unless their scatter explains more."""
 
 SCATTER_DEVIATES = 3.0
-"""Standard deviations of a block's median within which two blocks count as equal: noise alone is rarely further off."""
+"""Two blocks are equal within this many standard deviations of their medians."""
 
 
 progress: MutableSequence[int] = [0, 0, 0]
-"""Index of the provider, whether its code runs, and the number of announcements; a worker shares it with its parent."""
+"""Index of the provider, whether its code runs, number of announcements; a worker shares them with its parent."""
 
 
 def announce(index: int | None = None, runs: bool = True) -> None:
-    """Restart the time limit: a call of a user's code starts or, if it no longer `runs`, has returned.
+    """Restart the time limit: a call of a user's code starts or, if not `runs`, has returned.
 
-    `index` is that of its provider, None for the same as before.
+    `index` is that of its provider; None: unchanged.
     """
     if index is not None:
         progress[0] = index
@@ -102,7 +101,7 @@ def announce(index: int | None = None, runs: bool = True) -> None:
 
 
 class Settling(NamedTuple):
-    """How a warm-up ended: not settled if the cap was reached first; `launches` is how often the work was run."""
+    """The end of a warm-up: `settled` unless the time limit was reached; `launches` is the number of runs."""
 
     settled: bool
     seconds: float
@@ -111,7 +110,7 @@ class Settling(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """The outcome of a measurement; see `results.record.Record` for what a record has too."""
+    """The result of a measurement; `results.record.Record` documents the fields that records have too."""
 
     samples_s: tuple[float, ...]
     launches_per_sample: int
@@ -123,15 +122,15 @@ class Samples:
     settled: bool | None = None
     warm_median_s: float | None = None
     host_launch_s: float | None = None
-    """Seconds that one call keeps the host; on a CPU the launch itself. None if nobody waits for the host."""
+    """Host time of one call; on a CPU the launch itself. None if no launch waits for the host."""
     host_latency_s: float | None = None
     tick_s: float | None = None
-    """Smallest step of the clock that the samples were read from."""
+    """Resolution of the timer of the samples."""
     target_half_width: float | None = None
-    """Half width of the interval, as a fraction of the median, at which sampling was to stop."""
+    """`Limits.target_half_width`."""
     telemetry: Mapping[str, Any] = field(default_factory=dict)
     why_no_graph: str | None = None
-    """Why the launches were not timed by replaying a graph, if that was tried."""
+    """As of `Sampler`."""
 
 
 def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] = time.perf_counter) -> Settling:
@@ -147,7 +146,7 @@ def settle(work: Callable[[], float], limits: Limits, now: Callable[[], float] =
 
 
 def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
-    """Return whether the medians of the last `BLOCKS` blocks of `block_s` agree, except for their own scatter.
+    """Return whether the medians of the last `BLOCKS` blocks of `block_s` agree within their scatter.
 
     Source: standard error of a median, 1.2533 sigma / sqrt(n) for normal noise, Kendall and Stuart, The Advanced
         Theory of Statistics 1, section 14.12; sigma = 1.4826 MAD, Hampel, JASA 69 (1974) 383.
@@ -164,7 +163,7 @@ def _blocks_agree(times_s: Sequence[float], block_s: float) -> bool:
 
 
 def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], float] = time.perf_counter) -> Samples:
-    """Sample until the interval of the median is narrow enough, or the cap is reached; `cache` is only passed on."""
+    """Sample until the interval of the median is narrow enough, or to the time limit; `cache` is passed on."""
     samples: list[float] = []
     next_check, looks, start = limits.min_samples, 0, now()
     with no_garbage_collection():
@@ -179,7 +178,7 @@ def collect(sampler: Sampler, limits: Limits, cache: str, now: Callable[[], floa
             middle, interval = median(samples), interval_of_median(samples)
             low, high = interval.low, interval.high
             if looks > 1 and middle > 0:  # widened as ratios, so that the lower end stays a time
-                low, high = middle * (low / middle) ** LOOKING_AGAIN, middle * (high / middle) ** LOOKING_AGAIN
+                low, high = middle * (low / middle) ** RECHECK_WIDENING, middle * (high / middle) ** RECHECK_WIDENING
             is_narrow = middle > 0 and (high - low) / 2 <= limits.target_half_width * middle
             if is_over or is_narrow:
                 break

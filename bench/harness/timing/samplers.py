@@ -1,8 +1,7 @@
-"""The ladder of clocks: CUDA graph replay, else queued CUDA events, else the host's clock.
+"""Samplers: CUDA graph replay, else queued CUDA events, else the host's clock.
 
-Each sampler takes the calls of one provider, one call for each copy of the inputs, and rotates through them, so that a
-launch never finds its own data in the cache. What the calls return is kept for a round, so that every launch of a round
-writes memory of its own.
+Each sampler rotates through the calls of one provider, one for each copy of the inputs, so that no launch finds its
+data in the cache. Results are kept for a round, so that each launch of a round writes to separate memory.
 """
 
 from __future__ import annotations
@@ -26,73 +25,72 @@ from bench.harness.timing.protocol import Limits, Sampler, no_garbage_collection
 Call = Callable[[], object]
 
 Reading = Callable[[Callable[[], int]], object]
-"""Called after a sample with what queues `BUSY_S` of untimed work and counts its launches; reads clock and power."""
+"""Reads clock and power after a sample; the argument queues `BUSY_S` of untimed work and returns its launches."""
 
 MAX_GRAPH_LAUNCHES = 2000
-"""Longest graph: instantiating more takes seconds."""
+"""Instantiating larger graphs takes seconds."""
 
 HOST_TICKS = 1000
-"""Ticks that a sample of the host's clock lasts at least."""
+"""Minimum length of a sample in ticks of the host's clock."""
 
 EVENT_TICK_S, EVENT_TICKS = 1.024e-6, 200
-"""Coarsest step of CUDA event times seen in published records (triton#10149), and the ticks that a sample on a GPU
-lasts at least, so that the tick is within the 0.5 % that its interval aims at."""
+"""Coarsest resolution of CUDA events in published records (triton#10149), and minimum length of a sample on a GPU in
+ticks: a tick is then within the 0.5 % target of the interval."""
 
 EVENT_PAIRS, MIN_TICK_S = 500, 1e-9
-"""Event times are single precision: smaller steps are its last digits, not ticks."""
+"""Event times are float32: smaller steps are rounding, not timer ticks."""
 
 MAX_QUEUED = 300
-"""Launches queued behind a spinning kernel: well below the roughly 1024 entries of the launch queue, so that the
+"""Maximum launches queued behind a spinning kernel: well below the about 1024 entries of the launch queue, so that the
 host never waits for the GPU within a sample."""
 
 SPIN_CYCLES_PER_S = 3.2e9
-"""Cycles of the spinning kernel per second, above all clocks of the GPU table: slower clocks only spin longer."""
+"""Cycles per second of the spinning kernel, above all clocks of the GPU table: lower clocks only spin longer."""
 
 SPIN_SHARE = 1.3
-"""Length of the spin over the time that it takes to queue the launches behind it."""
+"""Ratio of the spin to the time of queuing the launches behind it."""
 
-LEAST_SPIN_S, LONGEST_GRAPH_SPIN_S = 30e-6, 5e-3
-"""Spin before the replay of a graph: launching one takes the host about 10 us."""
+MIN_SPIN_S, MAX_GRAPH_SPIN_S = 30e-6, 5e-3
+"""Limits of the spin before a graph replay, whose launch takes the host about 10 us."""
 
-LONGEST_SPIN_S = 0.5
-"""Longest spin before queued launches. It does not wait for a slower host: one enqueue time that contains a compilation
-would make every sample last minutes."""
+MAX_SPIN_S = 0.5
+"""Maximum spin before queued launches: an enqueue time that includes a compilation would make samples last minutes."""
 
-MOST_LONGER, SHORTER_SPIN = 8, 0.98
-"""Factor by which the spin before queued launches may grow when the host is late, and by which a longer one becomes
-shorter again with each sample that was queued in time."""
+MAX_SPIN_GROWTH, SPIN_DECAY = 8, 0.98
+"""Maximum factor by which the spin grows if the host is late, and the factor by which it shrinks again with each sample
+that is queued in time."""
 
-GROWN = 1.5
-"""A graph whose replay is shorter than wanted by this factor is captured again, with more launches."""
+MIN_GRAPH_GROWTH = 1.5
+"""A graph that needs this many times more launches is captured again."""
 
 BUSY_S = 0.05
-"""Work that is queued before clock and power are read, so that the GPU is busy meanwhile: each takes up to 20 ms."""
+"""Work queued before reading clock and power, so that the GPU stays busy: each reading takes up to 20 ms."""
 
-ESTIMATE_LAUNCHES, LATENCY_CALLS, SHORTEST_LAUNCH_S = 5, 50, 1e-7
+ESTIMATE_LAUNCHES, LATENCY_CALLS, MIN_LAUNCH_S = 5, 50, 1e-7
 PROBE_CAP_S = 0.2
-"""Time after which estimates stop calling: one call of a slow case is enough to know it."""
+"""Time limit of estimates: one call of a slow case is enough."""
 
 MAX_KEPT_BYTES = 1024 * MIB
-"""Maximum memory for the results that `HostSampler` keeps; a quarter of the free memory if that is less."""
+"""Maximum memory for the results kept by `HostSampler`; a quarter of the free memory if that is less."""
 
 _failed_graphs: list[Any] = []
-"""Graphs whose capture failed, without memory: torch's allocator of pinned memory asks them about every later one."""
+"""Graphs whose capture failed, without memory: torch's allocator of pinned memory still refers to them."""
 
 
 class HostSampler:
-    """Times launches with the host's clock: the only clock of a CPU, and exact there.
+    """Times launches with the host's clock.
 
-    The results of a single call, which is warm, are not kept: malloc then returns the block that is in the cache.
+    Results of a single call, which is warm, are not kept, so that malloc returns the block that is in the cache.
     """
 
     method = "host"
     why_no_graph: str | None = None
 
     def __init__(self, calls: Sequence[Call], launches_per_sample: int, before: Call | None = None) -> None:
-        """Time so many of the calls between two readings of the clock, right after `before`, which is not timed."""
+        """`before` is called before each sample and not timed."""
         self.launches_per_sample, self._before = launches_per_sample, before
         self.calls = itertools.cycle(calls)
-        """Endless: the next sample goes on where the last one ended."""
+        """Endless: the next sample continues after the last one."""
         self._kept: deque[object] = deque(maxlen=len(calls) if len(calls) > 1 else 0)
         self._max_rss = psutil.Process().memory_info().rss + min(MAX_KEPT_BYTES, memory_bytes()[1] // 4)
 
@@ -112,28 +110,27 @@ class HostSampler:
         self._kept.clear()
 
     def keep_result_of(self, call: Call) -> None:
-        """Call once, untimed, so that the result of a later launch takes the place of this one."""
+        """Call once, untimed; a later launch replaces the result."""
         self._kept.append(call())
 
 
 class _QueuedSampler:
-    """Times what is queued between two CUDA events, behind a spinning kernel that holds the GPU back meanwhile.
+    """Times launches between two CUDA events, queued while a spinning kernel occupies the GPU.
 
-    Without the spin the first event would pass on an idle GPU, and the time that the host takes to queue the work would
-    be in the sample. A sample that was queued too late is taken again behind a longer spin, up to the longest.
+    Without the spin the sample would include the time to queue the work. A sample that was queued too late is repeated
+    with a longer spin, up to the maximum.
     """
 
     why_no_graph: str | None = None
     _stream: Any = None
-    """The current stream if None."""
-
+    """None: the current stream."""
     _entries = 1
-    """Entries of the launch queue that a sample takes."""
+    """Entries of a sample in the launch queue."""
     _before: Call | None = None
 
-    def __init__(self, launches: int, reading: Reading | None, spin_s: float, longest_spin_s: float) -> None:
+    def __init__(self, launches: int, reading: Reading | None, spin_s: float, max_spin_s: float) -> None:
         self.launches_per_sample, self._reading = launches, reading
-        self._spin_s, self._shortest_spin_s, self._longest_spin_s = spin_s, spin_s, longest_spin_s
+        self._spin_s, self._min_spin_s, self._max_spin_s = spin_s, spin_s, max_spin_s
 
     def _launch(self) -> None:
         raise NotImplementedError
@@ -143,17 +140,17 @@ class _QueuedSampler:
         while was_late:
             start, end, was_late = self._queued()
             end.synchronize()
-            if was_late and self._spin_s >= self._longest_spin_s:
+            if was_late and self._spin_s >= self._max_spin_s:
                 break
-            longer_s, shorter_s = 2 * self._spin_s, SHORTER_SPIN * self._spin_s
-            self._spin_s = min(longer_s, self._longest_spin_s) if was_late else max(shorter_s, self._shortest_spin_s)
+            longer_s, shorter_s = 2 * self._spin_s, SPIN_DECAY * self._spin_s
+            self._spin_s = min(longer_s, self._max_spin_s) if was_late else max(shorter_s, self._min_spin_s)
         sample_s = float(start.elapsed_time(end)) / 1e3
         if self._reading is not None:
             self._reading(partial(self._keep_busy, sample_s))
         return sample_s
 
     def _queued(self) -> tuple[Any, Any, bool]:
-        """Queue a sample behind a spin; return the events around it, and whether the GPU had begun before the end."""
+        """Queue a sample behind a spin; return its events, and whether the GPU started before all was queued."""
         import torch
 
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -167,10 +164,10 @@ class _QueuedSampler:
         return start, end, start.query()
 
     def _keep_busy(self, sample_s: float) -> int:
-        """Queue `BUSY_S` of work, or less if launches are so short that the queue does not hold enough of them."""
+        """Queue `BUSY_S` of work, or less if the queue cannot hold enough short launches."""
         import torch
 
-        times = min(math.ceil(BUSY_S / max(sample_s, SHORTEST_LAUNCH_S)), max(1, MAX_QUEUED // self._entries))
+        times = min(math.ceil(BUSY_S / max(sample_s, MIN_LAUNCH_S)), max(1, MAX_QUEUED // self._entries))
         with torch.cuda.stream(self._stream):
             for _ in range(times):
                 self._launch()
@@ -178,23 +175,23 @@ class _QueuedSampler:
 
 
 class GraphSampler(_QueuedSampler):
-    """Times the replay of a CUDA graph that holds many launches: no host time is in it."""
+    """Times the replay of a CUDA graph of many launches, without host time."""
 
     method = "graph"
 
     def __init__(self, calls: Sequence[Call], launches: int, reading: Reading | None = None) -> None:
-        """Capture `launches` launches, whole rounds of `calls`; raise `RuntimeError` if not all can be captured."""
+        """Capture launches in whole rounds of `calls`; raise `RuntimeError` if they cannot be captured."""
         import torch
 
-        super().__init__(launches, reading, LEAST_SPIN_S, LONGEST_GRAPH_SPIN_S)
+        super().__init__(launches, reading, MIN_SPIN_S, MAX_GRAPH_SPIN_S)
         self._stream = torch.cuda.Stream()
         self._graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         self.results: list[object] = [None] * len(calls)
-        """What the last captured launch of each call returned: a replay writes it anew."""
+        """Results of the last captured launch of each call; a replay overwrites them."""
         torch.cuda.synchronize()
         try:
-            # A graph or Triton kernel that is collected meanwhile is unloaded, which ends the capture: pytorch#161037;
-            # Triton 3.9, `triton/testing.py`. A capture that fails leaves its stream the current one.
+            # Garbage collection may unload a graph or Triton kernel, which ends the capture: pytorch#161037; Triton
+            # 3.9, `triton/testing.py`. A failed capture leaves its stream the current one.
             with (
                 no_garbage_collection(),
                 warnings.catch_warnings(record=True) as caught,
@@ -209,13 +206,13 @@ class GraphSampler(_QueuedSampler):
             _after_failed_capture(self._graph, pool, self._stream)
             raise
         if any("graph is empty" in str(warning.message).lower() for warning in caught):
-            raise RuntimeError("nothing was captured: the work is on a stream that a capture does not see")
+            raise RuntimeError("nothing was captured: the work is on another stream")
 
     def _launch(self) -> None:
         self._graph.replay()
 
     def replay(self) -> None:
-        """Replay the graph once, after all that was queued before on any stream, and wait for it."""
+        """Replay the graph once, after all queued work, and wait for it."""
         import torch
 
         torch.cuda.synchronize()  # its stream does not wait for the default one
@@ -225,17 +222,17 @@ class GraphSampler(_QueuedSampler):
 
 
 def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
-    """Give the memory of a failed capture back, and let one more capture end, which makes torch's generator usable.
+    """Free the memory of a failed capture, and complete an empty capture, which makes torch's generator usable again.
 
-    Source: torch 2.11, `CUDAGraph::capture_end` returns with the error of `cudaStreamEndCapture` before it tells the
+    Source: torch 2.11, `CUDAGraph::capture_end` raises the error of `cudaStreamEndCapture` before it resets the
     allocator and the default generator, whose next number then raises "Offset increment outside graph capture".
     """
     import torch
 
     _failed_graphs.append(graph)
-    for give_back in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+    for release in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
         with suppress(RuntimeError):
-            give_back(torch.cuda.current_device(), pool)
+            release(torch.cuda.current_device(), pool)
     with warnings.catch_warnings(), suppress(RuntimeError), torch.cuda.stream(torch.cuda.current_stream()):
         warnings.simplefilter("ignore")  # that it is empty
         empty = torch.cuda.CUDAGraph()
@@ -244,7 +241,7 @@ def _after_failed_capture(graph: Any, pool: Any, stream: Any) -> None:
 
 
 class EventSampler(_QueuedSampler):
-    """Times a queue of launches; if they take the host longer than the longest spin, the time is the host's."""
+    """Times queued launches; the sample includes host time if queuing takes longer than the maximum spin."""
 
     method = "events"
 
@@ -256,9 +253,9 @@ class EventSampler(_QueuedSampler):
         reading: Reading | None = None,
         before: Call | None = None,
     ) -> None:
-        """Time calls that take the host `enqueue_s` each; `before` is called behind the spin, and is not timed."""
-        spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), LONGEST_SPIN_S)
-        super().__init__(launches_per_sample, reading, spin_s, min(MOST_LONGER * spin_s, LONGEST_SPIN_S))
+        """`enqueue_s` is the host time of a call; `before` is called after the spin and not timed."""
+        spin_s = min(wanted_spin_s(enqueue_s, launches_per_sample), MAX_SPIN_S)
+        super().__init__(launches_per_sample, reading, spin_s, min(MAX_SPIN_GROWTH * spin_s, MAX_SPIN_S))
         self._before, self._entries = before, launches_per_sample
         self._calls = itertools.cycle(calls)
         self._kept: deque[object] = deque(maxlen=len(calls))
@@ -269,7 +266,6 @@ class EventSampler(_QueuedSampler):
 
 
 def wanted_spin_s(enqueue_s: float, launches: int) -> float:
-    """Return the seconds of a spin that holds launches back until all are queued."""
     return enqueue_s * launches * SPIN_SHARE
 
 
@@ -281,22 +277,22 @@ def make_sampler(
     refusal: Callable[[GraphSampler], str | None] | None = None,
     reading: Reading | None = None,
 ) -> Sampler:
-    """Return the best sampler for these calls; `refusal` returns why a captured graph is rejected, or None."""
+    """Return the best sampler for these calls; `refusal` returns the reason to reject a graph, or None."""
     if not device.is_gpu:
-        # The least: one preempted call of five must not make the samples a thousand times too short.
+        # The minimum: one preempted call of five must not make the samples a thousand times too short.
         launch_s = max(min(timed_calls(calls, ESTIMATE_LAUNCHES, device.synchronize)), 1e-9)
-        least_s = max(limits.min_sample_s, HOST_TICKS * tick_s(device))
-        return HostSampler(calls, max(1, math.ceil(least_s / launch_s)))
+        min_s = max(limits.min_sample_s, HOST_TICKS * tick_s(device))
+        return HostSampler(calls, max(1, math.ceil(min_s / launch_s)))
     launch_s = host_launch_s(calls, device.synchronize)
     events = EventSampler(calls, min(MAX_QUEUED, max(1, len(calls))), launch_s)
-    # The least, here too: if the host was late, the events also timed how long the GPU waited for it.
+    # The minimum, because events include the time that the GPU waited for a late host.
     device_s = min(events.sample() for _ in range(ESTIMATE_LAUNCHES)) / events.launches_per_sample
-    least_s = max(limits.min_sample_s, EVENT_TICKS * EVENT_TICK_S)
-    wanted = math.ceil(least_s / max(device_s, SHORTEST_LAUNCH_S))
+    min_s = max(limits.min_sample_s, EVENT_TICKS * EVENT_TICK_S)
+    wanted = math.ceil(min_s / max(device_s, MIN_LAUNCH_S))
     events = EventSampler(calls, min(MAX_QUEUED, wanted), launch_s, reading)
     try:
         if is_capturable:
-            graph = _graph_sampler(calls, wanted, least_s, reading)
+            graph = _graph_sampler(calls, wanted, min_s, reading)
             events.why_no_graph = refusal(graph) if refusal else None
             if events.why_no_graph is None:
                 return graph
@@ -306,32 +302,29 @@ def make_sampler(
     return events
 
 
-def _graph_sampler(calls: Sequence[Call], wanted: int, least_s: float, reading: Reading | None) -> GraphSampler:
-    """Return a graph of about `wanted` launches, or of more if its replay turns out to be shorter than `least_s`.
+def _graph_sampler(calls: Sequence[Call], wanted: int, min_s: float, reading: Reading | None) -> GraphSampler:
+    """Return a graph of about `wanted` launches, or of more if its replay is shorter than `min_s`.
 
-    Between two events a short launch seems longer than it is, so that too few launches are wanted.
+    Timed by events, a short launch seems longer than it is, so `wanted` may be too low.
     """
     sampler = GraphSampler(calls, graph_launches(len(calls), wanted), reading)
     replay_s = min(sampler.sample() for _ in range(2))  # the first also moves the graph to the GPU
-    launch_s = max(replay_s / sampler.launches_per_sample, SHORTEST_LAUNCH_S)
-    launches = graph_launches(len(calls), math.ceil(least_s / launch_s))
-    if launches < GROWN * sampler.launches_per_sample:
+    launch_s = max(replay_s / sampler.launches_per_sample, MIN_LAUNCH_S)
+    launches = graph_launches(len(calls), math.ceil(min_s / launch_s))
+    if launches < MIN_GRAPH_GROWTH * sampler.launches_per_sample:
         return sampler
-    del sampler  # with its memory, before the next capture takes as much
+    del sampler  # frees its memory for the next capture
     return GraphSampler(calls, launches, reading)
 
 
 def graph_launches(copies: int, wanted: int) -> int:
-    """Return the launches of a graph: whole rounds of the copies, so that each replay starts on data long evicted."""
+    """Return the number of launches of a graph: whole rounds of the copies, so that each replay starts cold."""
     rounds = max(1, math.ceil(wanted / copies))
     return max(copies, min(rounds * copies, MAX_GRAPH_LAUNCHES // copies * copies))
 
 
 def host_launch_s(calls: Sequence[Call], synchronize: Call) -> float:
-    """Return the seconds that one call keeps the host, median of a few, the queue empty before each.
-
-    A first call that takes very long may have compiled something, and does not count.
-    """
+    """Return the median host time of a call, seconds, with an empty queue; a very slow first call does not count."""
     durations = timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
     if len(durations) == 1:
         durations = timed_calls(calls, ESTIMATE_LAUNCHES, synchronize)
@@ -340,21 +333,21 @@ def host_launch_s(calls: Sequence[Call], synchronize: Call) -> float:
 
 
 def host_latency_s(calls: Sequence[Call], synchronize: Call) -> float:
-    """Return the seconds from a call to its finished result, as a caller who waits for it sees them: the median."""
+    """Return the median time from a call to its finished result, seconds."""
     return median(timed_calls(calls, LATENCY_CALLS, synchronize, is_awaited=True))
 
 
 def empty_launch_s(device: Device) -> float:
-    """Return the seconds that the host takes to launch an operation on one element: what every launch costs it."""
+    """Return the host time to launch an operation on one element, seconds: the minimum cost of a launch."""
     import torch
 
-    one = torch.ones(1, device=device.torch_name)
-    one.add_(0)
-    return median(timed_calls([lambda: one.add_(0)], ESTIMATE_LAUNCHES, device.synchronize))
+    element = torch.ones(1, device=device.torch_name)
+    element.add_(0)
+    return median(timed_calls([lambda: element.add_(0)], ESTIMATE_LAUNCHES, device.synchronize))
 
 
 def timed_calls(calls: Sequence[Call], count: int, synchronize: Call, is_awaited: bool = False) -> list[float]:
-    """Return the durations of up to `count` calls, seconds, fewer once `PROBE_CAP_S` is spent."""
+    """Return the durations of `count` calls, seconds, or fewer after `PROBE_CAP_S`."""
     durations: list[float] = []
     began = time.perf_counter()
     for call in itertools.islice(itertools.cycle(calls), count):
@@ -370,21 +363,20 @@ def timed_calls(calls: Sequence[Call], count: int, synchronize: Call, is_awaited
 
 
 def tick_s(device: Device) -> float:
-    """Return the smallest step of the clock that samples are read from, seconds: the host's, or that of CUDA events.
+    """Return the resolution of the host's clock, or of CUDA events, seconds; it may be the cost of reading the clock.
 
-    The host's may be the cost of reading it. Durations between events are whole numbers of ticks, so the smallest
-    duration counts too: if all are equal except for a late one, it is nearer to the tick than their distance.
+    Event durations are multiples of a tick, so the smallest one counts as a step too, in case the others are equal.
     """
     if device.is_gpu:
-        readings, least_s, default_s = sorted({0.0, *_empty_event_pairs_s()}), MIN_TICK_S, EVENT_TICK_S
+        readings, min_s, default_s = sorted({0.0, *_empty_event_pairs_s()}), MIN_TICK_S, EVENT_TICK_S
     else:
-        readings, least_s, default_s = [time.perf_counter() for _ in range(HOST_TICKS)], 0.0, 0.0
+        readings, min_s, default_s = [time.perf_counter() for _ in range(HOST_TICKS)], 0.0, 0.0
     steps = (after - before for before, after in itertools.pairwise(readings))
-    return min((step for step in steps if step > least_s), default=default_s)
+    return min((step for step in steps if step > min_s), default=default_s)
 
 
 def event_floor_s() -> float:
-    """Return the median duration of an empty pair of CUDA events, seconds: no sample can be shorter."""
+    """Return the median duration of an empty pair of CUDA events, seconds, the minimum of a sample."""
     return median(_empty_event_pairs_s())
 
 

@@ -76,7 +76,7 @@ def test_transfer_can_be_called_like_an_op():
         ({"plot": "x.png"}, bench.UsageError, "takes no plot=: save= keeps the records"),
         ({"provider": "nobody"}, bench.UsageError, "nobody"),
         ({"gpu": "h900"}, bench.UsageError, "unknown GPU"),
-        ({"device": "cuda:99"}, bench.NoDeviceError, "no device 'cuda:99'"),
+        ({"device": "cuda:99"}, bench.NoDeviceError, "device 'cuda:99' is not available"),
     ],
 )
 def test_run_rejects_invalid_options_in_one_line(options, kind, said, capsys):

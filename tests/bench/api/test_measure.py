@@ -159,7 +159,7 @@ def test_with_a_gpu_and_no_tensors_a_device_is_required(monkeypatch):
 def test_a_missing_device_is_a_one_line_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     function_meter.detected.cache_clear()
-    with pytest.raises(bench.UsageError, match=r"^no device 'cuda:3': torch sees no GPU here$"):
+    with pytest.raises(bench.UsageError, match=r"^device 'cuda:3' is not available: torch found no GPU$"):
         bench.measure(lambda: 1, device="cuda:3")
 
 

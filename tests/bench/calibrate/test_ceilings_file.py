@@ -198,7 +198,7 @@ def test_a_clock_limited_peak_is_shown_but_not_used_as_the_peak(tmp_path):
     assert (machine.notes, machine.said) == ([], [])
 
 
-BUSY = "300 times a second a thread lost its core"
+BUSY = "a thread lost its core 300 times per second"
 
 
 def keep(directory, *entries):

@@ -70,7 +70,7 @@ def test_without_a_roof_there_is_a_note_and_no_plot(capsys, runs, quiet):
     assert "plot: " not in out
     assert len(list(runs.rglob("*-suite-*.jsonl"))) == 1
     assert not list(runs.rglob("*.png"))
-    assert ("no picture: no ceiling is known for" in err) is (not quiet)
+    assert ("no plot: no ceiling is known for" in err) is (not quiet)
 
 
 @pytest.mark.usefixtures("no_roof")

@@ -176,7 +176,7 @@ def test_a_broken_function_fails_only_its_own_row(mine):
         "loop": "failed: a call did not end within 4 s",
         "interrupt": "failed: ended its process with exit code 1",
         "leave_in_its_turn": f"failed: called sys.exit('enough') (line {left_at})",
-        "return_nothing": "invalid: wrong result: it returned None",
+        "return_nothing": "invalid: wrong result: expected a torch.Tensor",
     }
     assert reasons.keys() == expected.keys()
     for name, reason in reasons.items():

@@ -40,7 +40,7 @@ def sets():
 def test_a_replay_that_omits_launches_is_rejected(sets, captured, returns):
     check = ReplayCheck(GELU, CASE, sets)
     reason = check.refusal(Graph(sets, captured, returns))
-    assert reason.startswith("its replay")
+    assert reason.startswith("a replay")
     assert "NaN" in reason
     assert check.after() is None  # it is not timed, so there is nothing to look at afterwards
 

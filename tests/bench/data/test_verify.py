@@ -327,7 +327,7 @@ def test_the_worst_element_is_reported_with_its_expected_value():
     expected = found.wrong["expected"]
     assert found.wrong == {"count": 1, "checked": 64, "index": [3, 4], "expected": expected, "got": 100.0}
     assert abs(expected) < 8
-    assert f"at [3, 4] {expected:.6g} is expected, 100 found; 1 of 64 elements is wrong" in found.reason
+    assert f"expected {expected:.6g} at [3, 4], got 100; 1 of 64 elements is wrong" in found.reason
     assert found.to_dict()["wrong"] == found.wrong
     assert verdict(case_of("gelu", "fp32", 100), put(5, math.nan)).to_dict()["wrong"]["got"] == "nan"
     assert "wrong" not in verdict(case_of("gelu", "fp32", 100)).to_dict()

@@ -109,9 +109,9 @@ def test_the_default_device_is_the_first_gpu(cuda, requested, name):
 
 
 def test_a_missing_device_is_an_error_with_advice(cuda, monkeypatch):
-    with pytest.raises(NoDeviceError, match=r"no device 'cuda:2': torch sees 2 GPU\(s\), from cuda:0"):
+    with pytest.raises(NoDeviceError, match=r"device 'cuda:2' is not available: torch found 2 GPU\(s\), from cuda:0"):
         detect("cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(NoDeviceError, match="no device 'cuda': torch sees no GPU here; --device cpu"):
+    with pytest.raises(NoDeviceError, match="device 'cuda' is not available: torch found no GPU; use --device cpu"):
         detect("cuda")
     assert detect(None).type == "cpu"

@@ -190,4 +190,4 @@ def test_preemption_is_counted_per_thread(write):
     assert quiet["thread_switches_per_s"] == 20.0
     assert disturbance(quiet | {"window_s": 1.0, "involuntary_switches_per_s": 320.0}, is_gpu=False) is None
     busy = changes(before, counted([120] * 15 + [300, 50]), 1.0)
-    assert disturbance(busy | {"window_s": 1.0}, is_gpu=False).reason == "200 times a second a thread lost its core"
+    assert disturbance(busy | {"window_s": 1.0}, is_gpu=False).reason == "a thread lost its core 200 times per second"

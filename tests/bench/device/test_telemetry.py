@@ -49,10 +49,10 @@ def test_gpu_telemetry_is_complete(machine):
     assert row["throttle"] == {"sw_power_cap": pytest.approx(0.45), **zero}
     assert row["throttle_resolution"] == pytest.approx(0.05)
     assert row["clock_events"] == ["sw_power_cap"]
-    assert slowed_by(row) == {"power-limited": "the clock was held down at the power limit: sw_power_cap 45 %"}
+    assert slowed_by(row) == {"power-limited": "the power limit lowered the clock: sw_power_cap 45 %"}
     assert set(row["host_throttle"]) == {"cgroup_quota", "steal"}
     machine.gpu["nvmlDeviceGetCurrentClocksEventReasons"] = {"steps": [0x40, 0x44]}
-    thermal = "time lost: hw_thermal seen, for how long is not known"  # an event without a counter
+    thermal = "time lost: hw_thermal seen, duration unknown"  # an event without a counter
     assert slowed_by(measure(machine))["throttled"] == thermal
 
 
@@ -143,5 +143,5 @@ def test_the_poller_reads_while_queued_work_runs(monkeypatch):
     for _ in range(6):
         poller(lambda: log.append("queue") or 100)
     assert poller.launches == 300
-    assert [reading.sm_clock_hz for reading in poller.seen] == [1.9e9, 1.5e9, 1.4e9]
+    assert [reading.sm_clock_hz for reading in poller.readings] == [1.9e9, 1.5e9, 1.4e9]
     assert log == ["queue", "read", "wait"] * 3

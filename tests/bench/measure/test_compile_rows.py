@@ -59,7 +59,7 @@ def test_few_kernels_a_cpu_or_rejected_rows_start_no_process(rows, monkeypatch):
         precompile, "precompile", lambda launches: compiled.append(sorted(launches)) or {"a row": "why"}
     )
     assert beforehand.compile_rows(rows, H100) == {}
-    monkeypatch.setattr(beforehand, "FEWEST", 3)
+    monkeypatch.setattr(beforehand, "MIN_KERNELS", 3)
     assert beforehand.compile_rows(rows, replace(H100, type="cpu")) == {}
     assert compiled == []
     assert beforehand.compile_rows(rows, H100) == {"a row": "why"}

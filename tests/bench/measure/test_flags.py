@@ -190,9 +190,9 @@ def test_bandwidth_limits_only_rows_that_read_from_memory():
     ("times", "work", "cause"),
     [
         (1.5, TERAFLOP, "part of the work is left out"),
-        (1.1 * CACHED_RESULT, TERAFLOP, "the result of an earlier launch"),
+        (1.1 * CACHED_RESULT, TERAFLOP, "an earlier result is returned"),
         (1.5, Work(0, 10**10, 0), "came from the cache"),
-        (1.1 * CACHED_RESULT, Work(0, 10**10, 0), "the result of an earlier launch"),
+        (1.1 * CACHED_RESULT, Work(0, 10**10, 0), "an earlier result is returned"),
     ],
 )
 def test_the_physics_gate_names_the_likely_cause(times, work, cause):
@@ -207,7 +207,7 @@ def test_a_possible_rate_above_a_measured_peak_is_flagged(reached, is_flagged):
     record = row_of(10**12 / (reached * 1e14), TERAFLOP, (replace(PEAK, kind="measured"),))
     assert record.flags == ("above-roof",) * is_flagged
     if is_flagged:
-        text = f"{100 * reached:.0f} % of the measured peak; calibrate again"
+        text = f"{100 * reached:.0f} % of the measured peak; recalibrate"
         assert record.flag_reasons["above-roof"].startswith(text)
 
 
@@ -228,7 +228,7 @@ def test_a_row_without_a_graph_has_the_reason():
 
 
 def test_a_row_rated_by_a_noisy_ceiling_is_flagged():
-    why = "300 times a second a thread lost its core"
+    why = "a thread lost its core 300 times per second"
     busy = Ceiling("bandwidth", "copy", 1e12, "measured", "a test", disturbed=why)
     record = row_of(entries=(PEAK, busy))
     assert record.flags == ("doubtful-roof",)
@@ -292,7 +292,7 @@ COPY = Work(10, 10**9, 10**9)
 def test_a_row_above_its_mix_only_is_not_l2_suspect():
     entries = machine(CALIBRATED, is_published=False)
     record = row_of(COPY.bytes / 4.2e12, COPY, entries)  # 107 % of a copy, 93 % of a read
-    text = "107 % of the measured copy bandwidth, the mix nearest to its own; calibrate again"
+    text = "107 % of the measured copy bandwidth, the nearest measured mix of reads and writes; recalibrate"
     assert record.flag_reasons["above-roof"].startswith(text)
     assert record.flags == ("above-roof",)
 
@@ -359,11 +359,11 @@ def test_a_cold_row_faster_than_memory_is_l2_suspect(bytes_moved):
     at_roof_s = bytes_moved / 1e12
     assert suspect(at_roof_s / 1.01, bytes_moved=bytes_moved, warm_s=at_roof_s / 3) is None
     reason = suspect(at_roof_s / 1.05, bytes_moved=bytes_moved, warm_s=at_roof_s / 3)
-    assert reason.startswith("1050 GB/s cold, 105 % of what the memory does (1000 GB/s); ")
+    assert reason.startswith("1050 GB/s cold, 105 % of the memory bandwidth (1000 GB/s); ")
 
 
 @pytest.mark.parametrize(
-    ("cache", "reason"), [("partly-cold", "the time is neither cold nor warm"), ("warm", "the same inputs again")]
+    ("cache", "reason"), [("partly-cold", "the time is neither cold nor warm"), ("warm", "the same inputs")]
 )
 def test_not_cold_is_flagged_only_if_cold_was_requested(cache, reason):
     assert reason in row_of(cache=cache).flag_reasons["not-cold"]
@@ -402,7 +402,7 @@ def test_throttling_and_power_limits_have_separate_flags(throttle, is_throttled,
 def test_lost_cores_and_stolen_time_are_preemption():
     often = {"thread_switches_per_s": 3 * PREEMPTIONS_PER_S}
     assert disturbance({"thread_switches_per_s": PREEMPTIONS_PER_S}, False) is None
-    assert disturbance(often, False).reason.startswith("210 times a second")
+    assert disturbance(often, False).reason.startswith("a thread lost its core 210 times")
     assert disturbance(often | {"window_s": 0.01}, False) is None  # two switches are not a rate
     assert "steal 30 %" in disturbance({"throttle": {"steal": 0.3}}, False).reason
 
@@ -410,9 +410,9 @@ def test_lost_cores_and_stolen_time_are_preemption():
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        (0.005, "±1.5 % after 40 samples, ±0.5 % was asked for; "),
+        (0.005, "±1.5 % after 40 samples, the target is ±0.5 %; "),
         (None, "±1.5 % after 40 samples; "),
-        (0.05, "±1.5 % after 40 samples: too few to believe it; a larger --budget"),
+        (0.05, "±1.5 % after 40 samples: too few to rely on; increase --budget"),
     ],
 )
 def test_not_converged_states_the_interval_and_the_target(target, reason):

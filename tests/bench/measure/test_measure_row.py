@@ -198,7 +198,7 @@ def test_a_result_that_needs_the_tolerance_is_flagged(providers):
     )
     assert strict.status == "invalid"
     assert tolerant.status == "ok"
-    assert "further off than rounding explains; --tolerance allowed it" in tolerant.flag_reasons["beyond-rounding"]
+    assert "times what rounding explains; --tolerance allowed it" in tolerant.flag_reasons["beyond-rounding"]
 
 
 def raising(error):

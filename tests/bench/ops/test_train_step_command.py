@@ -30,7 +30,7 @@ def small(quick, one_thread, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(KEYS))
     monkeypatch.setattr(device.Device, "use", lambda self: torch.set_num_threads(1))
-    monkeypatch.setattr(measure_row, "ON_THE_CLOCK", 0.0)
+    monkeypatch.setattr(measure_row, "SAMPLING_RATIO", 0.0)
 
 
 @pytest.fixture

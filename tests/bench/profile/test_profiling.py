@@ -283,7 +283,7 @@ def test_invalid_profile_options_are_a_one_line_error(words, said, capsys):
     ("text", "said"),
     [
         ("import os; os._exit(7)", "ended its process with exit code 7 before there was a result"),
-        ("import time; time.sleep(99)", "did not end within 0.5 s; --timeout allows more"),
+        ("import time; time.sleep(99)", "did not end within 0.5 s; increase --timeout"),
     ],
 )
 def test_a_file_that_exits_or_hangs_is_a_one_line_error(tmp_path, capsys, text, said):

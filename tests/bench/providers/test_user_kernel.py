@@ -157,7 +157,7 @@ def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
 IMPORTS = [
     ("raise ValueError('two\\nlines')\ndef f(x): pass", "importing mine.py failed: ValueError: two (line 1)"),
     ("import os\ndef f(x): pass\nos.abort()", "importing it: crashed: SIGABRT (aborted)"),
-    ("def f(x): pass\nwhile True: pass", "importing it: the import did not end within 2 s; --timeout allows more"),
+    ("def f(x): pass\nwhile True: pass", "importing it: the import did not end within 2 s; increase --timeout"),
     ("f = 3", "mine.py has no function 'f' once it is imported"),
     ("def f(x, y): pass", "f(x, y) does not take what copy gives, 1 input (x) and out= "),
     ("def f(): pass", "too many positional arguments; --op copy --signature shows what is expected"),

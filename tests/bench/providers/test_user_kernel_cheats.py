@@ -39,7 +39,7 @@ def test_an_honest_random_function_is_measured(files):
 STALE = "returns the result of an earlier call"
 MUTATED = "changes its inputs"
 PARTIAL = "an element is NaN"
-CHANGED = "changed settings of the process and left them so: "
+CHANGED = "changed settings of the process: "
 
 CHEATS = [
     ("cached_by_shape", STALE),
@@ -49,12 +49,12 @@ CHEATS = [
     ("returned_from_another_thread", "wrong result: an element is"),
     ("changes_its_input", MUTATED),
     ("half", PARTIAL),
-    ("other_memory", "put other memory under an input or the output"),
+    ("other_memory", "replaced the memory of an input or the output"),
     ("its_input", "returns a view of an input"),
     ("one_number", "its elements share memory"),
     ("wide", "wrong result: (8192,) torch.float64 instead of (8192,) torch.float32"),
-    ("nothing", "returned None"),
-    ("lazy", "it returned a Lazy"),
+    ("nothing", "got None"),
+    ("lazy", "got a Lazy"),
     ("in_bf16", "further from the fp64 reference than rounding explains"),
     ("threads", f"{CHANGED}number of threads: 1 -> 3"),
     ("default_dtype", f"{CHANGED}default dtype: torch.float32 -> torch.float64"),

@@ -81,7 +81,7 @@ def test_an_incomplete_graph_is_rejected():
 
     record = measured(half)
     assert (record.status, record.method) == ("ok", "events"), record.reason
-    assert "its replay" in record.flag_reasons["not-captured"]
+    assert "a replay" in record.flag_reasons["not-captured"]
 
 
 def test_clock_and_power_are_read_while_replays_are_queued():
