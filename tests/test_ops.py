@@ -108,7 +108,7 @@ BY_HAND = [
     ("bias-gelu", "bf16", (2, 5), {}, 210, 30, 20),  # an addition and GELU; the bias is read once
     ("residual-add", "bf16", (10,), {}, 10, 40, 20),
     ("triad", "bf16", (10,), {}, 20, 40, 20),  # a product and a sum
-    ("dropout", "bf16", (10,), {}, 10, 28, 20),  # the seed takes 8 bytes whatever the dtype
+    ("dropout", "bf16", (10,), {}, 10, 28, 20),  # the seed takes 8 bytes in every dtype
     ("dropout", "fp64", (10,), {}, 10, 88, 80),
     ("matvec-int8", "bf16", (3, 5), {}, 33, 37, 6),  # 15 weights, 5 of x in 10 bytes, 3 scales in 12
     ("matvec-int8", "fp64", (3, 5), {}, 33, 67, 24),
@@ -141,7 +141,7 @@ def test_inputs_have_the_declared_shapes_and_bytes(name, dtype, extent):
     inputs, out = meta_inputs(EVERY_OP[name], case)
     assert EVERY_OP[name].reference(*widened(inputs)).shape == out.shape
     work = EVERY_OP[name].work(case)
-    if name in OPS and not dtype.startswith("fp8"):  # whose scales are two numbers beside the matrices
+    if name in OPS and not dtype.startswith("fp8"):  # fp8 also has two scales
         assert (sum(x.nbytes for x in inputs), out.nbytes) == (work.bytes_read, work.bytes_written)
 
 
@@ -238,7 +238,7 @@ def test_op_references_agree_with_values_by_hand():
     assert found["matmul"](torch.stack([x, y]), torch.stack([x, y, x])).tolist() == [[-1, 0, 2], [5, 25, 55]]
     assert found["matvec-int8"](torch.stack([x, y]), y, torch.tensor([2.0, 0.5]).double()).tolist() == [22, 41.5]
     assert found["triad"](x, y).tolist() == [8, 15, 23]
-    assert found["dropout"](x, None)[2].item() == pytest.approx(2 / 0.9, rel=1e-12)  # where it is kept
+    assert found["dropout"](x, None)[2].item() == pytest.approx(2 / 0.9, rel=1e-12)  # elements that are not dropped
     normal_below_2 = 0.977249868051820793  # the normal distribution function at 2, Abramowitz and Stegun table 26.1
     assert found["gelu"](x)[2].item() == pytest.approx(2 * normal_below_2, rel=1e-12)
     assert found["gelu"](x)[0].item() == pytest.approx(-0.158655253931457051, rel=1e-12)
@@ -267,7 +267,7 @@ def test_rowwise_references_agree_with_values_by_hand():
     total, of_total = found["residual-rmsnorm"](x - 1, torch.ones_like(x), weight)
     assert torch.equal(total, x)
     assert torch.allclose(of_total, normed, rtol=1e-12)
-    logits = rows([0.0, math.log(3.0)], [1000.0, 1000.0])  # 1 : 3, and what overflows without the maximum
+    logits = rows([0.0, math.log(3.0)], [1000.0, 1000.0])  # 1 : 3, and values that overflow without the maximum
     assert torch.allclose(found["softmax"](logits), rows([0.25, 0.75], [0.5, 0.5]), rtol=1e-12)
     losses = found["cross-entropy"](logits, torch.tensor([1, 0]))
     assert losses.tolist() == pytest.approx([math.log(4 / 3), math.log(2)], rel=1e-12)

@@ -118,7 +118,7 @@ def test_the_python_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     keep_ceilings(tmp_path)
-    monkeypatch.setitem(LIMITS, "cpu", QUICK)  # no test believes what it measures here
+    monkeypatch.setitem(LIMITS, "cpu", QUICK)  # the times do not matter
     found, names = examples(page), {}
     assert found
     for example in found:

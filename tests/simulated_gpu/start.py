@@ -40,7 +40,7 @@ def start():
         raise RuntimeError("torch was imported before the simulated device")
     import torch
 
-    # Each record carries the version, so that none is taken for that of a GPU.
+    # The version is in every record, so none is mistaken for one of a GPU.
     torch.__version__ = torch.torch_version.TorchVersion(f"{torch.__version__.partition('+')[0]}+simulated.gpu")
     from tests.simulated_gpu import cuda, kernels, tensors
 

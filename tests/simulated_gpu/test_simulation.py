@@ -59,7 +59,7 @@ def test_simulated_gpu_follows_the_rules_of_a_gpu(run):
 def records(done):
     assert done.stdout, done.stderr[-4000:]
     printed = json.loads(done.stdout)
-    assert printed["environment"]["versions"]["torch"].endswith("+simulated.gpu")  # none is taken for that of a GPU
+    assert printed["environment"]["versions"]["torch"].endswith("+simulated.gpu")  # marks records as simulated
     return printed["records"]
 
 
@@ -67,7 +67,7 @@ def test_a_kernel_is_measured_by_graphs_on_cold_copies(run, ceilings):
     shape = "4x32768"  # wide, so that few copies, each of them interpreted, fill the cache
     command = ["bench.softmax", "--dtype", "fp16", "--shape", shape, "--provider", "torch,triton-v2"]
     rows = records(run(*command, "--kernels", "--format", "json"))
-    assert min(row["eager_s"] for row in rows) > 0  # timed where the profiler would run, in another process
+    assert min(row["eager_s"] for row in rows) > 0  # timed in the process of the profiler
     assert [(row["provider"], row["status"]) for row in rows] == [("torch", "ok"), ("triton-v2", "ok")]
     assert {(row["method"], row["cache"]) for row in rows} == {("graph", "cold")}
     assert {row["dtype"] for row in rows} == {"fp16"}

@@ -100,7 +100,7 @@ def test_cold_launches_rotate_through_sets_made_by_inputs(monkeypatch):
 
     answer = bench.measure(lambda w, x, other: seen.add(x.data_ptr()), inputs=inputs)
     cache_bytes = cpu_device().cache_bytes
-    # Weights that all sets share stay where they are, and an expanded tensor is no larger than its memory.
+    # Shared weights are not copied, and an expanded tensor counts only its memory.
     assert [(given[0], given[1], given[3:]) for given in planned] == [(256 * 4 + 128 * 4, cache_bytes, ("cpu", "cold"))]
     assert seen == {each[1].data_ptr() for each in made}
     assert (len(made), answer.copies, answer.cache) == (3, 3, "cold")

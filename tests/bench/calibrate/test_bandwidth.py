@@ -27,7 +27,7 @@ def cpu(cache_bytes=32 * MIB, free=2**50):
 
 
 def gpu(cache_bytes=50 * MIB, free=2**50, sm_count=4):
-    # torch_name stays "cpu": what is made for a GPU is built here and not launched
+    # torch_name stays "cpu": GPU candidates are built but not launched
     return Roomy("cuda", "cpu", "gpu", "gpu", cache_bytes, 2**50, sm_count=sm_count, free=free)
 
 

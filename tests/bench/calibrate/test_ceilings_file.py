@@ -247,7 +247,7 @@ def test_a_second_command_waits_for_the_ceilings_of_the_first(tmp_path, monkeypa
 
     def finish_first(note):
         second.notes.append(note)
-        keep(tmp_path)  # what the first one measured
+        keep(tmp_path)  # ceilings that the first command measured
         first.close()
 
     monkeypatch.setattr(second, "_note", finish_first)

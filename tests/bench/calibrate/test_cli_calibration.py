@@ -68,7 +68,7 @@ def test_a_ceiling_that_a_row_exceeds_is_measured_again(capsys, fresh_runs, low_
     assert commands.here("matmul", "--dtype", "fp32", "--shape", "64", "--output", run, "--format", "json") == 0
     out, err = capsys.readouterr()
     assert "calibrating: fp32 matmul" in err
-    assert "copy" not in err  # what no row is above stays
+    assert "copy" not in err  # no row exceeds it
     document, saved = json.loads(out), load_run(run)
     peaks = {
         Machine.from_dict(hardware).peak("fp32").value

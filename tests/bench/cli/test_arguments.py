@@ -13,7 +13,7 @@ from bench.matmul import OPS as MATMUL
 MODULES = {name: importlib.import_module(f"bench.{name}") for name in families()}
 FAMILIES = {name: (module.EXAMPLES, module.OPS, getattr(module, "OPTIONS", ())) for name, module in MODULES.items()}
 
-# Users script against these: an option that goes, or comes, is a decision, and this list is where it is taken.
+# Users script against these options: adding or removing one is a decision that changes this list.
 EVERYWHERE = {
     "--help", "--dtype", "--shape", "--provider", "--baseline", "--device", "--gpu", "--fill", "--cache", "--budget",
     "--seed", "--format", "--output", "--no-save", "--plot", "--quiet",

@@ -244,7 +244,7 @@ def test_table_has_machine_ceilings_rows_and_saved_path(runs):
     for title in ("op", "case", "dtype", "provider", "median", "95% CI", "GFLOP/s", "GB/s", "FLOP/B", "bound", "MFU"):
         assert title in titles
     assert (relu.split()[:4], add.split()[:4]) == (["relu", "1024", "fp32", "torch"], ["add", "1024", "fp32", "torch"])
-    assert all(re.match(r"(memory|compute) side", line) for line in words)  # how it reads, where a row is far below
+    assert all(re.match(r"(memory|compute) side", line) for line in words)  # advice for rows far below the roof
     assert last == f"saved: {saved}"
     *steps, share = err.splitlines()
     rows = ("relu 1024 fp32 torch", "add 1024 fp32 torch") * 3  # each is visited three times

@@ -214,7 +214,7 @@ def test_published_figures_have_a_source_and_are_possible():
         assert figure["unit"] == QUANTITIES[figure["quantity"]]
         assert figure["source"].startswith(("github.com/", "AMD"))
         for gpu in (load_gpus()[slug] for slug in figure["gpus"]):
-            if figure["quantity"] == "flops":  # boost clocks are above those of the datasheet
+            if figure["quantity"] == "flops":  # boost clocks exceed those of the datasheet
                 assert figure["value"] < 1.1 * gpu.peak(figure["name"]).value
             if figure["quantity"] == "bandwidth":
                 assert figure["value"] < gpu.memory_bandwidth_bytes_per_s

@@ -25,7 +25,7 @@ def same(x, out):
 
 
 def slow(x, out):
-    for _ in range(100):  # far beyond what a busy machine can do to one of two
+    for _ in range(100):  # far more than the noise of a busy machine
         same(x, out)
 
 
@@ -33,7 +33,7 @@ def wrong(x, out):
     out.copy_(x)
 
 
-def late_wrong(calls=[0]):  # noqa: B006  # the count is what makes it wrong
+def late_wrong(calls=[0]):  # noqa: B006  # counts across calls
     def relu(x, out):
         calls[0] += 1
         same(x, out)
@@ -119,14 +119,14 @@ def test_the_named_baseline_is_used_at_any_position(capsys, provide, providers):
     provide(torch=same, torch_compile=slow)
     found = decided(capsys, "--provider", providers, "--baseline", "torch-compile")
     assert [(row["baseline"], row["verdict"]) for row in found["rows"]] == [("torch-compile", "FASTER")]
-    assert found["summary"]["exit_code"] == 0  # a faster one is no regression
+    assert found["summary"]["exit_code"] == 0  # a faster provider is not a regression
 
 
 def test_a_provider_named_twice_is_compared_with_itself(capsys, provide):
     provide(torch=same)
     found = document(capsys, "--provider", "torch,torch", "--margin", "90%")
     assert [row["candidate"] for row in found["rows"]] == ["torch#2"]
-    assert found["rows"][0]["verdict"] in ("SAME", "UNSURE")  # unsure where the machine is busy
+    assert found["rows"][0]["verdict"] in ("SAME", "UNSURE")  # UNSURE on a busy machine
 
 
 def test_fail_on_unsure_exits_with_1(capsys, provide, monkeypatch):

@@ -29,7 +29,7 @@ class DyingWorkers:
         self.broken, self.asked = broken, []
 
     def call(self, work, rows, device, ceilings, policy, *_, timeout_s, deadline):
-        assert (policy.rows, deadline) == (12, 100.0)  # those of the whole table, however many are left of it
+        assert (policy.rows, deadline) == (12, 100.0)  # the rows of the whole table
         self.asked.append([row.provider for row in rows])
         for index, name in [(None, None), *enumerate(self.asked[-1])]:
             if name in self.broken:
@@ -189,7 +189,7 @@ def test_the_timeout_limits_a_call_rather_than_the_comparison(mine):
     code, out, err = compare("--provider", providers, "--timeout", "2")
     assert code == 0, err
     (row,) = json.loads(out)["rows"]
-    assert row["verdict"] in ("FASTER", "UNSURE")  # unsure where the machine is busy
+    assert row["verdict"] in ("FASTER", "UNSURE")  # UNSURE on a busy machine
 
 
 def test_missing_providers_are_a_one_line_error(mine, capsys):

@@ -111,7 +111,7 @@ def test_a_deadline_includes_the_preparation():
         found = rounds_of(device, 1.0, 1.0, policy=ComparePolicy(0.001, budget_s=math.inf, deadline=2.0))
         assert found.seconds == pytest.approx(rounds_s, abs=0.01)
     found = rounds_of(SimulatedDevice(seconds=3.0), 1.0, 1.0, policy=ComparePolicy(0.001, deadline=2.0))
-    assert found.count == 6  # it is over already, and still makes an interval
+    assert found.count == 6  # the deadline has passed, but an interval is still possible
 
 
 def test_rounds_never_exceed_the_maximum():

@@ -141,7 +141,7 @@ def test_exchanged_copies_stay_as_far_apart_as_possible():
 
 
 def test_copies_move_after_rounds_as_long_as_the_last_move(monkeypatch):
-    """Where memory lies makes up to 2 % of a short launch: one draw for a whole comparison would look like code."""
+    """Memory placement changes a short launch by up to 2 %, which would look like a code change if it were fixed."""
     now, moved, retained = [0.0], [], []
 
     def move(copy):

@@ -143,7 +143,7 @@ def small(tmp_path):
 def test_a_file_is_dirty_if_any_tracked_file_changed(small):
     kernel, other = small.folder / "kernel.py", small.write("x = 1\n", "other.py")
     clean = {"sha": sha(small, "first"), "dirty": False}
-    assert file_git_state(kernel) == clean  # what is not tracked does not count
+    assert file_git_state(kernel) == clean  # untracked files do not count
     small.git("add", "other.py")
     assert file_git_state(kernel) == clean | {"dirty": True}
     small.git("commit", "--quiet", "-m", "other")

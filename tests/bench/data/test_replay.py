@@ -30,7 +30,7 @@ class Graph:
 @pytest.fixture
 def sets():
     found = make_sets(GELU, CASE, Filler("uniform", "fp32", CPU, 0), CPU, 4)
-    for data in found:  # as the calls have left them, which is no proof of what a replay does
+    for data in found:  # correct results of the calls, before any replay
         data.out.copy_(torch.nn.functional.gelu(*data.inputs))
     return found
 
@@ -51,7 +51,7 @@ def test_a_complete_replay_is_accepted_and_checked_again(sets, returns):
     assert check.after() is None
     assert check.refusal(graph) is None
     assert check.after().is_right
-    graph.captured = (0, 1, 2)  # what was captured writes no longer
+    graph.captured = (0, 1, 2)  # the last launch is no longer replayed
     assert not check.after().is_right
     assert graph.replays == 3
 

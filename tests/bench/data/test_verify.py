@@ -76,7 +76,7 @@ def test_correctly_rounded_results_pass(case, fill):
     found = verdict(case, fill=fill)
     assert found.is_right, found.reason
     assert found.reason is None
-    # Correctly rounded is a quarter of the bound of 4 u, whatever the dtype; only a bound of 0 needs equality.
+    # Correct rounding uses a quarter of the bound of 4 u in every dtype; only a bound of 0 needs equality.
     assert found.max_error_of_bound <= 0.26
     assert found.checked_elements == found.elements > 0
 
@@ -175,7 +175,7 @@ FAULTS = {
 }
 PLANTED = [(case, fault, "uniform") for case in CASES for fault in FAULTS]
 PLANTED = [one for one in PLANTED if not (one[0].dtype == "int8" and one[1] in ("NaN", "infinite"))]
-# With inputs of zeros every bound is 0, except where a function of 0 is computed to an absolute error.
+# With zero inputs every bound is 0, except for functions with an absolute error at 0.
 PLANTED += [(case, fault, "zeros") for case in CASES for fault in ("wrong element", "unwritten tail")]
 
 
@@ -308,7 +308,7 @@ def test_expensive_checks_sample_rows_and_include_the_last(sampled):
     one_row = verdict(case_of("matmul", "fp32", 1, 2048, 64))
     assert one_row.checked_elements == one_row.elements == 2048  # not twice, though it is the last as well
     largest = 2 * max(int(shape) for shape in MATMUL[0].default_shapes["cuda"]) ** 3
-    assert largest / 64 <= 2**39  # what a GPU checks: tiles of 64 rows are met there too
+    assert largest / 64 <= 2**39  # limit of a GPU: every tile of 64 rows is sampled there too
 
 
 @pytest.mark.parametrize("row", [*range(0, 512, 64), 448 - 7, 13])
@@ -338,7 +338,7 @@ def test_the_worst_element_is_reported_with_its_expected_value():
 def test_unwritten_output_fails(case):
     data = inputs_of(case)
     right, before = truth_of(case, data).to(data.out.dtype), [x.clone() for x in data.inputs]
-    data.out.copy_(right)  # what an earlier launch, a right one, has left in the output
+    data.out.copy_(right)  # result of an earlier, correct launch
 
     def is_right_after_writing(rows):
         return Checks(OPS[case.op], case, CPU).check(lambda: data.out.__setitem__(rows, right[rows]), data).is_right

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 START = """
 import os, runpy, socket, sys
-import psutil, torch  # they need on Linux what is taken away
+import psutil, torch  # on Linux they need the removed modules
 for name in ("triton", "pynvml", "fcntl", "resource"):
     sys.modules[name] = None  # Python's sign for "cannot be imported"
 for name in ("sched_getaffinity", "fork", "getloadavg"):

@@ -42,7 +42,7 @@ def test_missing_binding_driver_or_gpu_is_one_error(machine, monkeypatch, proble
 
 def test_a_missing_field_is_replaced_or_none(machine):
     fields = machine.gpu["nvmlDeviceGetFieldValues"]["fields"]
-    fields["74"] = 2**64 - 1  # what the driver does not have
+    fields["74"] = 2**64 - 1  # a value the driver does not support
     assert gpu_state.gpu_state(machine.uuid)["throttle_s"]["sw_power_cap"] is None
     assert gpu_state.clock_and_power(machine.uuid) == (1980e6, pytest.approx(655))
     del fields[str(gpu_state.POWER_INSTANT_FIELD)]
@@ -68,7 +68,7 @@ NO_APPLICATIONS = {f"nvmlDeviceGet{name}ApplicationsClock": {"error": "Deprecate
     ("changes", "clock_mode"),
     [
         ({}, "default"),
-        ({"nvmlDeviceGetCurrentClocksEventReasons": 4}, "default"),  # the power limit is no setting of the clocks
+        ({"nvmlDeviceGetCurrentClocksEventReasons": 4}, "default"),  # the power limit is not a clock setting
         (LOCKED, "locked 1410 MHz"),
         ({"nvmlDeviceGetApplicationsClock": 1200}, "applications 1200 MHz"),
         (NO_APPLICATIONS | LOCKED, "locked 1410 MHz"),

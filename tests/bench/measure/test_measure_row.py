@@ -266,7 +266,7 @@ def test_a_spent_budget_times_nothing_and_suggests_another(providers, never_time
     record = measure("right", Settings(budget_s=2.5), deadline=time.perf_counter())
     assert record.status == "skipped"
     said = re.fullmatch(r"the budget of 2\.5 s is spent; use --budget (\d+)", record.reason)
-    assert int(said[1]) >= 4  # 1.5 times what was spent and lacked
+    assert int(said[1]) >= 4  # 1.5 times the spent and missing time
 
 
 def test_a_rejected_row_is_not_run(providers, never_timed):
@@ -289,7 +289,7 @@ def test_an_impossible_time_is_invalid_with_its_reason(providers):
     assert record.status == "invalid"
     assert record.reason.startswith("faster than physics")
     assert "faster-than-physics" in record.flags
-    assert record.samples_s  # kept, to be looked at
+    assert record.samples_s  # saved for inspection
 
 
 def test_every_flag_has_a_reason_and_cold_rows_a_warm_time(providers):

@@ -77,7 +77,7 @@ def test_noisy_samples_are_repeated_up_to_three_times(monkeypatch, disturbed, re
     quick = Limits(5, 0.5, 0.0, 60.0, 0.0, 1e-5)
     found = take_samples([lambda: None], "warm", cpu_device(), quick)
     assert found.telemetry["repeats"] == repeats
-    assert next(turn) == repeats + 1  # the telemetry kept is that of the last time
+    assert next(turn) == repeats + 1  # the telemetry is of the last repeat
 
 
 def test_bimodal_samples_are_repeated_on_a_cpu(monkeypatch):
@@ -92,7 +92,7 @@ def test_bimodal_samples_are_repeated_on_a_cpu(monkeypatch):
 def test_a_slow_launch_is_not_repeated_warm():
     found = take_samples([lambda: time.sleep(0.11)] * 2, "cold", cpu_device(), LIMITS, left_s=0.05)
     assert found.warm_median_s is None
-    assert len(found.samples_s) == 5  # the time is long over: no more than the fewest
+    assert len(found.samples_s) == 5  # the time limit has passed: only the minimum
 
 
 def test_samples_on_a_cpu_have_all_fields():

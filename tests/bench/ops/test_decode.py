@@ -276,7 +276,7 @@ def test_decode_bytes_are_those_of_tensors_and_flops_those_of_torch(op, model):
         assert counted(OP[op].reference, inputs) == work.flops
         return
     layers = 2 if op == "decode-step" else 1
-    # Each head's product of a weight with the new value is not one that torch counts: it is added in place.
+    # torch does not count each head's product of a weight and the new value: it is added in place.
     new_value = 2 * layers * batch * config.heads * config.head_dim
     assert counted(OP[op].eager, inputs) == work.flops - new_value
 

@@ -72,7 +72,7 @@ def compiled_beforehand():
 def test_every_row_is_right_and_timed_by_a_graph(family, dtype, provider):
     record = measured(family, dtype, provider)
     if record.status == "skipped":
-        # Were the newest to refuse what anyone asks first, only a line on stderr would say so.
+        # If the default version rejected the usual dtype, only a line on stderr would say so.
         assert dtype != "fp16" or not default_providers(family, gpu()).get(provider), record.reason
         pytest.skip(record.reason)
     assert record.status == "ok", record.reason

@@ -90,7 +90,7 @@ def test_help_and_signature_of_a_new_op(repository):
     assert "examples:" not in out  # it has none
     assert "the factor, 50% for half (default: 2.0)" in " ".join(out.split())
     out, _ = ready(repository, "bench.scaled_copy", "--signature")
-    assert "def scaled_copy(x, out):" in out  # its reference serves as `eager` too, and `out` is no input
+    assert "def scaled_copy(x, out):" in out  # its reference is also `eager`, and `out` is not an input
 
 
 @pytest.mark.exhaustive
@@ -133,6 +133,6 @@ def test_case_names_stay_stable():
 
     assert name(matmul, layout="nn", batch=1) == "4x5"
     assert name(matmul, layout="nt", batch=4) == "4x5:b4:nt"
-    assert name(matmul, "fp8e4m3", layout="nt", batch=1) == "4x5:nt"  # also where it is the default
+    assert name(matmul, "fp8e4m3", layout="nt", batch=1) == "4x5:nt"  # even if it is the default
     assert name(decode, model="qwen2.5-0.5b", layers="all") == "4x5:qwen2.5-0.5b"
     assert name(decode, model="gpt2", layers="2") == "4x5:gpt2:layers=2"

@@ -80,7 +80,7 @@ def test_memory_of_a_step_is_predicted_to_the_byte(model, recipe):
 @pytest.mark.parametrize("model", ["gpt", "llama", "qwen3"])
 def test_the_peak_of_a_checkpointed_step_is_predicted(model, recipe, micro_batches, checkpoint, percent):
     report = report_of(plan(MODELS[model], recipe, checkpoint, micro_batches))
-    # Within the layers, temporaries are estimated: biases, and what kernels of bf16 need, are left out of them.
+    # Temporaries within layers are estimates without biases and the workspace of bf16 kernels.
     assert abs(report["error_pct"]["total"]) < percent
     assert recipe == "amp" or set(differences(report)) <= {"total"}
 

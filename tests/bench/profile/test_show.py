@@ -66,7 +66,7 @@ def test_totals_sum_modelled_operations(made):
     assert totals["mfu"] == pytest.approx(8e-6 / 19e-6)
     assert totals["mbu"] == pytest.approx(2.4e-6 / 19e-6)
     assert totals["memory_bound"] + totals["compute_bound"] < totals["in_operations"]
-    # A product at its roof takes 8 us of 9, the sum 1.2 us of 2; what has no roof takes as long as it does.
+    # At the roof, the matmul takes 8 of its 9 us and the sum 1.2 of 2 us; rows without a roof do not change.
     assert totals["at_roof_s"] == pytest.approx((8 + 1.2 + 1 + 0.5 + 1 + 5.5) * 1e-6, rel=0.001)
 
 

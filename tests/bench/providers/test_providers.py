@@ -72,7 +72,7 @@ def versions(tmp_path, monkeypatch):
         (family / f"{name}.py").write_text(KERNEL)
     for name in ("launch.py", "v4.py", "vx_wrong.py", "v5_notes.txt", "old_v6_x.py", "v7_a.b.py"):
         (family / name).write_text("raise RuntimeError('imported')")
-    named = tmp_path / "as_named" / "kernels"  # where import statements of the package are followed
+    named = tmp_path / "as_named" / "kernels"  # path in which imports of the package are followed
     named.parent.mkdir()
     named.symlink_to(package)
     monkeypatch.setattr(kernel_files, "PACKAGE", named)

@@ -80,7 +80,7 @@ def test_equal_kernels_of_a_launch_are_listed_with_a_count(sessions):
     assert fields["eager_s"] == 5e-5
     assert (called, slept) == (ran.RECORDED_LAUNCHES, [0] * ran.SESSIONS)  # empty kernels, which CUPTI may lose
     assert launched(launch_s=1.0) == ({}, 0)  # it takes too long to be repeated
-    assert ran.os.environ["KINETO_LOG_LEVEL"]  # else each recording writes lines to stderr, between those of the rows
+    assert ran.os.environ["KINETO_LOG_LEVEL"]  # otherwise each recording writes to stderr
 
 
 @pytest.mark.parametrize(

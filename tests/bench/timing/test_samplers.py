@@ -410,7 +410,7 @@ def test_probing_a_slow_case_stops_after_one_call(monkeypatch):
     [
         ([1.5e-6, 2.0e-6, 3.0e-6], 0.5e-6),
         ([1.024e-6] * 499 + [8e-3], 1.024e-6),  # one late pair says nothing of the tick
-        ([2e-6, 2.0000002e-6, 2.5e-6], 0.5e-6 - 2e-13),  # the last digit of a float is no tick
+        ([2e-6, 2.0000002e-6, 2.5e-6], 0.5e-6 - 2e-13),  # float rounding is not a timer tick
         ([0.0] * 500, EVENT_TICK_S),
     ],
 )
