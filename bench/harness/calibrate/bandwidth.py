@@ -1,7 +1,7 @@
-"""Memory bandwidth of this machine, for each mix of reads and writes, and its launch floor.
+"""Memory bandwidth of this machine for each mix of reads and writes, and its launch floor.
 
-A GPU runs the Triton kernels of `kernels/bandwidth` in several configurations and torch's own; a CPU runs torch's.
-Bytes are counted as STREAM counts them: what the operation names, without lines that a store may read first.
+A GPU runs torch's kernels and the Triton kernels of `kernels/bandwidth` in several configurations; a CPU runs torch's.
+Bytes are counted as in STREAM: the operands, without cache lines that a store may read first.
 
 Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
 December 1995, for copy and triad, and for arrays of at least four times the cache.
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Arrays = tuple[Tensor, Tensor, Tensor]
-    """x, y and out, fp32, of equal length."""
+    """x, y and out in fp32, of equal length."""
 
 MIXES = ("copy", "triad", "read", "write")
 """Mixes of reads and writes, 1:1, 2:1, 1:0, 0:1; those of STREAM come first."""
 
-CACHES = 4  # minimum size of an array in last-level caches, the rule of STREAM
-CPU_OPERAND_BYTES = 64 * MIB  # minimum size of an array, so that a launch lasts a millisecond or more
-GPU_OPERAND_BYTES, GPU_CACHES = 4096 * MIB, 20
-"""The same on a GPU; the L2 keeps at most a twentieth of the bytes from the previous launch."""
+MIN_CACHES = 4  # array size in last-level caches, the rule of STREAM
+MIN_CPU_BYTES = 64 * MIB  # array size, so a launch takes a millisecond or more
+MIN_GPU_BYTES, MIN_GPU_CACHES = 4096 * MIB, 20
+"""Array size on a GPU; L2 retains at most a twentieth of the bytes of the previous launch."""
 
-MEMORY_SHARE = 8  # one array takes at most 1 / MEMORY_SHARE of the free memory
-FACTOR = 0.5  # in torch's launches, as in the triad x + factor y
+ARRAYS_IN_MEMORY = 8  # free memory must hold this many arrays
+FACTOR = 0.5  # of the triad x + factor y
 
 
 def launch(setup: Setup) -> list[Measured]:
@@ -60,7 +60,7 @@ def launch(setup: Setup) -> list[Measured]:
 def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
     size_bytes = operand_bytes(setup.device)
     arrays = filled(setup.device, size_bytes)
-    found = []
+    measured = []
     for mix in mixes:
         try:
             rate = setup.fastest_of(candidates(mix, setup.device, arrays))
@@ -70,30 +70,30 @@ def bandwidth(setup: Setup, mixes: Sequence[str] = MIXES) -> list[Measured]:
         read, written = MIX_RATIOS[mix]
         bytes_written = rate.candidate.work * written // (read + written)
         work = {"flops": 0, "bytes_read": rate.candidate.work - bytes_written, "bytes_written": bytes_written}
-        found.append(setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **work))
-    return found
+        measured.append(setup.measured("bandwidth", mix, rate, mix, "fp32", {"n": size_bytes // 4}, **work))
+    return measured
 
 
 def operand_bytes(device: Device) -> int:
-    """Return the bytes of each of the three arrays on a device, whole MiB."""
-    needed = CACHES * device.cache_bytes
-    on_gpu = max(GPU_OPERAND_BYTES, GPU_CACHES * device.cache_bytes)
-    wanted, free = on_gpu if device.is_gpu else max(CPU_OPERAND_BYTES, needed), device.free_bytes()
-    affordable = min(wanted, free // MEMORY_SHARE) // MIB * MIB
+    """Return the bytes of each of the three arrays, a multiple of 1 MiB."""
+    needed = MIN_CACHES * device.cache_bytes
+    on_gpu = max(MIN_GPU_BYTES, MIN_GPU_CACHES * device.cache_bytes)
+    wanted, free = on_gpu if device.is_gpu else max(MIN_CPU_BYTES, needed), device.free_bytes()
+    affordable = min(wanted, free // ARRAYS_IN_MEMORY) // MIB * MIB
     if affordable < needed // MIB * MIB or not affordable:
         raise NotMeasuredError(
-            f"memory bandwidth needs arrays of {needed / 1e6:.0f} MB, {CACHES} times the cache; "
-            f"{free / 1e6:.0f} MB are free, and one array takes at most 1/{MEMORY_SHARE} of that"
+            f"memory bandwidth needs arrays of {needed / 1e6:.0f} MB, {MIN_CACHES} times the cache, "
+            f"and {ARRAYS_IN_MEMORY} times as much free memory; {free / 1e6:.0f} MB are free"
         )
     return affordable
 
 
 def filled(device: Device, size_bytes: int) -> Arrays:
-    """Return three arrays on the device, every page of them written with random bits.
+    """Return three arrays of random bits on the device.
 
-    Pages that were never written are all read from one page of zeros, which stays in the cache. On a CPU all threads
-    write first, each its part, because a page is on the NUMA node of the thread that writes it first; the numbers are
-    in [0, 1), because sums of denormal numbers are slow.
+    Pages that were never written would all be read from one cached page of zeros. On a CPU, each thread first writes
+    its part, because a page is placed on the NUMA node of that thread. The values are in [0, 1) there, because sums of
+    denormal numbers are slow.
     """
     import torch
 
@@ -109,7 +109,7 @@ def filled(device: Device, size_bytes: int) -> Arrays:
 
 
 def candidates(mix: str, device: Device, arrays: Arrays) -> list[Candidate]:
-    """Return the configurations of a mix to try: torch's in fp32, several on a CPU as none is tuned, and Triton's."""
+    """Return the configurations of a mix: torch's in fp32 (several on a CPU, because none is tuned) and Triton's."""
     import torch
 
     x, y, out = arrays
@@ -147,7 +147,7 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
     x, y, out = (array.view(torch.int32) for array in arrays)
     configs = tiles.configs(device.sm_count or 1)
     sums = torch.empty(x.numel() // min(config.block for config in configs), dtype=torch.int32, device=x.device)
-    found = []
+    candidates = []
     for config in configs:
         words = tiles.covered(config, x.numel())
         a, b, c = x[:words], y[:words], out[:words]
@@ -157,5 +157,5 @@ def _triton_candidates(mix: str, device: Device, arrays: Arrays) -> list[Candida
             "copy": (partial(tiles.copy, a, out=c, config=config), 2),
             "triad": (partial(tiles.triad, a, b, out=c, config=config), 3),
         }[mix]
-        found.append(_candidate(f"triton v1, {config.label}", operands * tiles.WORD_BYTES * words, call))
-    return found
+        candidates.append(_candidate(f"triton v1, {config.label}", operands * tiles.WORD_BYTES * words, call))
+    return candidates

@@ -1,10 +1,10 @@
-"""The ceilings of this machine: from the datasheet for a GPU of the table, measured here for a CPU.
+"""The ceilings of this machine: the datasheet of a GPU in the GPU table, measurements on a CPU.
 
-A CPU has no datasheet peak that torch could reach: its ceilings are the fastest copy, triad, read and write far beyond
-the cache, and the fastest matmul of each dtype. The four bandwidths are measured on a GPU too. All are saved with the
-identity of the machine, and measured again if that changes; on a CPU also if a row is above one.
+A CPU has no datasheet peak that torch could reach. Its ceilings are the fastest copy, triad, read and write of arrays
+much larger than the cache, and the fastest matmul of each dtype. The bandwidths are measured on a GPU too. Ceilings are
+saved with the identity of the machine and measured again if it changes, and on a CPU if a row is above one.
 
-Any command measures missing ceilings, with the effort of `--quick`; `python -m bench calibrate` measures more.
+Any command measures missing ceilings as `python -m bench calibrate --quick` does.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from roofline.machine import Ceiling, CeilingError, Machine
 
 
 def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
-    """Return the ceilings that are known of a device without measuring; a slug None matches the driver's name."""
+    """Return the ceilings of a device that are known without measuring; without a slug, by the driver's name."""
     if not device.is_gpu:
         if gpu_slug is not None:
-            raise ValueError(f"--gpu {gpu_slug} does not fit: the device measured is a CPU; leave --gpu out")
+            raise ValueError(f"--gpu {gpu_slug} requires a GPU device, got a CPU; remove --gpu")
         return Machine(device.slug, device.name)
     if gpu_slug is not None:
         return find_gpu(gpu_slug)
     named = gpus_named(device.name, device.memory_bytes, device.sm_count)
     if len(named) == 1:
         return named[0]
-    note = f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; --gpu names an entry"
+    note = f"'{device.name}' is not in the GPU table: bandwidth is derived, MFU is blank; use --gpu to name an entry"
     if named:
         several = ", ".join(candidate.slug for candidate in named)
-        note = f"'{device.name}' is the name of several GPUs ({several}): MFU is blank until --gpu names one"
+        note = f"'{device.name}' is the name of several GPUs ({several}): MFU is blank; use --gpu to name one"
     gpu = unknown_gpu(device.name, device.memory_clock_hz, device.memory_bus_bits, device.compute_capability)
     return replace(gpu, note=note)
 
 
 def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
-    """Return the datasheet's rate per clock at the SM clock of a measured peak, FLOP/s; None if it is not known."""
+    """Return the datasheet's peak at the SM clock of a measured peak, FLOP/s; None if unknown."""
     if entry is None or entry.kind != "measured" or not entry.sm_clock_hz:
         return None
     gpu = load_gpus().get(ceilings.slug)
@@ -62,7 +62,7 @@ def _at_clock(ceilings: Machine, entry: Ceiling | None) -> float | None:
 
 
 def peak_sentences(ceilings: Machine, dtypes: Iterable[str]) -> list[str]:
-    """Return for each matmul and FMA how its datasheet's peak becomes the measured one, by clock and by software."""
+    """Return lines that divide the gap between datasheet and measured peaks into clock and software."""
     known = {(entry.kind, entry.quantity, entry.name): entry for entry in ceilings.entries}
     lines = []
     for dtype, quantity in itertools.product(dtypes, ("flops", "fma")):
@@ -80,7 +80,7 @@ def peak_sentences(ceilings: Machine, dtypes: Iterable[str]) -> list[str]:
 
 
 def explaining(ceilings: Machine) -> list[Ceiling]:
-    """Return for each dtype the rate per clock at the SM clock of its fastest matmul, which judges nothing."""
+    """Return for each dtype the datasheet's peak at the SM clock of the fastest matmul; no row is compared with it."""
     explained = []
     for entry in ceilings.entries:
         if entry.quantity == "flops" and entry.sm_clock_hz and (limited := _at_clock(ceilings, entry)):
@@ -90,12 +90,12 @@ def explaining(ceilings: Machine) -> list[Ceiling]:
     return explained
 
 
-def merged(known: Machine, found: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Machine:
-    """Return the ceilings with new ones; a better ceiling is not replaced by a disturbed one, or if it was too low."""
-    kept = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
+def merged(known: Machine, measured: Iterable[Ceiling], too_low: Collection[Ceiling] = ()) -> Machine:
+    """Return the ceilings with new ones, except lower ones that are disturbed or replace a ceiling in `too_low`."""
+    earlier = {(e.quantity, e.name): e for e in known.entries if e.kind == "measured"}
     better = []
-    for new in found:
-        old = kept.get((new.quantity, new.name))
+    for new in measured:
+        old = earlier.get((new.quantity, new.name))
         is_better = old is None or (new.value < old.value) == (new.quantity == "launch")
         if is_better or not (new.disturbed or old in too_low):
             better.append(new)
@@ -105,7 +105,7 @@ def merged(known: Machine, found: Iterable[Ceiling], too_low: Collection[Ceiling
 def parts_of(
     needs_launch: bool, mixes: Sequence[str], matmuls: Iterable[str], fmas: Iterable[str] = ()
 ) -> list[tuple[str, Part]]:
-    """Return the parts to measure: first what others rely on most, because a calibration may be interrupted."""
+    """Return the parts to measure, the most important first, because a calibration may be interrupted."""
     parts: list[tuple[str, Part]] = [("launch", bandwidth.launch)] if needs_launch else []
     if mixes:
         parts.append((f"bandwidth of {', '.join(mixes)}", partial(bandwidth.bandwidth, mixes=mixes)))
@@ -140,7 +140,7 @@ def measure_part(name: str, part: Part, setup: Setup) -> tuple[list[Measured], l
 
 
 class MeasuredCeilings:
-    """The measured ceilings of a device, in a file that is completed as more dtypes are needed."""
+    """The measured ceilings of a device, saved in a file to which missing ones are added."""
 
     def __init__(
         self, device: Device, directory: Path, note: Callable[[str], object], progress: Callable[[str], object]
@@ -176,7 +176,7 @@ class MeasuredCeilings:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            self._note(f"{self.path}: not used and measured anew: {error or type(error).__name__}")
+            self._note(f"{self.path}: ignored, the ceilings are measured again: {error or type(error).__name__}")
             return ()
         return tuple(entry for entry in entries if entry.kind == "measured")
 
@@ -187,48 +187,49 @@ class MeasuredCeilings:
             write_output(self.path, json.dumps(content, indent=1).encode())
         except StoreError as error:
             if self._could_save:
-                self._note(f"the measured ceilings are not kept: {error}")
+                self._note(f"the measured ceilings are not saved: {error}")
             self._could_save = False
 
     def complete(self, ceilings: Machine, dtypes: Iterable[str], too_low: Collection[Ceiling] = ()) -> Machine:
-        """Return `ceilings` with those of this machine; those that are missing are measured.
+        """Return `ceilings` with the measured ones of this machine; missing ones are measured.
 
         Args:
             ceilings: known without measuring.
-            dtypes: dtypes whose fastest matmul is needed.
-            too_low: ceilings to measure again because a row is above them; the higher rate is kept.
+            dtypes: dtypes that need a matmul peak.
+            too_low: ceilings to measure again because a row is above them; the higher rate is used.
         """
         wanted = list(dict.fromkeys(dtypes))
-        found = ceilings.with_entries(self.load())
+        complete = ceilings.with_entries(self.load())
         if too_low:
-            self._note(f"rows are above, so it is measured again: {', '.join(entry.title for entry in too_low)}")
-        if any(self._due(found, wanted, too_low)):
+            self._note(f"measuring again, because rows are above it: {', '.join(entry.title for entry in too_low)}")
+        if any(self._due(complete, wanted, too_low)):
             with self.alone() as has_waited:
-                if has_waited:  # for another command that may have measured the same
-                    found = ceilings.with_entries(self.load())
+                if has_waited:  # the other command may have measured the same
+                    complete = ceilings.with_entries(self.load())
                 setup = Setup(self._device, FULL if too_low else QUICK)
-                parts = parts_of(*self._due(found, wanted, too_low))
+                parts = parts_of(*self._due(complete, wanted, too_low))
                 for measured in measure_all(parts, setup, lambda name: self._progress(f"calibrating: {name}")):
-                    found = merged(found, [each.ceiling for each in measured], too_low)
-                self.save(found)
+                    complete = merged(complete, [part.ceiling for part in measured], too_low)
+                self.save(complete)
                 for reason in setup.missing:
-                    self._note(f"not known of this machine: {reason}")
-        if self._device.is_gpu:  # which has a datasheet that its measured peaks stand against
-            found = found.with_entries(explaining(found))
-        notes = [found.note, *(peak_sentences(found, wanted) if self._device.is_gpu else ())]
-        if perhaps_low := [e.title for e in found.entries if e.disturbed and e.judges(wanted)]:
+                    self._note(f"not measured: {reason}")
+        notes = [complete.note]
+        if self._device.is_gpu:
+            complete = complete.with_entries(explaining(complete))
+            notes += peak_sentences(complete, wanted)
+        if disturbed := [e.title for e in complete.entries if e.disturbed and e.judges(wanted)]:
             notes.append(
-                f"Perhaps too low, because something else held the device back meanwhile: {', '.join(perhaps_low)}; "
-                "when the machine is quiet: `python -m bench calibrate`"
+                f"may be too low, because something disturbed the calibration: {', '.join(disturbed)}; "
+                "run `python -m bench calibrate` on a quiet machine"
             )
-        return replace(found, note="; ".join(filter(None, notes)) or None)
+        return replace(complete, note="; ".join(filter(None, notes)) or None)
 
     def _due(
         self, known: Machine, dtypes: Iterable[str], again: Collection[Ceiling]
     ) -> tuple[bool, list[str], list[str]]:
-        """Return what is not known, or is to be measured `again`, as `parts_of` takes it.
+        """Return the arguments of `parts_of` for unknown ceilings and those to measure `again`.
 
-        A GPU is judged by its datasheet, and also by the bandwidths of the mixes of reads and writes.
+        Rows on a GPU need its datasheet and the measured bandwidths, no measured matmul.
         """
         mixes = [entry.name for entry in known.mixes if entry in again] if known.mixes else [*bandwidth.MIXES]
         unknown = [] if self._device.is_gpu else [d for d in dtypes if known.peak(d) in (None, *again)]
@@ -236,11 +237,11 @@ class MeasuredCeilings:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Let one command at a time measure the ceilings of this machine; yields whether it had to wait."""
+        """Let one command at a time measure the ceilings of this machine; yield whether it had to wait."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.with_suffix(".lock").open("a")
-        except OSError:  # nothing can be kept there, so nothing can be overwritten
+        except OSError:  # nothing can be saved there
             yield False
             return
         with file:
@@ -248,7 +249,7 @@ class MeasuredCeilings:
             try:
                 lock_file(file.fileno())
             except BlockingIOError:
-                self._note("another command measures the ceilings of this machine; waiting until it has finished")
+                self._note("waiting for another command that measures the ceilings of this machine")
                 lock_file(file.fileno(), waits=True)
                 has_waited = True
             yield has_waited

@@ -1,7 +1,7 @@
-"""How the parts of a calibration measure: the rate of a configuration, and the fastest of several.
+"""Measures the rate of a configuration, and the fastest of several.
 
-On a CPU a ceiling is the rate by the shortest time, as STREAM reports it: other processes only add time. On a GPU it is
-the rate by the median time.
+On a CPU the rate is that of the shortest time, as in STREAM, because other processes only add time. On a GPU it is that
+of the median time.
 """
 
 from __future__ import annotations
@@ -24,42 +24,39 @@ from results.record import Record
 from results.stats.samples import half_width, quantile
 from roofline.machine import Ceiling
 
-WARM_UP_SHARE = 0.2  # of the seconds of a measurement, at most
+MAX_WARM_UP = 0.2  # fraction of the time of a measurement
 
 
 class NotMeasuredError(RuntimeError):
-    """A ceiling could not be measured here; the message says why in one line."""
+    """A ceiling could not be measured; the message is one line with the reason."""
 
 
 class Effort(NamedTuple):
-    """Seconds of the measurements of a calibration: of each configuration; and of the fastest, which is measured again
-    because the maximum of noisy readings is too high.
-    """
+    """Seconds to measure each configuration; and the fastest again, as the maximum of noisy rates is too high."""
 
     screening_s: float
     confirming_s: float
 
 
 FULL, QUICK = Effort(0.4, 4.0), Effort(0.15, 1.5)
-"""`QUICK`: of `--quick`, and of any command that measures a missing ceiling."""
+"""`QUICK` is for `--quick`, and for any command that measures a missing ceiling."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One configuration that may reach a ceiling."""
+    """A configuration that may be the fastest."""
 
     name: str
     work: int
-    """Bytes or FLOPs of a launch; 0 if the time of a launch is the ceiling."""
+    """Bytes or FLOPs per launch; 0 if the time of a launch is the ceiling."""
     prepare: Callable[[], Call]
-    """Makes the operands and returns the launch."""
+    """Allocates the operands and returns the launch."""
     cache: str = "warm"
-    """What a launch finds: `cold` or `warm`."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Samples of one configuration as work per second, B/s or FLOP/s; without work, as seconds per launch."""
+    """The rate of a configuration in B/s or FLOP/s; without work, its seconds per launch."""
 
     candidate: Candidate
     samples: Samples
@@ -67,7 +64,6 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """The rate by the median time on a GPU, by the shortest time on a CPU."""
         return self.of(self.samples.median_s if self.is_gpu else min(self.samples.samples_s))
 
     def of(self, seconds: float) -> float:
@@ -79,7 +75,7 @@ class Rate:
 
 
 class Measured(NamedTuple):
-    """A ceiling, and the record of its samples."""
+    """A ceiling and the record of its samples."""
 
     ceiling: Ceiling
     record: Record
@@ -87,19 +83,19 @@ class Measured(NamedTuple):
 
 @dataclass
 class Setup:
-    """The device, and how long its ceilings are measured."""
+    """The device and the effort of a calibration."""
 
     device: Device
     effort: Effort
     missing: list[str] = field(default_factory=list)
-    """Reasons why a ceiling or a configuration was not measured."""
+    """Reasons why ceilings or configurations were not measured."""
 
     def timed(self, candidate: Candidate, seconds: float) -> Rate:
         call = candidate.prepare()
         call()  # compiles, and loads libraries
         usual = LIMITS[self.device.type]
-        warm_up_s = min(usual.warm_up_s, WARM_UP_SHARE * seconds)
-        # The interval must not end it: the shortest time of a noisy machine needs all the time there is.
+        warm_up_s = min(usual.warm_up_s, MAX_WARM_UP * seconds)
+        # Use all of the time: on a noisy machine the shortest time needs many samples.
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s)
         poller = Poller(self.device)
         sampler = make_sampler([call], self.device, limits, reading=poller)
@@ -108,27 +104,27 @@ class Setup:
         return Rate(candidate, samples, self.device.is_gpu)
 
     def fastest_of(self, candidates: Sequence[Candidate], slowest_call_s: float = math.inf) -> Rate:
-        """Time every candidate for a short time, and the fastest once more; return the rate of that.
+        """Return the rate of the fastest candidate, which is timed again after a screening of all.
 
-        Candidates whose launch would take longer than `slowest_call_s`, by the best rate so far, are skipped.
+        Candidates whose launch would take longer than `slowest_call_s` at the best rate so far are skipped.
         """
-        best, winner, refused = 0.0, None, dict[str, str]()
+        best, winner, errors = 0.0, None, dict[str, str]()
         for candidate in candidates:
             if best and candidate.work > slowest_call_s * best:
                 continue
             try:
                 value = self.timed(candidate, self.effort.screening_s).value
             except Exception as error:  # compilers and drivers raise classes of their own; the others still count
-                refused[candidate.name] = one_line(error)
+                errors[candidate.name] = one_line(error)
                 continue
             if value > best:
                 best, winner = value, candidate
         if winner is None:
-            reason = ": ".join(next(iter(refused.items()), ["there are none"]))
-            raise NotMeasuredError(f"none of {len(refused)} configurations runs here; {reason}")
-        if refused:
-            reasons = ", ".join(dict.fromkeys(refused.values()))
-            self.missing.append(f"{'; '.join(refused)}: {reasons}; {winner.name} is the fastest of the others")
+            reason = ": ".join(next(iter(errors.items()), ["there are none"]))
+            raise NotMeasuredError(f"all of {len(errors)} configurations failed; {reason}")
+        if errors:
+            reasons = ", ".join(dict.fromkeys(errors.values()))
+            self.missing.append(f"{'; '.join(errors)}: {reasons}; {winner.name} is the fastest of the others")
         return self.timed(winner, self.effort.confirming_s)
 
     def measured(

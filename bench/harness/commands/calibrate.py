@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from roofline.machine import Ceiling
 
 DESCRIPTION = """\
-Measure the ceilings of this machine, and save them for every other bench command.
+Measure the ceilings of this machine and save them for the other bench commands.
 
-Memory bandwidth by its mix of reads and writes, the fastest of which is the ceiling; the fastest matmul of each dtype,
-fused multiply-adds, and the shortest launch. On a GPU each comes with its clock and power.
+Measured: the bandwidth of four mixes of reads and writes, the fastest matmul of each data
+type, fused multiply-adds (GPU only), and the shortest launch; on a GPU with clock and power.
 
-A CPU is judged by these ceilings. A GPU of the table is still judged by its datasheet, and its measured ceilings stand
-beside it. They hold until the device, its driver, torch, triton, the power limit or the threads change."""
+Rows on a CPU are compared with these ceilings. Rows on a GPU in the GPU table are compared
+with its datasheet, and the measured ceilings are shown too. The ceilings are valid until
+the device, its driver, torch, triton, the power limit or the number of threads changes."""
 
 EPILOG = """\
-exit codes: 0 ok; 1 nothing could be measured; 2 usage, or the records could not be kept; 3 no such device;
-            130 interrupted, the ceilings that were finished are kept
+exit codes: 0 ok; 1 nothing could be measured; 2 usage, or records could not be saved; 3 no such device;
+            130 interrupted, finished ceilings are saved
 
 examples:
   python -m bench calibrate                        under two minutes on a CPU, five on a GPU
@@ -43,7 +44,7 @@ COLUMNS = (
     *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "p5", "p95", "config", "work_per_launch"),
     *("sm_clock_hz", "memory_clock_hz", "power_w", "flops_per_j", "at_power_limit", "measured_at"),
 )
-"""Of CSV and Markdown."""
+"""Columns of CSV and Markdown."""
 
 DTYPES = {
     ("cpu", False): ("bf16", "fp32"),
@@ -51,16 +52,16 @@ DTYPES = {
     ("gpu", False): ("bf16", "fp16", "tf32", "fp32", "fp8e4m3", "int8", "fp64"),
     ("gpu", True): ("bf16", "fp32", "fp8e4m3"),
 }
-"""Default dtypes, by the device and by `--quick`, the most used first."""
+"""Default dtypes by device and `--quick`, most used first."""
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("calibrate", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("--quick", action="store_true", help="a third of the time, and wider intervals")
-    words = "dtypes of matmul, on a GPU also of FMA (default: bf16,fp32 on a CPU, on a GPU all it has)"
-    add(parser, "--dtype", help=words)
+    parser.add_argument("--quick", action="store_true", help="take a third of the time; wider intervals")
+    text = "data types of matmuls and FMAs (default: bf16,fp32 on a CPU; all supported ones on a GPU)"
+    add(parser, "--dtype", help=text)
     add(parser, "--device", "--threads", *OUTPUT[:-1])
-    add(parser, "--verbose", help="say what each part found when it is done")
+    add(parser, "--verbose", help="print each ceiling when it is measured")
     parser.set_defaults(run=run)
 
 
@@ -78,8 +79,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     run = Run(args, "bench", "calibrate", device, effort._asdict(), argv)
     progress, setup = run.progress, Setup(device, effort)
     saved = MeasuredCeilings(device, runs_directory(), progress.note, progress.say)
-    found: list[Ceiling] = []
-    kept: list[str] = []
+    new: list[Ceiling] = []
+    rejected: list[str] = []
     with run:
         run.start(None)
         parts = planned(args, setup, matmul)
@@ -88,36 +89,36 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
             run.ceilings = run.ceilings.with_entries(saved.load())
             for measured in measure_all(parts, setup, progress.say):
                 for ceiling, record in measured:
-                    found.append(ceiling)
+                    new.append(ceiling)
                     run.ceilings = merged(run.ceilings, [ceiling])
                     saved.save(run.ceilings)
                     run.keep(record)
                     value = value_text(ceiling.value, ceiling.unit)
                     if ceiling not in run.ceilings.entries:
-                        kept.append(f"the {ceiling.title} of an earlier calibration is kept: {value} may be too low")
+                        rejected.append(f"{ceiling.title}: {value} may be too low; the earlier value is kept")
                     if args.verbose:
                         progress.note(f"{ceiling.quantity} {ceiling.name}: {value}, {ceiling.config}")
                 progress.advance()
     assert run.environment is not None
     run.environment = replace(run.environment, hardware=run.ceilings.to_dict())
     run.rewrite()
-    dtypes = dict.fromkeys(ceiling.name for ceiling in found if ceiling.quantity in ("flops", "fma"))
+    dtypes = dict.fromkeys(ceiling.name for ceiling in new if ceiling.quantity in ("flops", "fma"))
     notes = {
         "decomposition": peak_sentences(run.ceilings, dtypes),
         "not_measured": setup.missing,
-        "doubts": [*kept, *doubts(run.records)],
+        "doubts": [*rejected, *doubts(run.records)],
     }
-    show(run, found, notes, saved.path)
-    return INTERRUPTED if run.is_interrupted else 0 if found else 1
+    show(run, new, notes, saved.path)
+    return INTERRUPTED if run.is_interrupted else 0 if new else 1
 
 
-def show(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[str]], path: Path) -> None:
+def show(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]], path: Path) -> None:
     from bench.harness.run import print_path
     from roofline.picture.figure import plot_run
 
     args, environment = run.args, run.environment
     assert environment is not None
-    print_out(table_of(run, found, notes).render(args.format), f"; the ceilings are in {path}")
+    print_out(table_of(run, ceilings, notes).render(args.format), f"; the ceilings are saved in {path}")
     print_path("ceilings", path, args.format)
     if run.writer is not None:
         print_path("saved", run.writer.path, args.format)
@@ -134,7 +135,7 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
     device = setup.device
     wanted = args.dtype or DTYPES["gpu" if device.is_gpu else "cpu", args.quick]
     dtypes = [d for d in dict.fromkeys(wanted) if d in matmul.dtypes and has_dtype(device, d)]
-    setup.missing += [f"{d}: {device.name} has no such arithmetic" for d in args.dtype or () if d not in dtypes]
+    setup.missing += [f"{d}: not supported by {device.name}" for d in args.dtype or () if d not in dtypes]
     fmas = [d for d in dtypes if device.is_gpu and d in peaks.FMA_DTYPES]
     return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas)
 
@@ -142,51 +143,51 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
 # ---- what is printed ----------------------------------------------------------------------------------------------
 
 
-def table_of(run: Run, found: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
+def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
     from results.show.rows import document
 
     environment = run.environment
     assert environment is not None
 
     def content() -> dict[str, Any]:
-        ceilings = [asdict(entry) | {"unit": entry.unit} for entry in found]
-        return document(environment, run.records) | {"ceilings": ceilings, **notes}
+        entries = [asdict(entry) | {"unit": entry.unit} for entry in ceilings]
+        return document(environment, run.records) | {"ceilings": entries, **notes}
 
     def draw(console: Console) -> None:
         from results.show.table import header_lines
 
-        print_lines(console, *header_lines(environment), "" if found else "\nno ceiling was measured")
-        if found:
-            print_grid(console, columns_of(found), [entry.config or "" for entry in found], "by")
+        print_lines(console, *header_lines(environment), "" if ceilings else "\nno ceiling was measured")
+        if ceilings:
+            print_grid(console, columns_of(ceilings), [entry.config or "" for entry in ceilings], "by")
         missing = [f"not measured: {reason}" for reason in notes["not_measured"]]
         print_lines(console, "", *map(printable, (*notes["decomposition"], *missing, *notes["doubts"])))
 
-    return Table(rows=lambda: list(map(row_of, found)), columns=COLUMNS, document=content, draw=draw)
+    return Table(rows=lambda: list(map(row_of, ceilings)), columns=COLUMNS, document=content, draw=draw)
 
 
-def columns_of(found: Sequence[Ceiling]) -> list[Column]:
+def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
     facts = {
-        "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT for entry in found],
-        "power": [f"{entry.power_w:.0f} W" if entry.power_w else ABSENT for entry in found],
-        "per J": [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else ABSENT for entry in found],
+        "SM clock": [f"{entry.sm_clock_hz / 1e6:.0f} MHz" if entry.sm_clock_hz else ABSENT for entry in ceilings],
+        "power": [f"{entry.power_w:.0f} W" if entry.power_w else ABSENT for entry in ceilings],
+        "per J": [f"{entry.flops_per_j / 1e12:.3g} TFLOP/J" if entry.flops_per_j else ABSENT for entry in ceilings],
     }
     known = [(title, texts) for title, texts in facts.items() if set(texts) != {ABSENT}]
     return [
-        Column("ceiling", [entry.quantity for entry in found]),
-        Column("of", [entry.name for entry in found]),
-        Column("value", [value_text(entry.value, entry.unit) for entry in found], "right"),
-        Column("95% CI", [interval_text(entry) for entry in found], goes_below=1),
+        Column("ceiling", [entry.quantity for entry in ceilings]),
+        Column("of", [entry.name for entry in ceilings]),
+        Column("value", [value_text(entry.value, entry.unit) for entry in ceilings], "right"),
+        Column("95% CI", [interval_text(entry) for entry in ceilings], goes_below=1),
         *(Column(title, texts, "right", leaves=turn) for turn, (title, texts) in enumerate(known, 1)),
     ]
 
 
 def doubts(records: Sequence[Record]) -> list[str]:
-    """Return a line for each flag with the measurements that carry it: their ceilings may be too low."""
+    """Return a line for each flag of the records: the ceilings may be too low."""
     names: dict[str, dict[str, None]] = {}
     for record in records:
         for flag in record.flags:
             names.setdefault(flag, {})[f"{record.op.removeprefix('calibrate-')} {record.dtype}"] = None
-    return [f"{flag}, so these may read low: {', '.join(flagged)}" for flag, flagged in names.items()]
+    return [f"{flag}: may be too low: {', '.join(flagged)}" for flag, flagged in names.items()]
 
 
 def row_of(ceiling: Ceiling) -> dict[str, Any]:
@@ -202,9 +203,9 @@ def value_text(value: float, unit: str) -> str:
 
 
 def interval_text(ceiling: Ceiling) -> str:
-    """Return a ceiling's interval, and that it is the median's if the value is the fastest, as on a CPU."""
+    """Return the interval; on a CPU it is that of the median, because the value is the fastest sample."""
     if ceiling.ci95 is None:
         return ABSENT
     low, high = ceiling.ci95
     text = f"{value_text(low, ceiling.unit)} to {value_text(high, ceiling.unit)}"
-    return text if low <= ceiling.value <= high else f"{text}, of the median; the value is the fastest"
+    return text if low <= ceiling.value <= high else f"{text} (median; the value is the fastest)"

@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_the_earlier_ceilings(capsys, runs, monkeypatch, give
     code, out, err = run(capsys, "--no-save")
     assert code == 0
     assert "90.00 GB/s" in out
-    assert err.count("the measured ceilings are not kept: ") == err.count("No space left on device") == 1
+    assert err.count("the measured ceilings are not saved: ") == err.count("No space left on device") == 1
     assert saved_values(runs) == before
     assert list(runs.rglob("*.tmp")) == []
 

@@ -142,7 +142,7 @@ def test_an_unwritable_ceilings_file_is_only_a_note(tmp_path):
     machine = Saved(blocked)
     found = machine.complete(BLANK, ["bf16"])
     assert found.peak("bf16") is not None
-    assert [note for note in machine.notes if "the measured ceilings are not kept" in note]
+    assert [note for note in machine.notes if "the measured ceilings are not saved" in note]
     assert blocked.read_text() == "no folder"
 
 
@@ -153,7 +153,7 @@ def test_a_peak_that_cannot_be_measured_is_noted(tmp_path, error):
     assert found.peak("bf16") is None
     assert found.peak("fp32") is not None
     assert len(machine.notes) == 1
-    assert machine.notes[0].startswith(f"not known of this machine: bf16 matmul: {type(error).__name__}")
+    assert machine.notes[0].startswith(f"not measured: bf16 matmul: {type(error).__name__}")
     assert "\n" not in machine.notes[0]
 
 
@@ -220,7 +220,7 @@ def test_a_noisy_ceiling_gets_a_note(tmp_path):
     machine = keep(tmp_path, judging, *others)
     found = machine.complete(BLANK, ["bf16"])
     assert (machine.said, found.peak("bf16").value) == ([], 1e15)
-    assert "meanwhile: bf16 peak; when the machine is quiet: `python -m bench calibrate`" in found.note
+    assert "may be too low, because something disturbed the calibration: bf16 peak" in found.note
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_matmul_cases_fit_the_dtype_and_the_memory(roomy, monkeypatch):
     assert 0 < len(few) < len(GPU_EXTENTS)
     assert [math.prod(c.shape.values()) for c in few] == sorted(math.prod(c.shape.values()) for c in few)
     monkeypatch.setattr(Device, "free_bytes", lambda self: 8)
-    with pytest.raises(NotMeasuredError, match="no bf16 matmul of the list fits"):
+    with pytest.raises(NotMeasuredError, match="no bf16 matmul in the list fits"):
         cases_of(CPU, "bf16")
 
 
@@ -56,7 +56,7 @@ def test_cpu_peak_of_fp16_is_widened_fp32_if_faster(simulated, fp16, fp32, peak,
     simulated |= {"fp16": fp16, "fp32": fp32}
     [(ceiling, _)] = peaks.matmul(setup_of(CPU), "fp16")
     assert (ceiling.name, ceiling.value) == ("fp16", pytest.approx(peak))
-    assert ("widened to fp32" in ceiling.source) == is_widened
+    assert ("converted to fp32" in ceiling.source) == is_widened
 
 
 GPU = replace(H100, torch_name="cpu", sm_count=2)  # built on the CPU, never launched

@@ -64,7 +64,7 @@ def test_configurations_that_cannot_run_are_reported(simulated):
     assert measuring.missing == [
         "wide; odd: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED; plain is the fastest of the others"
     ]
-    with pytest.raises(NotMeasuredError, match="none of 1 configurations runs here; wide: RuntimeError: CUBLAS"):
+    with pytest.raises(NotMeasuredError, match="all of 1 configurations failed; wide: RuntimeError: CUBLAS"):
         setup_of(CPU).fastest_of(among[:1])
 
 

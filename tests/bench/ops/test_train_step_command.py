@@ -167,7 +167,7 @@ def test_help_examples_of_train_step_can_be_planned():
         assert plans_of(build_parser().parse_args(arguments.split()), "cpu")
 
 
-def test_a_step_is_measured_after_a_lost_gpu(monkeypatch, kept):
+def test_a_step_is_measured_after_a_lost_gpu(monkeypatch, saved_records):
     monkeypatch.setattr(loop, "release", lambda device: False)
     run(*SMALL, "--recipe", "fp32", "--budget", "2", "-q")
-    assert [(record.op, record.status) for record in kept()] == [("train-step", "ok")]
+    assert [(record.op, record.status) for record in saved_records()] == [("train-step", "ok")]
