@@ -1,7 +1,7 @@
-"""MODEL: machines, work, the judge, estimates, plots. Below its commands it imports only `results`, and never torch.
+"""MODEL: machines, work, roofline formulas, estimates, plots. Below its commands it imports only `results`, no torch.
 
-From Python, `roofline.attainable` is the roofline at one intensity, `roofline.draw` the plot of one, and
-`roofline.estimate` holds the estimates of the command as functions.
+`roofline.attainable` evaluates a roofline at one intensity, `roofline.draw` plots rooflines, and `roofline.estimate`
+has a function per estimate.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LATE = {
     "attainable": "roofline.accounting.machines",
     "draw": "roofline.commands.plot",
 }
-"""Names of the package that are imported at their first use, and their modules."""
+"""Public names that are imported at first use, and their modules."""
 
 
 def __getattr__(name: str) -> Any:

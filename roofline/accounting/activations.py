@@ -1,8 +1,8 @@
-"""Bytes that one forward pass keeps for the backward pass, by component.
+"""Bytes that a forward pass stores for the backward pass, by component.
 
-Counted are the tensors that autograd saves in a decoder block: inputs of norms and products, query, key, value and
-output of attention, its scores where it is not fused, both sides of the activation. Weights, workspaces, rounding by
-the allocator and temporaries of the backward pass are left out.
+These are the tensors that autograd saves in a decoder block: inputs of norms and matmuls, query, key, value and output
+of attention, unfused attention scores, inputs and outputs of activation functions. Weights, workspaces, rounding by the
+allocator and temporaries of the backward pass are not counted.
 """
 
 from __future__ import annotations
@@ -17,45 +17,44 @@ from roofline.accounting.state import FP32_BYTES, Recipe
 ID_BYTES = 8
 
 CHECKPOINTS = ("none", "selective", "full", "every-K", "sqrt")
-"""What is recomputed: nothing, the attention scores, every layer, groups of K layers, groups of sqrt(L) layers."""
+"""Recompute nothing, the attention scores, every layer, groups of K layers, groups of sqrt(L) layers."""
 
 FORMULA = "per layer and token: w (4h + d (2a + 2k) + 2f, gated 4f), flash 4a of log-sum-exp, else w a s of scores"
 SOURCE = (
-    "Korthikanti et al., Reducing Activation Recomputation (2022), table 2, taken apart tensor by tensor: "
+    "Korthikanti et al., Reducing Activation Recomputation (2022), table 2, tensor by tensor: "
     "s b h (34 + 5as/h) with dropout and without flash attention"
 )
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the implementation of a block saves on a device. The defaults are fused kernels, without dropout."""
+    """Properties of the implementation of a block that determine what it saves. Default: fused kernels, no dropout."""
 
     element_bytes: int = 2
-    """w, of one activation."""
+    """w, bytes of one activation."""
     residual_bytes: int | None = None
-    """Of one element of the residual stream, which norms take in; 4 under autocast; None: as `element_bytes`."""
+    """Bytes per element of the residual stream; 4 under autocast; None: `element_bytes`."""
     is_flash: bool = True
-    """Whether attention keeps a log-sum-exp per query in place of its scores."""
+    """Whether attention saves a log-sum-exp per query instead of its scores."""
     is_key_expanded: bool = False
-    """Whether keys and values are repeated for each query head first, where a kernel takes no groups of heads."""
+    """Whether keys and values are repeated for each query head."""
     has_dropout: bool = False
-    """Whether masks of a byte an entry are kept."""
+    """Whether masks of one byte per entry are saved."""
     is_norm_fused: bool = True
-    """Whether RMSNorm keeps its input alone; taken apart it keeps that in fp32, and what it normalized it to."""
+    """Whether RMSNorm saves only its input; unfused, it saves the input in fp32 and the normalized values."""
     normalized_bytes: int = 4
-    """Of an element that RMSNorm taken apart has normalized."""
+    """Bytes per normalized element of an unfused RMSNorm."""
     is_softmax_fp32: bool = False
     ungated_tensors: int = 2
-    """Tensors of the MLP's width that are kept where it has no gate; 5 where its GELU is taken apart."""
+    """Saved tensors of the width of an MLP without gate; 5 with an unfused GELU."""
     statistic_bytes: int = 4
-    """Of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
+    """Bytes of a mean or a reciprocal deviation; 2 for LayerNorm on a CPU in bf16."""
     is_input_cast_apart: bool = False
-    """Whether query, key and value, and gate and up, each keep a copy of their common input: torch.autocast casts the
-    input of every product for itself, where the matrices are not fused into one."""
+    """Whether each matmul saves a copy of a common input, as torch.autocast does for unfused matrices."""
     tensor_parallel: int = 1
-    """Devices that divide heads and the MLP's width."""
+    """Devices that split heads and the width of the MLP."""
     is_sequence_parallel: bool = False
-    """Whether these devices divide the tokens of everything else."""
+    """Whether these devices split the tokens of everything else."""
 
     @property
     def stream_bytes(self) -> int:
@@ -66,7 +65,7 @@ class Kernels:
         return self.tensor_parallel if self.is_sequence_parallel else 1
 
     def saves_input(self, norm: str) -> bool:
-        """Return whether a norm keeps its input itself, so that no other tensor that holds it costs anything."""
+        """Return whether a norm saves its input tensor without a cast."""
         return norm == "layer" or self.is_norm_fused or self.stream_bytes == FP32_BYTES
 
 
@@ -75,22 +74,21 @@ EFFICIENT_ATTENTION_QUERIES = 32
 
 
 EAGER_MEASURED = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
-"""Families of which the tests compare the eager kernels with the tensors that real models save."""
+"""Families whose eager kernels are tested against real models."""
 
 
 def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda", is_eager: bool = False) -> Kernels:
-    """Return what torch's kernels keep on `cpu` or `cuda`.
+    """Return the properties of torch's kernels on `cpu` or `cuda`.
 
-    On a CPU RMSNorm is taken apart, and LayerNorm keeps bf16 statistics in bf16. On a GPU attention in fp32 is the
-    memory-efficient one: it takes no groups of heads, and keeps a log-sum-exp for a multiple of 32 queries. Under
-    autocast the stream stays in fp32, and each product casts its input.
+    On a CPU, RMSNorm is unfused, and LayerNorm saves bf16 statistics in bf16. On a GPU, attention in fp32 is the
+    memory-efficient one: keys and values are repeated, and a log-sum-exp is saved for a multiple of 32 queries. Under
+    autocast the stream stays in fp32, and each matmul casts its input.
 
-    `is_eager`: plain operations of Hugging Face transformers with `attn_implementation="eager"`. RMSNorm is taken
-    apart, keys and values are repeated for each query head, softmax is computed in fp32 where the model has RMSNorm,
-    and the GELU of GPT-2 is taken apart.
+    `is_eager`: plain operations of Hugging Face transformers with `attn_implementation="eager"`: unfused RMSNorm,
+    keys and values repeated for each query head, softmax in fp32 if the model has RMSNorm, unfused GELU in GPT-2.
 
     Source: torch 2.13, `torch.nn.functional.rms_norm`, `layer_norm` and `scaled_dot_product_attention`; torch 2.11 and
-        2.13, `torch/_meta_registrations.py`. Not measured on a GPU yet. The modules of transformers, measured.
+        2.13, `torch/_meta_registrations.py`. The modules of transformers, measured on a CPU.
     """
     is_cpu, is_mixed = device_type == "cpu", recipe.name == "amp"
     size = recipe.activation_bytes
@@ -116,38 +114,38 @@ def torch_kernels(config: ModelConfig, recipe: Recipe, device_type: str = "cuda"
 def layer_activations(
     config: ModelConfig, sequence: int, batch: int = 1, kernels: Kernels | None = None, has_experts: bool = False
 ) -> dict[str, int]:
-    """Return the bytes that one layer keeps of `batch` sequences on one device, by component.
+    """Return the bytes that one layer saves for `batch` sequences on one device, by component.
 
-    Exact for blocks of GPT-2 and Llama kind. Layers with experts count the tokens of an even load, and their
-    permuted inputs and outputs; latent attention its expanded keys and values.
+    Exact for blocks of GPT-2 and Llama. Experts have an even load, with permuted inputs and outputs; latent attention
+    saves its expanded keys and values.
 
     Source: Korthikanti et al. (2022), table 2: s b h (10 + 24/t + 5as/(ht)), with sequence parallelism all over t.
     """
     if config.state:
-        raise ConfigError(f"{config.name}: what a state-space model keeps for its backward pass is not estimated")
+        raise ConfigError(f"{config.name}: activations of state-space models are not supported")
     kernels, tokens = kernels or Kernels(), sequence * batch
-    kept = {name: ceil(tokens * size / kernels.token_ways) for name, size in _norm_bytes(config, kernels).items()}
-    kept["attention"] = ceil(tokens * _attention_bytes(config, kernels))
+    saved = {name: ceil(tokens * size / kernels.token_ways) for name, size in _norm_bytes(config, kernels).items()}
+    saved["attention"] = ceil(tokens * _attention_bytes(config, kernels))
     divided = _score_bytes(config, kernels, sequence)
     if has_experts and config.experts:
         divided["experts"] = _expert_bytes(config, config.experts, kernels)
     else:
         divided["mlp"] = _mlp_bytes(config, config.mlp_width, kernels)
-    kept |= {name: ceil(tokens * size / kernels.tensor_parallel) for name, size in divided.items()}
-    return {name: size for name, size in kept.items() if size}
+    saved |= {name: ceil(tokens * size / kernels.tensor_parallel) for name, size in divided.items()}
+    return {name: size for name, size in saved.items() if size}
 
 
 def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
     count, width = config.norms_per_layer, config.width
     statistics = 2 if config.norm == "layer" else 1
-    inputs = 2  # of attention's products and of the MLP's
+    inputs = 2  # of attention and of the MLP
     if kernels.is_input_cast_apart:
         inputs = 5 if config.is_gated else 4
-    saved = kernels.stream_bytes * count * width
+    norm_inputs = kernels.stream_bytes * count * width
     if config.norm == "rms" and not kernels.is_norm_fused:
-        saved = (FP32_BYTES + kernels.normalized_bytes) * count * width
+        norm_inputs = (FP32_BYTES + kernels.normalized_bytes) * count * width
     return {
-        "norm_inputs": saved,
+        "norm_inputs": norm_inputs,
         "product_inputs": kernels.element_bytes * inputs * width,
         "norm_statistics": kernels.statistic_bytes * statistics * count,
         "dropout_masks": 2 * width if kernels.has_dropout else 0,
@@ -155,7 +153,7 @@ def _norm_bytes(config: ModelConfig, kernels: Kernels) -> dict[str, int]:
 
 
 def _attention_bytes(config: ModelConfig, kernels: Kernels) -> Fraction:
-    """Key and value heads are repeated if they are fewer than devices, as `state.shard` repeats their weights."""
+    """Key and value heads are replicated if there are fewer than devices, as in `state.shard`."""
     ways = kernels.tensor_parallel
     heads, stored_heads = Fraction(config.heads, ways), Fraction(config.kv_heads, min(ways, config.kv_heads))
     if config.latent:
@@ -204,11 +202,11 @@ def model_activations(
     checkpoint: str = "none",
     micro_batches: int = 1,
 ) -> dict[str, int]:
-    """Return the bytes that the layers of a model keep on one device at their peak, by component.
+    """Return the peak bytes of the activations of all layers on one device, by component.
 
-    `full` keeps the input of each layer, and the layer that the backward pass is in; groups of K layers keep one input
-    each, and one group alive; `selective` keeps all but the attention scores, of which one layer's are alive. Each of
-    the `micro_batches` that a pipeline stage holds stores its activations; what is recomputed exists once.
+    `full` stores the input of each layer, plus one recomputed layer; groups of K layers one input each, plus one
+    recomputed group; `selective` everything except attention scores, plus those of one layer. A pipeline stage stores
+    activations of `micro_batches`, and recomputes one at a time.
 
     Source: Korthikanti et al. (2022): full 2 s b h L; Chen et al., Training Deep Nets with Sublinear Memory Cost
         (2016): groups of sqrt(L).
@@ -233,7 +231,7 @@ def model_activations(
 
 
 def checkpoint_group(checkpoint: str, layers: int) -> int:
-    """Return how many layers are recomputed together: `full` 1, `every-K` or K: K, `sqrt` ceil(sqrt(L)), else 0."""
+    """Return the layers that are recomputed together: `full` 1, `every-K` or K: K, `sqrt` ceil(sqrt(L)), else 0."""
     if checkpoint in ("none", "selective"):
         return 0
     if checkpoint == "full":
@@ -244,4 +242,6 @@ def checkpoint_group(checkpoint: str, layers: int) -> int:
     if digits.isdecimal() and len(digits) < 10 and 1 <= int(digits) <= layers:
         return int(digits)
     allowed = ", ".join(CHECKPOINTS)
-    raise ConfigError(f"unknown checkpointing {checkpoint!r}; allowed: {allowed}, K a whole number from 1 to {layers}")
+    raise ConfigError(
+        f"unknown checkpointing {checkpoint!r} (choose from {allowed}, with an integer K from 1 to {layers})"
+    )

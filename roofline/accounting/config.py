@@ -1,4 +1,4 @@
-"""The shape of a decoder-only transformer: what counts of parameters, FLOPs and bytes are made from."""
+"""The configuration of a decoder-only transformer, from which parameters, FLOPs and bytes are counted."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from results.show.terminal import one_line
 
-MOST = 10**12
-"""No extent, batch or length is larger; more is a slip of the keyboard or a hostile file."""
+MAX_EXTENT = 10**12
+"""Maximum of any extent, batch or length."""
 
 
 class ConfigError(ValueError):
-    """A model cannot be counted; the message is one line for the user."""
+    """Invalid model or argument; the message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +24,19 @@ class LatentAttention:
     """
 
     query_rank: int
-    """Width of the compressed query; 0 where queries are projected directly."""
+    """Width of the compressed query; 0 if queries are projected directly."""
     kv_rank: int
-    """Width of the compressed keys and values, which is what the cache holds."""
+    """Width of the compressed keys and values, which the cache stores."""
     nope_dim: int
     """Width of a head's query and key without rotation."""
     rope_dim: int
-    """Width of the rotated part; the key's is shared by all heads and cached beside the latent."""
+    """Width of the rotated part; the key's is shared by all heads and cached with the latent."""
     value_dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """The mixture of experts that takes the place of the MLP in some layers."""
+    """The mixture of experts that replaces the MLP in some layers."""
 
     count: int
     per_token: int
@@ -45,12 +45,12 @@ class Experts:
     shared_mlp_width: int = 0
     has_router_bias: bool = False
     has_shared_gate: bool = False
-    """Whether the shared expert is scaled by a gate of its own (Qwen2-MoE)."""
+    """Whether the shared expert has a gate (Qwen2-MoE)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateSpace:
-    """The mixer of tokens that takes attention's and the MLP's place: a convolution, and a state that is scanned.
+    """The token mixer that replaces attention and MLP: a convolution, and a state that is scanned.
 
     Source: Gu and Dao, Mamba (2023); Dao and Gu, Transformers are SSMs (2024), for heads and groups.
     """
@@ -59,10 +59,10 @@ class StateSpace:
     state_size: int
     kernel: int
     step_rank: int = 0
-    """Of the projection that a step's length comes from (Mamba); 0 where each head has its own (Mamba 2)."""
+    """Rank of the projection to the step size (Mamba); 0 if each head has one (Mamba 2)."""
     heads: int = 0
     groups: int = 0
-    """Of Mamba 2: heads of a group share their inputs and outputs of the state."""
+    """Mamba 2: heads of a group share inputs and outputs of the state."""
     has_bias: bool = False
     has_convolution_bias: bool = True
 
@@ -72,7 +72,7 @@ class StateSpace:
 
     @property
     def state_elements(self) -> int:
-        """Elements that a layer keeps of a sequence, however long it is: the state, and what the convolution sees."""
+        """Elements per layer and sequence of any length: the state and the inputs of the convolution."""
         return self.inner_width * self.state_size + self.convolved_width * self.kernel
 
 
@@ -91,7 +91,7 @@ class ModelConfig:
     kv_heads: int
     """k, key and value heads: fewer than `heads` with grouped queries."""
     head_dim: int
-    """d of queries and keys, never taken as h / a where the file says otherwise."""
+    """d of queries and keys; h / a only if the file has no other value."""
     mlp_width: int
     """f, of a dense MLP."""
     vocabulary: int
@@ -99,16 +99,16 @@ class ModelConfig:
     context: int | None = None
     is_tied: bool = False
     is_gated: bool = True
-    """Whether the MLP has a gate: three matrices (SwiGLU, GEGLU) in place of two."""
+    """Whether the MLP has a gate: three matrices (SwiGLU, GEGLU) instead of two."""
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
     """RMSNorm of each head's query and key, with one weight of `head_dim` for all heads (Qwen3, Gemma 3)."""
     is_qk_norm_per_head: bool = False
-    """Whether each head has weights of its own for it (OLMo 2, Command-R)."""
+    """Whether these norms have separate weights per head (OLMo 2, Command-R)."""
     has_sinks: bool = False
-    """Whether each head has a learned logit that no value belongs to (GPT-OSS)."""
+    """Whether each head has a learned logit without a value (GPT-OSS)."""
     norm: str = "rms"
     has_norm_bias: bool = False
     norms_per_layer: int = 2
@@ -119,9 +119,9 @@ class ModelConfig:
     latent: LatentAttention | None = None
     experts: Experts | None = None
     state: StateSpace | None = None
-    """Of a model without attention, whose heads have no width."""
+    """State-space mixer of a model without attention."""
     parameters: int = 0
-    """Of a dense model that is known by their number alone, see `dense_model`; 0 otherwise."""
+    """Number of parameters, if only that is known (`dense_model`); else 0."""
     source: str = ""
     assumptions: tuple[str, ...] = field(default_factory=tuple)
 
@@ -134,20 +134,20 @@ class ModelConfig:
         return self.layers - (self.experts.layers if self.experts else 0)
 
     def with_layers(self, layers: int) -> Self:
-        """Return the same model with another number of layers; of a mixture or of windows, as many as are left."""
+        """Return the model with another number of layers, and at most as many with experts or windows."""
         experts = self.experts and replace(self.experts, layers=min(self.experts.layers, layers))
         windowed = min(self.windowed_layers, layers)
         return replace(self, layers=layers, windowed_layers=windowed, experts=experts)
 
     def notes_on(self, sequence: int) -> list[str]:
-        """Return the assumptions of the configuration, and what speaks against sequences of this length."""
+        """Return the assumptions, and a note if the sequence exceeds the context."""
         if self.context is None or sequence <= self.context:
             return list(self.assumptions)
-        return [f"{sequence} tokens are more than the {self.context} that the model is made for", *self.assumptions]
+        return [f"{sequence} tokens exceed the context of {self.context}", *self.assumptions]
 
 
 def dense_model(parameters: float) -> ModelConfig:
-    """Return a dense model of so many parameters: one matrix, no heads, so neither attention nor a cache is counted."""
+    """Return a dense model of N parameters: one matrix, without attention and cache."""
     sizes: dict[str, Any] = dict.fromkeys(("width", "heads", "kv_heads", "head_dim", "mlp_width", "vocabulary"), 0)
     source = "Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1"
     name, whole = f"{parameters:.4g} parameters".replace("e+0", "e").replace("e+", "e"), max(1, round(parameters))
@@ -156,12 +156,12 @@ def dense_model(parameters: float) -> ModelConfig:
 
 _Value = TypeVar("_Value")
 
-LARGEST = {"layers": 100_000, "extent": 100_000_000}
-"""Far above any model, and small enough that all products stay exact and quick."""
+MAX_VALUES = {"layers": 100_000, "extent": 100_000_000}
+"""Above any known model."""
 
 
 class ConfigKeys:
-    """The keys of one configuration, with where it comes from for the messages."""
+    """The keys of one configuration; `where` names it in messages."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self._values = values
@@ -172,7 +172,7 @@ class ConfigKeys:
         return self._values.get(key) not in (None, "auto")
 
     def rank(self, key: str, default: int) -> int:
-        """Return a whole number, 0 where the file says null, and the default where it does not name the key."""
+        """Return an integer; 0 if the value is null, the default if the key is missing."""
         return 0 if key in self._values and not self.has(key) else self.whole(key, default=default)
 
     def whole(self, *keys: str, default: int | None = None, least: int = 1, largest: str = "extent") -> int:
@@ -182,8 +182,8 @@ class ConfigKeys:
                 raise ConfigError(f"{self._where}: '{keys[0]}' is missing")
             return self.assumed(keys[0], default)
         value = self._values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST[largest]:
-            self.refuse(key, f"a whole number from {least} to {LARGEST[largest]:,}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_VALUES[largest]:
+            self.refuse(key, f"an integer from {least} to {MAX_VALUES[largest]:,}")
         return int(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -201,7 +201,7 @@ class ConfigKeys:
             self.refuse(key, f"a list of {' or '.join(allowed)}")
         return list(value)
 
-    def places(self, key: str, layers: int) -> set[int]:
+    def layer_indices(self, key: str, layers: int) -> set[int]:
         value = self._values.get(key) or []
         if not isinstance(value, list) or not all(type(item) is int and 0 <= item < layers for item in value):
             self.refuse(key, f"a list of layers from 0 to {layers - 1}")
@@ -209,11 +209,11 @@ class ConfigKeys:
 
     def assumed(self, key: str, value: _Value) -> _Value:
         shown = str(value).lower() if isinstance(value, bool) else value
-        self.assumptions.append(f"'{key}' is not in the configuration: {shown}, as its family takes it")
+        self.assumptions.append(f"'{key}' is missing in the configuration: default {shown}")
         return value
 
     def refuse(self, key: str, allowed: str) -> NoReturn:
-        raise ConfigError(f"{self._where}: '{key}' must be {allowed}, found {shown_value(self._values[key])}")
+        raise ConfigError(f"{self._where}: expected {allowed} for '{key}', got {shown_value(self._values[key])}")
 
 
 def shown_value(value: object) -> str:

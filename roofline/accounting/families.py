@@ -1,8 +1,7 @@
-"""How each supported family of models writes its configuration; any other is refused by name.
+"""The configuration keys of each supported family of models.
 
-The keys are those of the `config.json` of Hugging Face transformers. Where a file leaves a key out, the value that the
-family's configuration class takes is used, and named among the assumptions; what no file of a family leaves out is
-needed.
+The keys are those of the `config.json` of Hugging Face transformers. A missing key has the default of the family's
+configuration class, which is listed among the assumptions; keys that no file of a family lacks are required.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from roofline.accounting.config import ConfigError, ConfigKeys, Experts, LatentAttention, ModelConfig, StateSpace
 
 PARTLY_ROTATED = ("gpt_neox", "nanogpt", "falcon")
-"""Families that rotate a share of a head, or no head at all."""
+"""Families with partial or no rotary positions."""
 
 NAMES = {
     "layers": "num_hidden_layers",
@@ -47,10 +46,10 @@ def build_config(family: str, keys: ConfigKeys, name: str, source: str) -> Model
 
 def _check(config: ModelConfig, name: str) -> None:
     if config.heads % config.kv_heads:
-        raise ConfigError(f"{name}: {config.heads} heads cannot share {config.kv_heads} key/value heads evenly")
+        raise ConfigError(f"{name}: {config.heads} heads are not a multiple of {config.kv_heads} key/value heads")
     rotated = config.latent.rope_dim if config.latent else config.head_dim
     if not config.position_embeddings and config.family not in PARTLY_ROTATED and rotated % 2:
-        raise ConfigError(f"{name}: heads of an odd width, {rotated}, cannot be rotated in pairs")
+        raise ConfigError(f"{name}: heads of odd width, {rotated}, do not support rotary positions")
     experts = config.experts
     if experts and experts.per_token > experts.count:
         raise ConfigError(f"{name}: {experts.per_token} experts per token of only {experts.count}")
@@ -62,7 +61,7 @@ def _decoder(
     width, heads = keys.whole(names["width"]), keys.whole(names["heads"])
     has_head_dim = keys.has(names["head_dim"])
     if not has_head_dim and width % heads:
-        raise ConfigError(f"'{names['width']}' {width} cannot be shared by {heads} heads")
+        raise ConfigError(f"'{names['width']}' {width} is not a multiple of {heads} heads")
     is_fourfold = names["mlp_width"] in FOURFOLD and not keys.has(names["mlp_width"])
     return {
         "layers": keys.whole(names["layers"], largest="layers"),
@@ -134,7 +133,7 @@ def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _llama(keys: ConfigKeys) -> dict[str, Any]:
-    """Llama: RMSNorm, gated MLP; files of Llama 1 have no `num_key_value_heads`, because every head has its own."""
+    """Llama: RMSNorm, gated MLP; Llama 1 has no `num_key_value_heads`."""
     values = _grouped(keys, is_optional=True) | _attention_biases(keys, False)
     return values | {"has_mlp_bias": keys.flag("mlp_bias", False)}
 
@@ -170,14 +169,14 @@ def _qwen_window(keys: ConfigKeys, layers: int) -> dict[str, Any]:
 
 
 def _qwen3(keys: ConfigKeys) -> dict[str, Any]:
-    """Qwen3: query and key are normalized per head, no biases, the width of a head stands in the file."""
+    """Qwen3: query and key are normalized per head, no biases, explicit head width."""
     values = _grouped(keys) | {"head_dim": keys.whole("head_dim"), "has_qk_norm": True}
     return values | _attention_biases(keys, False) | _qwen_window(keys, values["layers"])
 
 
 def _qwen_experts(keys: ConfigKeys, layers: int, shared_mlp_width: int = 0) -> dict[str, Experts]:
     step = keys.whole("decoder_sparse_step", default=1)
-    dense = keys.places("mlp_only_layers", layers)
+    dense = keys.layer_indices("mlp_only_layers", layers)
     experts = _experts(
         keys,
         *("num_experts", "num_local_experts"),
@@ -200,7 +199,7 @@ def _qwen3_moe(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _gemma(keys: ConfigKeys) -> dict[str, Any]:
-    """Gemma: tied, and heads whose width is not h / a, so that it must stand in the file."""
+    """Gemma: tied, explicit head width, which is not h / a."""
     return _grouped(keys, is_tied=True) | {"head_dim": keys.whole("head_dim")} | _attention_biases(keys, False)
 
 
@@ -229,7 +228,7 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
         rope_dim=keys.whole("qk_rope_head_dim"),
         value_dim=keys.whole("v_head_dim"),
     )
-    # The width of a head in the file is not that of its queries and keys, and need not share the model's.
+    # `head_dim` in the file is not the width of queries and keys.
     values = _decoder(keys, names=NAMES | {"head_dim": "qk_nope_head_dim"})
     mlp_width = keys.whole("moe_intermediate_size")
     experts = _experts(
@@ -239,7 +238,7 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
         layers=values["layers"] - min(values["layers"], keys.whole("first_k_dense_replace", least=0)),
         shared_mlp_width=mlp_width * keys.whole("n_shared_experts", least=0),
     )
-    keys.assumptions.append("the layers for predicting more than one token ahead (MTP) and router offsets are left out")
+    keys.assumptions.append("multi-token prediction (MTP) layers and router offsets are left out")
     return values | {
         "head_dim": latent.nope_dim + latent.rope_dim,
         "latent": latent,
@@ -248,25 +247,25 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _deepseek_v2(keys: ConfigKeys) -> dict[str, Any]:
-    """DeepSeek-V2: as V3; its projections have no biases here."""
+    """DeepSeek-V2: as V3, without biases."""
     _refuse_if_on(keys, "mlp_bias")
     return _deepseek_v3(keys)
 
 
 def _olmo2(keys: ConfigKeys) -> dict[str, Any]:
-    """OLMo 2: norms behind each part in place of before it; query and key normalized over all heads together."""
+    """OLMo 2: norms after each part instead of before; query and key normalized over all heads together."""
     return _llama(keys) | {"has_mlp_bias": False, "has_qk_norm": True, "is_qk_norm_per_head": True}
 
 
 def _cohere(keys: ConfigKeys) -> dict[str, Any]:
-    """Command-R: attention and MLP side by side behind one LayerNorm without biases, tied."""
+    """Command-R: parallel attention and MLP after one LayerNorm without biases, tied."""
     norms = {"is_qk_norm_per_head": True, "norm": "layer", "norms_per_layer": 1}
     values = _grouped(keys, is_tied=True, is_optional=True) | _attention_biases(keys, False)
     return values | norms | {"has_qk_norm": keys.flag("use_qk_norm", False)}
 
 
 def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
-    """GPT-OSS: experts with biases in every layer, sinks of attention, a window in every second layer."""
+    """GPT-OSS: experts with biases in every layer, attention sinks, a window in every second layer."""
     values = _grouped(keys) | _attention_biases(keys, True)
     layers = values["layers"]
     experts = _experts(keys, "num_local_experts", mlp_width=values["mlp_width"], layers=layers, has_router_bias=True)
@@ -279,7 +278,7 @@ def _llama4(keys: ConfigKeys) -> dict[str, Any]:
     values = _llama(keys)
     layers, width = values["layers"], values["mlp_width"]
     step = keys.whole("interleave_moe_layer_step", default=1)
-    sparse = len(keys.places("moe_layers", layers)) if keys.has("moe_layers") else layers // step
+    sparse = len(keys.layer_indices("moe_layers", layers)) if keys.has("moe_layers") else layers // step
     experts = _experts(keys, "num_local_experts", mlp_width=width, layers=sparse, shared_mlp_width=width)
     chunk = keys.whole("attention_chunk_size", default=8192)
     kinds = keys.words("layer_types", ("full_attention", "chunked_attention"))
@@ -298,7 +297,7 @@ def _llama4(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _falcon(keys: ConfigKeys) -> dict[str, Any]:
-    """Falcon: one norm for attention and MLP side by side, or two; one key/value head, or groups in newer ones."""
+    """Falcon: one or two norms for parallel attention and MLP; one key/value head, or groups in newer models."""
     is_new, is_parallel = keys.flag("new_decoder_architecture", False), keys.flag("parallel_attn", True)
     heads, is_shared = keys.whole("num_attention_heads"), keys.flag("multi_query", True)
     norms = keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
@@ -312,7 +311,7 @@ def _falcon(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _opt(keys: ConfigKeys) -> dict[str, Any]:
-    """OPT: GPT-3 with two unused positions in front; the 350M with a narrower embedding is refused."""
+    """OPT: GPT-3 with two unused positions; 350M, with a narrower embedding, is not supported."""
     values = _decoder(keys, is_tied=True, names=NAMES | {"head_dim": "", "mlp_width": "ffn_dim"})
     if keys.has("word_embed_proj_dim") and keys.whole("word_embed_proj_dim") != values["width"]:
         keys.refuse("word_embed_proj_dim", f"{values['width']}, as 'hidden_size'")
@@ -345,7 +344,7 @@ def _mamba2(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _state_space(keys: ConfigKeys, is_tied: bool, **sizes: int) -> dict[str, Any]:
-    keys.assumptions.append("updates of the state are no products of matrices, and left out of FLOPs as norms are")
+    keys.assumptions.append("FLOPs of state updates, like those of norms, are not counted")
     width = keys.whole("hidden_size")
     state = StateSpace(
         inner_width=keys.whole("expand", default=2) * width,

@@ -1,7 +1,7 @@
-"""FLOPs of a training step under named conventions: what the model needs, and what the hardware executes.
+"""FLOPs of a training step by named conventions: those of the model, and those executed.
 
-A fused multiply-add counts as 2. Norms, activations, softmax and the optimizer are left out but where a convention
-names them: they are no matrix products, and MFU never counts them.
+A fused multiply-add counts as 2. Norms, activations, softmax and the optimizer are not counted, unless a convention
+includes them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Convention:
     formula: str
     source: str
     mask: str = ""
-    """Pairs of attention's own products, as in `doubled_pairs`; "" if they are not counted."""
+    """Counted pairs of query and key, as in `doubled_pairs`; "" if attention scores are not counted."""
     left_out: tuple[str, ...] | None = None
-    """Components that N, which is multiplied by 6, leaves out; None if it counts the matrix products with weights."""
+    """Components that N of 6 N excludes; None if matrix products with weights are counted."""
 
     @property
     def sees_masks(self) -> bool:
-        """Whether it counts what windows and the borders of documents leave of attention."""
+        """Whether windows and document boundaries reduce attention."""
         return self.name.startswith("gemm-causal")
 
 
@@ -39,12 +39,7 @@ EXECUTED = "matrix products as executed"
 CONVENTIONS = {
     convention.name: convention
     for convention in (
-        Convention(
-            "6nd",
-            "6 N, with all parameters that a token meets",
-            "Kaplan et al. (2020); CS336 lecture 2",
-            left_out=(),
-        ),
+        Convention("6nd", "6 N, all parameters used by a token", "Kaplan et al. (2020); CS336 lecture 2", left_out=()),
         Convention(
             "6nd-no-embedding",
             "6 N, without embedding, positions and head",
@@ -60,22 +55,22 @@ CONVENTIONS = {
         ),
         Convention(
             "palm",
-            "6 N + 12 L a d s, N without what is only looked up",
+            "6 N + 12 L a d s, N without embedding lookups",
             "Chowdhery et al., PaLM (2022), appendix B; torchtitan and nanoGPT count alike",
             "full",
             LOOKED_UP,
         ),
-        Convention("gemm-full", "6 N_mm + 12 L a d s", f"{EXECUTED}, every pair of attention", "full"),
+        Convention("gemm-full", "6 N_mm + 12 L a d s", f"{EXECUTED}, all pairs of attention", "full"),
         Convention(
             "gemm-causal-half",
-            "6 N_mm + 6 L a d s, less where a window is shorter",
+            "6 N_mm + 6 L a d s, less if a window is shorter",
             f"{EXECUTED}, half of attention as Megatron-LM, windows exactly",
             "causal-half",
         ),
         Convention(
             "gemm-causal-exact",
-            "6 N_mm + 6 L a d (s + 1), less where a window is shorter",
-            f"{EXECUTED}, with exactly the pairs that a causal or windowed mask lets through",
+            "6 N_mm + 6 L a d (s + 1), less if a window is shorter",
+            f"{EXECUTED}, exactly the pairs of a causal or windowed mask",
             "causal-exact",
         ),
         Convention(
@@ -98,9 +93,9 @@ class FlopCount:
     tokens: int
     forward: dict[str, int]
     input_gradients: dict[str, int] = field(default_factory=dict)
-    """Backward, towards the inputs (dgrad); both products of attention have two inputs and count here."""
+    """Backward pass, gradients of inputs (dgrad), including both inputs of the attention matmuls."""
     weight_gradients: dict[str, int] = field(default_factory=dict)
-    """Backward, towards the weights (wgrad)."""
+    """Backward pass, gradients of weights (wgrad)."""
     recomputed: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -110,27 +105,27 @@ class FlopCount:
 
     @property
     def model_flops(self) -> int:
-        """FLOPs that the model needs: the numerator of MFU."""
+        """FLOPs without recomputation: the numerator of MFU."""
         return sum(self.components.values())
 
     @property
     def hardware_flops(self) -> int:
-        """FLOPs that are executed, recomputation included: the numerator of HFU."""
+        """FLOPs with recomputation: the numerator of HFU."""
         return self.model_flops + sum(self.recomputed.values())
 
     @property
     def per_token(self) -> int | float:
-        """Model FLOPs of one token; a whole number where the step shares evenly."""
+        """Model FLOPs per token; an integer if divisible."""
         whole, rest = divmod(self.model_flops, self.tokens)
         return self.model_flops / self.tokens if rest else whole
 
 
-def convention_of(config: ModelConfig, asked: str, default: str) -> str:
-    """Return the convention that an estimate counts by: of a number of parameters alone it is `6nd`."""
+def convention_of(config: ModelConfig, convention: str, default: str) -> str:
+    """Return the convention of an estimate: `6nd` if only the number of parameters is known."""
     if not config.parameters:
-        return asked
-    if asked not in ("6nd", default):
-        raise ConfigError("--params goes with 6 N D alone: give a model for --convention or --checkpoint selective")
+        return convention
+    if convention not in ("6nd", default):
+        raise ConfigError("--params only supports 6 N D: give a model for --convention or --checkpoint selective")
     return "6nd"
 
 
@@ -146,19 +141,19 @@ def train_flops(
 ) -> FlopCount:
     """Return the FLOPs of one training step on `batch` sequences by a convention.
 
-    What `checkpoint` recomputes counts for the hardware alone: the attention core (`selective`), or every layer; so do
-    the scores that flash attention recomputes in the backward pass. `is_frozen` weights have no gradients. Each
-    `document` of so many tokens within a sequence attends to itself alone.
-
-    Source: the convention's own.
+    Recomputation counts only as hardware FLOPs: the attention core (`checkpoint` selective), every layer, and the
+    scores that flash attention recomputes. `is_frozen` weights have no gradients. A sequence consists of documents of
+    `document` tokens, without attention between them.
     """
     counted_by = CONVENTIONS[convention]
     if document is not None and not counted_by.sees_masks:
-        raise ConfigError(f"convention '{convention}' knows no documents: use gemm-causal-half or gemm-causal-exact")
+        raise ConfigError(
+            f"convention '{convention}' does not support documents: use gemm-causal-half or gemm-causal-exact"
+        )
     forward = {name: batch * flops for name, flops in _forward(config, sequence, counted_by, document).items()}
     if checkpoint == "selective" and not forward.get("attention_core"):
         raise ConfigError(
-            f"convention '{convention}' counts no attention of its own here, so none of it can be recomputed"
+            f"convention '{convention}' does not count attention scores, which --checkpoint selective recomputes"
         )
     recomputed: dict[str, int] = {}
     if checkpoint_group(checkpoint, config.layers):
@@ -185,7 +180,7 @@ def _forward(config: ModelConfig, sequence: int, convention: Convention, documen
     if convention.left_out is not None:
         count = count_parameters(config)
         parts = dict(count.components)
-        if config.is_tied:  # the embedding is multiplied by, too
+        if config.is_tied:  # the embedding is also the head
             parts["lm_head"] = parts.pop("embedding", 0)
         flops = {"parameters": 2 * sequence * (count.active - sum(parts.get(name, 0) for name in convention.left_out))}
         if convention.mask:
@@ -202,12 +197,12 @@ def _forward(config: ModelConfig, sequence: int, convention: Convention, documen
 
 
 def gemm_flops(config: ModelConfig, tokens: int) -> dict[str, int]:
-    """Return the forward FLOPs of all products with weights, by component: 2 x tokens x N_mm.
+    """Return the forward FLOPs of all matmuls with weights, by component: 2 x tokens x N_mm.
 
-    A state-space model has a convolution and the product of its state with what is read of it, too: 2 i n a token and
-    layer. Its updates are no products of matrices, and left out as norms are.
+    State-space models also have a convolution and the product of the state with its output matrix, 2 i n per token and
+    layer. State updates are elementwise, and not counted.
 
-    Source: 2 m n k of each product; N_mm of `count_parameters`; the convolution and scan of Gu and Dao, Mamba (2023).
+    Source: 2 m n k per matmul; N_mm of `count_parameters`; the convolution and scan of Gu and Dao, Mamba (2023).
     """
     flops: dict[str, int] = {}
     for weight in weights(config):
@@ -239,9 +234,8 @@ def all_layers_core(
 def doubled_pairs(queries: int, keys: int, mask: str, window: int | None = None) -> int:
     """Return twice the pairs of query and key that are counted, so that half a square stays an integer.
 
-    `full` counts every pair, q c. `causal-exact` counts what a query sees when the last query sees all keys (bottom
-    right): q c - q (q - 1) / 2. `causal-half` takes half of the square q x q in place of its triangle: q c - q^2 / 2.
-    A window that is shorter than the keys is counted exactly under every mask.
+    `full`: q c. `causal-exact`: q c - q (q - 1) / 2, the last query sees all keys (bottom right). `causal-half`:
+    q c - q^2 / 2, half of the square q x q instead of its triangle. Windows shorter than the keys are always exact.
 
     Source: vllm-project/vllm pull request 34150 (bottom-right pairs); facebookresearch/xformers issue 1402, which has
         1536 and 1632 FLOPs for the half square and for exact pairs.
@@ -265,8 +259,6 @@ def attention_core_flops(
     window: int | None = None,
 ) -> int:
     """Return the FLOPs of Q K^T and P V of one sequence in one layer, forward: 2 x pairs x a x (d_qk + d_v).
-
-    Grouped key/value heads do not make it cheaper: every query head has its own products.
 
     Source: Chowdhery et al., PaLM (2022), appendix B, for all pairs; `doubled_pairs` for the masks.
     """

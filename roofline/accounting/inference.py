@@ -1,4 +1,4 @@
-"""Generation: the cache of keys and values, and what the roofline allows in prefill and decode."""
+"""Generation: KV cache, and FLOPs, bytes and minimum times of prefill and decode."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import NamedTuple
 
-from roofline.accounting.config import MOST, ModelConfig
+from roofline.accounting.config import MAX_EXTENT, ModelConfig
 from roofline.accounting.flops import all_layers_core, gemm_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.work import DTYPE_BITS, Work
 
 
 def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
-    """Return the bytes that each token adds to the cache: 2 L k d w, with latent attention L (kvr + dr) w.
+    """Return the bytes that each token adds to the KV cache: 2 L k d w, with latent attention L (kvr + dr) w.
 
-    Windowed layers count too; they stop growing where their window ends, see `kv_cache_bytes`.
+    Windowed layers are included.
 
     Source: Pope et al., Efficiently Scaling Transformer Inference (2022); DeepSeek-AI, DeepSeek-V2 (2024), table 1.
     """
@@ -26,11 +26,11 @@ def kv_bytes_per_token(config: ModelConfig, element_bytes: int = 2) -> int:
 
 
 def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_bytes: int = 2) -> int:
-    """Return the bytes of the cache of sequences of a length; a windowed layer keeps min(W, s) positions.
+    """Return the bytes of the KV cache; a windowed layer stores min(W, s) positions.
 
-    A state-space model keeps its state in place of a cache, as large for every length.
+    State-space models store a state of constant size instead.
 
-    Source: as of `kv_bytes_per_token`; engines may reserve whole pages, and hybrid ones the whole length.
+    Source: see `kv_bytes_per_token`. Engines may reserve whole pages, or the full length in all layers.
     """
     positions = (config.layers - config.windowed_layers) * sequence
     positions += config.windowed_layers * min(config.window or sequence, sequence)
@@ -40,7 +40,7 @@ def kv_cache_bytes(config: ModelConfig, sequence: int, batch: int = 1, element_b
 
 
 def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
-    """Return the FLOPs of reading prompts: 2 N_mm s and the causal pairs; the head on the last token alone.
+    """Return the FLOPs of prefill: 2 N_mm s and the causal pairs; the head for the last token only.
 
     Source: `flops.gemm_flops` and `flops.attention_core_flops`, forward.
     """
@@ -50,25 +50,24 @@ def prefill_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
 
 
 def decode_flops(config: ModelConfig, sequence: int, batch: int = 1) -> int:
-    """Return the FLOPs of one step: one token for each sequence, which sees `sequence` positions, itself included.
+    """Return the FLOPs of one decode step: one token per sequence, which sees `sequence` positions including itself.
 
-    Latent attention is computed in its absorbed form, which reads the compressed cache: each head multiplies its query
-    with the kvr + dr elements of a position, and sums kvr of them, 2 a (2 kvr + dr) FLOPs a position. The products that
-    expand keys and values act on the one query and on the one output instead, and cost the same.
+    Latent attention uses its absorbed form on the compressed cache: 2 a (2 kvr + dr) FLOPs per position. The matmuls
+    that expand keys and values are applied to query and output instead, at equal cost.
 
-    Source: as for `prefill_flops`; DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.2 and appendix C.
+    Source: see `prefill_flops`; DeepSeek-AI, DeepSeek-V2 (2024), section 2.1.2 and appendix C.
     """
     core = all_layers_core(config, 1, sequence, "causal-exact", is_absorbed=True)
     return batch * (sum(gemm_flops(config, 1).values()) + core)
 
 
 def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> int:
-    """Return the bytes of weights that a step on `tokens` tokens must read, of `weight_bytes` each.
+    """Return the bytes of weights that a step on `tokens` tokens must read.
 
-    Everything that is multiplied by or added, once; of the embedding one row for each token; of experts those that
-    some token chose, E (1 - (1 - topk / E)^B) of an even and independent choice.
+    All weights are read once, except the embedding (one row per token) and experts that no token chose: an even and
+    independent choice uses E (1 - (1 - topk / E)^B) of them.
 
-    Source: the expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their experts.
+    Source: expected number of distinct draws; Mixtral and DeepSeek-V3 balance the load of their experts.
     """
     count = count_parameters(config)
     read = count.total - count.components.get("positions", 0)
@@ -83,13 +82,12 @@ def weight_bytes_read(config: ModelConfig, tokens: int, weight_bytes: float) -> 
 
 
 def decode_step_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
-    """Return the work of one step: one token for each of `batch` sequences, weights and cache in `dtype`.
+    """Return the work of one decode step: one token for each of `batch` sequences, weights and cache in `dtype`.
 
     FLOPs = `decode_flops`. Bytes read = `weight_bytes_read` and the keys and values of the sequence - 1 earlier
-    tokens; written = the new token's keys and values, and the logits. So cache read and written together are
-    `kv_cache_bytes` of the whole sequence. The tables of rotary positions follow from the position and are no traffic.
+    tokens; written = the new token's keys and values, and the logits. Rotary tables are not counted.
 
-    Source: as of `decode_flops`, `weight_bytes_read` and `kv_cache_bytes`; that what is new is written is ours.
+    Source: see `decode_flops`, `weight_bytes_read` and `kv_cache_bytes`; counting the written bytes is ours.
     """
     size = DTYPE_BITS[dtype] // 8
     cache = kv_cache_bytes(config, sequence, batch, size)
@@ -102,12 +100,9 @@ def decode_step_work(config: ModelConfig, sequence: int, batch: int, dtype: str)
 
 
 def decode_layer_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
-    """Return the work of one layer in a step, whose input and output are the hidden states of `batch` tokens.
+    """Return the work of one layer in a decode step: the difference between two layers and one.
 
-    What two layers cost more than one, and the hidden state read and written once: between layers it need not leave
-    the chip, so that a step counts none.
-
-    Source: as of `decode_step_work`.
+    Unlike `decode_step_work`, it includes reading and writing the hidden state once.
     """
     one, two = (decode_step_work(config.with_layers(layers), sequence, batch, dtype) for layers in (1, 2))
     hidden = batch * config.width * DTYPE_BITS[dtype] // 8
@@ -119,10 +114,10 @@ def decode_layer_work(config: ModelConfig, sequence: int, batch: int, dtype: str
 
 
 def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype: str) -> Work:
-    """Return the work of attention's own products in one layer of a step: softmax(q K^T) V, the cache read once.
+    """Return the work of softmax(q K^T) V in one layer of a decode step, the cache read once.
 
-    FLOPs = 4 s a d and bytes = w (2 s k d + 2 a d) of each sequence: in 16 bit the intensity nears a / k from below,
-    whatever the batch, because each sequence has a cache of its own.
+    FLOPs = 4 s a d and bytes = w (2 s k d + 2 a d) per sequence: in 16 bit the intensity approaches a / k from below
+    at any batch size, because each sequence has its own cache.
 
     Source: Austin et al., How to Scale Your Model (2025), inference: the intensity of attention in decoding.
     """
@@ -137,25 +132,24 @@ def decode_attention_work(config: ModelConfig, sequence: int, batch: int, dtype:
 
 
 class Serving(NamedTuple):
-    """Devices that share a model evenly, a batch of sequences, and what weights and cache lie in."""
+    """A model sharded evenly over devices, a batch, and the storage of weights and cache."""
 
     config: ModelConfig
     batch: int
     peak_flops_per_s: float
-    """Of all devices."""
+    """Sum over all devices, like the bandwidth."""
     bandwidth_bytes_per_s: float
-    """Of all devices."""
     weight_bytes: float = 2
-    """Of one parameter."""
+    """Bytes per parameter."""
     kv_bytes: int = 2
-    """Of one element of the cache."""
+    """Bytes per element of the cache."""
 
     def prefill(self, prompt: int) -> tuple[int, int]:
-        """Return the FLOPs of reading prompts, and the bytes: weights that their tokens need, the cache they fill."""
+        """Return FLOPs and bytes of prefill: weights read, cache written."""
         return prefill_flops(self.config, prompt, self.batch), self._bytes(self.batch * prompt, prompt)
 
     def decode(self, seen: int) -> tuple[int, int]:
-        """Return the FLOPs of a step whose tokens see `seen` positions, and the bytes of weights and cache it reads."""
+        """Return FLOPs and bytes of a decode step whose tokens see `seen` positions."""
         return decode_flops(self.config, seen, self.batch), self._bytes(self.batch, seen)
 
     def _bytes(self, tokens: int, positions: int) -> int:
@@ -163,15 +157,14 @@ class Serving(NamedTuple):
         return weight_bytes_read(self.config, tokens, self.weight_bytes) + cache
 
     def times(self, work: tuple[int, int]) -> tuple[float, float]:
-        """Return the least seconds that FLOPs take, and that bytes take."""
+        """Return the minimum seconds of FLOPs and of bytes."""
         flops, moved = work
         return flops / self.peak_flops_per_s, moved / self.bandwidth_bytes_per_s
 
     def critical_batch(self, seen: int) -> int | None:
-        """Return the smallest batch whose step computes as long as it reads, or None if no batch does.
+        """Return the smallest compute-bound batch of a decode step, or None.
 
-        Compute minus reading is convex in the batch (experts add fewer bytes each time), so it has one crossing at
-        most.
+        Compute minus memory time is convex in the batch, so there is at most one crossing.
         """
 
         def computes_as_long(batch: int) -> bool:
@@ -179,17 +172,14 @@ class Serving(NamedTuple):
             compute_s, memory_s = serving.times(serving.decode(seen))
             return compute_s >= memory_s
 
-        found = bisect_left(range(MOST), True, lo=1, key=computes_as_long)
-        return found if found < MOST else None
+        batch = bisect_left(range(MAX_EXTENT), True, lo=1, key=computes_as_long)
+        return batch if batch < MAX_EXTENT else None
 
     def decode_seconds(self, prompt: int, tokens: int) -> float:
-        """Return the least time of all steps after the first token of a reply of `tokens` tokens.
+        """Return the minimum time of all steps after the first token of a reply of `tokens` tokens.
 
-        The step for token n sees prompt + n - 1 positions. Between the places where a window fills up, FLOPs and bytes
-        grow evenly, so each such stretch is two arithmetic series that cross at most once: exact, however long the
-        reply is.
-
-        Source: the sum of the roofline of `decode` over the steps.
+        This is the sum of the roofline of `decode`; the step for token n sees prompt + n - 1 positions. Before and
+        after the window is full, FLOPs and bytes are arithmetic series that cross at most once, so the sum is exact.
         """
 
         def is_compute_bound(seen: int) -> bool:

@@ -1,4 +1,4 @@
-"""What an estimate needs of a machine: its best known figures, or one line on what is missing."""
+"""Best known figures of a machine for estimates, and the roofline at one intensity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRAINING = "train-step"
 
 @dataclass(frozen=True, kw_only=True)
 class Attainable:
-    """The most that a device does of some work, and why: the roofline at one intensity."""
+    """The roofline at one intensity."""
 
     gpu: str
     dtype: str
@@ -32,10 +32,10 @@ class Attainable:
     bytes: int
     intensity: float | None
     ridge: float
-    """The intensity from which on the peak binds instead of the bandwidth, FLOP per byte."""
+    """Intensity above which the peak binds, FLOP/byte."""
     seconds: float
     bound: str
-    """`compute`, `memory`, or `mixed` if both take as long within 10 %."""
+    """`compute`, `memory`, or `mixed` if their times differ by less than 10 %."""
     compute_s: float
     memory_s: float
     peak_flops_per_s: float
@@ -44,7 +44,7 @@ class Attainable:
 
     @property
     def flops_per_s(self) -> float:
-        """The attainable rate, min(peak, intensity x bandwidth); 0 if there are no FLOPs."""
+        """min(peak, intensity x bandwidth); 0 without FLOPs."""
         return self.flops / self.seconds
 
     @property
@@ -66,48 +66,48 @@ def why_not(machine: Machine, dtype: str) -> str:
 
 
 def bandwidth_of(machine: Machine) -> float:
-    """Return the memory bandwidth in bytes/s; ConfigError if it is not known."""
+    """Return the memory bandwidth in bytes/s; ConfigError if it is unknown."""
     bandwidth = machine.bandwidth(MEASURED_FIRST)
     if bandwidth is None:
-        raise ConfigError(f"the memory bandwidth of {machine.slug} is not known; give --bandwidth BYTES/S")
+        raise ConfigError(f"the memory bandwidth of {machine.slug} is unknown; give --bandwidth BYTES/S")
     return bandwidth.value
 
 
 def memory_of(machine: Machine) -> int:
-    """Return the memory in bytes; ConfigError if it is not known."""
+    """Return the memory in bytes; ConfigError if it is unknown."""
     if machine.usable_memory_bytes is None:
-        raise ConfigError(f"the memory of {machine.slug} is not known; give --memory BYTES")
+        raise ConfigError(f"the memory of {machine.slug} is unknown; give --memory BYTES")
     return machine.usable_memory_bytes
 
 
 def mfu_of(machine: Machine, dtype: str, given: float | None) -> tuple[float, str]:
-    """Return the MFU for an estimate, and in words where it comes from: given, measured, or assumed."""
+    """Return the MFU for an estimate, and a note on its origin: given, measured or assumed."""
     if given is not None:
         return given, f"MFU {given:g}, as given"
     if dtype in machine.mfu:
         return machine.mfu[dtype]
-    measured = f", for {machine.run} has no {TRAINING} and no matmul in {dtype}" if machine.run else ""
+    measured = f" because {machine.run} has no {TRAINING} and no matmul in {dtype}" if machine.run else ""
     return ASSUMED_MFU, f"MFU {ASSUMED_MFU:g} is assumed{measured}: published runs reach 0.38 to 0.57"
 
 
 def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") -> Attainable:
-    """Return the most that a GPU does of some work: time, rates, and what binds.
+    """Return the minimum time of some work, its rates, and what binds.
 
     Args:
-        gpu: slug of the table that `python -m roofline gpus` prints, such as `h100-sxm`; or a machine.
+        gpu: slug from `python -m roofline gpus`, such as `h100-sxm`, or a machine.
         flops: floating-point operations; a fused multiply-add counts as 2.
-        bytes: bytes that memory must move, read and written together.
-        dtype: whose dense peak is taken: `bf16`, `fp32`, `fp8e4m3`, ...
+        bytes: bytes read and written.
+        dtype: dtype of the dense peak: `bf16`, `fp32`, `fp8e4m3`, ...
 
     Raises:
         UnknownGpuError: no GPU has this slug; the message names the closest ones.
-        ConfigError: a count is not valid, or the peak or the bandwidth is not known.
+        ConfigError: invalid count, or unknown peak or bandwidth.
     """
     for name, value in (("flops", flops), ("bytes", bytes)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 10**30 or value % 1:
-            raise ConfigError(f"{name}={value!r:.60} must be a whole number from 0 to 10^30")
+            raise ConfigError(f"{name}={value!r:.60} is not an integer from 0 to 10^30")
     if not flops and not bytes:
-        raise ConfigError("flops and bytes are both 0: nothing is to be done")
+        raise ConfigError("flops and bytes are both 0")
     machine, dtype = find_gpu(gpu) if isinstance(gpu, str) else gpu, dtype_named(dtype)
     flops, moved = int(flops), int(bytes)
     peak, bandwidth = peak_of(machine, dtype), bandwidth_of(machine)
@@ -130,9 +130,9 @@ def attainable(gpu: str | Machine, flops: int, bytes: int, dtype: str = "bf16") 
 
 
 def run_machine(run: Run, where: str) -> Machine:
-    """Return the machine of a saved run, with the MFU that the run reached; CeilingError if its ceilings are not valid.
+    """Return the machine of a saved run with its MFU; CeilingError if its ceilings are invalid.
 
-    The MFU is that of a training step, else of its fastest matmul, which no training step exceeds for long.
+    The MFU is that of a training step, else of the fastest matmul, an upper bound for training.
     """
     machine = Machine.from_dict(run.environment.hardware)
     peaks = {dtype: peak for dtype in machine.dtypes if (peak := machine.peak(dtype, MEASURED_FIRST))}

@@ -1,4 +1,4 @@
-"""Number formats: their ranges, their steps, and what a value becomes in them, by exact arithmetic."""
+"""Number formats: ranges, precision and rounding, by exact arithmetic."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class FloatFormat:
     bits: int
     exponent_bits: int
     mantissa_bits: int
-    """Stored ones, without the leading 1."""
+    """Stored bits, without the leading 1."""
     largest: Fraction
     overflow: str
-    """What a value too large becomes: `inf`, `largest` where it saturates, or `open` where conversions differ."""
+    """Result of overflow: `inf`, `largest` (saturation), or `open` if conversions differ."""
     source: str
 
     @property
@@ -41,11 +41,11 @@ class FloatFormat:
 
     @property
     def decimal_digits(self) -> float:
-        """Significant decimal digits: log10 of 2 to the mantissa bits, the leading 1 included."""
+        """log10 of 2 to the number of mantissa bits, including the leading 1."""
         return (self.mantissa_bits + 1) * math.log10(2)
 
     def nearest(self, value: Fraction) -> Fraction | None:
-        """Return the nearest value of the format, ties to even; None where it is too large.
+        """Return the nearest value of the format, ties to even; None on overflow.
 
         Source: IEEE 754-2019, section 4.3.1, roundTiesToEven.
         """
@@ -82,7 +82,7 @@ FORMATS = {
         FloatFormat("fp8e4m3", 8, 4, 3, Fraction(448), "open", FP8),
         _ieee("fp8e5m2", 8, 5, 2, FP8),
         FloatFormat(
-            "nvfp4", 4, 2, 1, Fraction(6), "largest", "OCP Microscaling Formats (2023), E2M1; scales of NVFP4 beside it"
+            "nvfp4", 4, 2, 1, Fraction(6), "largest", "OCP Microscaling Formats (2023), E2M1; without NVFP4 scales"
         ),
     )
 }
@@ -92,21 +92,21 @@ SCALE_BLOCK = {"nvfp4": 16}
 
 
 STORED_BITS = {**DTYPE_BITS, "nvfp4": DTYPE_BITS["nvfp4"] + 8 / SCALE_BLOCK["nvfp4"], "int4": 4.15625, "mxfp4": 4.25}
-"""Bits of one weight, its share of what its group has in common included: nvfp4 as of `SCALE_BLOCK`, int4 a 16-bit
-scale and a 4-bit zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an 8-bit scale for 32 (OCP)."""
+"""Bits per weight, including its part of the group's scale: nvfp4 see `SCALE_BLOCK`, int4 a 16-bit scale and a 4-bit
+zero for 128 (Frantar et al., GPTQ; Lin et al., AWQ), mxfp4 an 8-bit scale for 32 (OCP)."""
 
 
 def scale_bytes(elements: int, dtype: str) -> int:
-    """Return the bytes of the block scales of elements, one byte a block; 0 for formats without."""
+    """Return the bytes of block scales, one byte per block; 0 for formats without blocks."""
     block = SCALE_BLOCK.get(dtype)
     return -(-elements // block) if block else 0
 
 
 def shown_in(value: Fraction, dtype: str) -> float | str:
-    """Return what a value becomes in a format: a number, `inf`, `-inf`, or `448 or nan` where conversions differ."""
-    found = FORMATS[dtype].nearest(value)
-    if found is not None:
-        return float(found)
+    """Return a value rounded to a format: a number, `inf`, `-inf`, or `448 or nan` if conversions differ."""
+    nearest = FORMATS[dtype].nearest(value)
+    if nearest is not None:
+        return float(nearest)
     sign, largest = "-" if value < 0 else "", float(FORMATS[dtype].largest)
     if FORMATS[dtype].overflow == "largest":
         return -largest if sign else largest

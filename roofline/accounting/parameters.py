@@ -1,4 +1,4 @@
-"""The weights of a model, tensor by tensor, and their exact numbers by component: total, active, in matrix products."""
+"""The weights of a model, and exact parameter counts: total, active, in matmuls, and by component."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def source_of(config: ModelConfig) -> str:
 
 @dataclass(frozen=True)
 class Weight:
-    """Tensors of one shape and use, in all layers together."""
+    """Tensors of one shape and use, summed over all layers."""
 
     name: str
     component: str
     shape: tuple[int, ...]
-    """(inputs, outputs) of a matrix product; else the extent of what is added or looked up."""
+    """(inputs, outputs) of a matmul, else the extents."""
     copies: int = 1
     is_gemm: bool = False
     active_copies: int | None = None
-    """Of experts: those that one token goes through, in all layers; None: all copies."""
+    """Copies used by one token, in all layers; None: all copies."""
     split: str = ""
-    """How tensor parallelism divides it: `heads`, `kv_heads`, `width`, or not at all."""
+    """What tensor parallelism splits: `heads`, `kv_heads`, `width`, or "" for nothing."""
 
     @property
     def elements(self) -> int:
@@ -52,14 +52,14 @@ class ParameterCount:
 
     total: int
     active: int
-    """Those that one token meets: with experts, only the routed top-k of each layer."""
+    """Used by one token: with experts, only the routed top-k of each layer."""
     matmul: int
-    """Those that one token is multiplied by: the head also where it is tied, no lookup, norm or bias."""
+    """In matmuls of one token: with a tied head, without lookups, norms and biases."""
     components: dict[str, int]
 
 
 def weights(config: ModelConfig) -> list[Weight]:
-    """Return the weights of a model; a tied head is not among them, because its tensor is the embedding's.
+    """Return the weights of a model; a tied head is not listed separately.
 
     Source: the modules that Hugging Face transformers builds for each supported family.
     """
@@ -79,13 +79,11 @@ def weights(config: ModelConfig) -> list[Weight]:
     found += _norm_weights(config)
     head = (config.width, config.vocabulary)
     found.append(Weight("lm_head", "lm_head", head, int(not config.is_tied), is_gemm=True, split="width"))
-    return [weight for weight in found if weight.elements]  # what a model lacks has no copies
+    return [weight for weight in found if weight.elements]
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
-    """Return the parameters of a model: total, active per token, in matrix products, and by component.
-
-    The head is a matrix product also where its weights are the embedding's; its component is then absent.
+    """Return the parameters of a model; a tied head counts in `matmul`, but is not a component.
 
     Source: see `weights`; GPT-2 small has 124,439,808 parameters, Llama 3 8B 8,030,261,248.
     """

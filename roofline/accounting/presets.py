@@ -17,10 +17,10 @@ from roofline.accounting.families import FAMILIES, build_config
 MODEL_FOLDER = Path(__file__).parent / "models"
 
 SMALL = ("tiny-", "small-", "notes-")
-"""How the names of models begin that exist for tests and for the notes alone."""
+"""Name prefixes of models that only tests and notes use."""
 
 HEADS = ("ForCausalLM", "LMHeadModel")
-"""How the class names of language models end; other classes have another head."""
+"""Suffixes of the class names of language models."""
 
 
 def preset_names() -> list[str]:
@@ -31,7 +31,7 @@ def load_preset(name: str) -> ModelConfig:
     names = preset_names()
     if name not in names:
         alike = [known for known in names if known.startswith(SMALL) == name.startswith(SMALL)]
-        hint = did_you_mean(name.rpartition("/")[2], alike, 4, 0.5) or "estimate params --help lists those it knows;"
+        hint = did_you_mean(name.rpartition("/")[2], alike, 4, 0.5) or "see estimate params --help,"
         raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     keys = ConfigKeys(data["config"], name)
@@ -39,7 +39,7 @@ def load_preset(name: str) -> ModelConfig:
 
 
 def load_config(path: Path) -> ModelConfig:
-    """Return the model that a `config.json` describes; ConfigError if it is not readable, valid or supported."""
+    """Return the model of a `config.json`; ConfigError if it is unreadable, invalid or unsupported."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -50,10 +50,10 @@ def load_config(path: Path) -> ModelConfig:
 def config_of_bytes(raw: bytes, where: str) -> ModelConfig:
     try:
         values = msgspec.json.decode(raw)
-    except (ValueError, RecursionError) as error:  # also of text that is no UTF-8
+    except (ValueError, RecursionError) as error:  # including text that is not UTF-8
         raise ConfigError(f"{where}: not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{where}: must hold one JSON object, found {shown_value(values)}")
+        raise ConfigError(f"{where}: expected a JSON object, got {shown_value(values)}")
     return read_config(values, where)
 
 
@@ -69,7 +69,7 @@ def read_config(values: Mapping[str, Any], where: str) -> ModelConfig:
     _check_head(values.get("architectures"), where)
     keys = ConfigKeys(values, where)
     if isinstance(values.get("quantization_config"), dict):
-        keys.assumptions.append("'quantization_config' is left out: dtypes are those of the command")
+        keys.assumptions.append("'quantization_config' is ignored: dtypes are those of the command")
     return build_config(family, keys, where, f"{where}, read as transformers reads a {family}")
 
 
@@ -77,7 +77,7 @@ def _text_part(values: Mapping[str, Any], inner: Mapping[str, Any], where: str) 
     shared = {key: values[key] for key in ("tie_word_embeddings", "vocab_size") if key in values}
     config = read_config({**shared, **inner}, f"{where}: text_config")
     whole = shown_value(values.get("model_type"))
-    note = f"'text_config' of a {whole} alone: encoders of pictures and sound, and projections from them, are left out"
+    note = f"'text_config' of a {whole} only: image and audio encoders and their projections are left out"
     return replace(config, name=where, assumptions=(note, *config.assumptions))
 
 
@@ -85,6 +85,6 @@ def _check_head(classes: object, where: str) -> None:
     if classes is None:
         return
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-        raise ConfigError(f"{where}: 'architectures' must be a list of class names, found {shown_value(classes)}")
+        raise ConfigError(f"{where}: 'architectures' expected a list of class names, got {shown_value(classes)}")
     if classes and not any(name.endswith(HEADS) for name in classes):
         raise ConfigError(f"{where}: unsupported architecture {shown_value(classes[0])}: no language-model head")

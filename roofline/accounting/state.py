@@ -1,4 +1,4 @@
-"""Bytes of weights, gradients and optimizer states, by recipe and optimizer, whole or sharded."""
+"""Bytes of weights, gradients and optimizer states, by recipe and optimizer, optionally sharded."""
 
 from __future__ import annotations
 
@@ -14,41 +14,33 @@ FP32_BYTES = 4
 
 @dataclass(frozen=True)
 class Recipe:
-    """In what precision the state of training is kept: bytes per parameter."""
+    """Precision of the training state: bytes per parameter."""
 
     name: str
     weight_bytes: int
     gradient_bytes: int
     master_bytes: int
-    """Of a second, fp32 copy of the weights that the optimizer updates; 0 where there is none."""
+    """Bytes of an fp32 copy of the weights for the optimizer; 0 without one."""
     moment_bytes: int
     cast_bytes: int
-    """Of copies in the compute dtype of what is multiplied by, alive during forward and backward."""
+    """Bytes of copies of matmul weights in the compute dtype, during forward and backward."""
     activation_bytes: int
     compute_dtype: str
     source: str
 
 
+FP8_SOURCE = "Transformer Engine on Hopper: bf16 weights, an fp8 copy and its transpose; activations counted as bf16"
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("fp32", 4, 4, 0, 4, 0, 4, "fp32", "CS336 (2025) lecture 2: 4 + 4 + 8 = 16 with AdamW"),
-        Recipe("amp", 4, 4, 0, 4, 2, 2, "bf16", "torch.autocast: fp32 parameters, a cached bf16 copy while it lasts"),
+        Recipe("amp", 4, 4, 0, 4, 2, 2, "bf16", "torch.autocast: fp32 parameters and a cached bf16 copy"),
         Recipe("bf16-master", 2, 2, 4, 4, 0, 2, "bf16", "Rajbhandari et al., ZeRO (2020): 2 + 2 + 12 = 16 with Adam"),
         Recipe("bf16-master-fp32-grad", 2, 4, 4, 4, 0, 2, "bf16", "Megatron-LM theoretical memory: 18 bytes with Adam"),
         Recipe("bf16-fp32-moments", 2, 2, 0, 4, 0, 2, "bf16", "CS336 (2026) lecture 2: 2 + 2 + 8 = 12 with AdamW"),
         Recipe("bf16", 2, 2, 0, 2, 0, 2, "bf16", "torch.optim.AdamW on bf16 parameters: its moments are bf16 too"),
-        Recipe(
-            "fp8",
-            2,
-            2,
-            4,
-            4,
-            2,
-            2,
-            "fp8e4m3",
-            "Transformer Engine on Hopper: bf16 weights, an fp8 copy and its transpose; activations counted as bf16",
-        ),
+        Recipe("fp8", 2, 2, 4, 4, 2, 2, "fp8e4m3", FP8_SOURCE),
     )
 }
 
@@ -69,7 +61,7 @@ MOMENTS = {"sgd": 0, "momentum": 1, "adagrad": 1, "rmsprop": 1, "adam": 2, "adam
 
 BLOCK = 256
 """Values that share one scale in 8-bit Adam. Source: bitsandbytes, blockwise quantization."""
-LEAST_8BIT = 4096
+MIN_8BIT_ELEMENTS = 4096
 """Smaller tensors keep fp32 moments. Source: bitsandbytes, `min_8bit_size`."""
 
 ROWS_DIVIDED = ("embedding", "output", "down")
@@ -83,12 +75,12 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
     if weight.component == "parameters":
         allowed = ", ".join(MOMENTS)
-        raise ConfigError(f"the state of {optimizer!r} depends on the shapes of a model; without one: {allowed}")
+        raise ConfigError(f"the state of {optimizer!r} requires a model; with --params choose from {allowed}")
     if optimizer == "adafactor":
         return FP32_BYTES * weight.copies * (sum(weight.shape) if len(weight.shape) == 2 else size)
     if optimizer == "adam-8bit":
         small = 2 * FP32_BYTES * size
-        return weight.copies * (small if size < LEAST_8BIT else 2 * (size + FP32_BYTES * ceil(size / BLOCK)))
+        return weight.copies * (small if size < MIN_8BIT_ELEMENTS else 2 * (size + FP32_BYTES * ceil(size / BLOCK)))
     if optimizer == "muon":
         is_hidden_matrix = len(weight.shape) == 2 and weight.component not in OUTSIDE_LAYERS
         return (1 if is_hidden_matrix else 2) * moment_bytes * weight.elements
@@ -99,45 +91,45 @@ def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
     return sum(state_bytes(dense_model(1), recipe, optimizer).values())
 
 
-SHARED_FROM = {"weights": 3, "gradients": 2, "master_weights": 1, "optimizer_states": 1}
-"""First stage of ZeRO in which data-parallel devices share each component."""
+SHARDED_FROM = {"weights": 3, "gradients": 2, "master_weights": 1, "optimizer_states": 1}
+"""First ZeRO stage that shards each component over data-parallel devices."""
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """How many devices share the state, and how."""
+    """Sharding of a model over devices."""
 
     zero: int = 0
-    """Stage of ZeRO, see `SHARED_FROM`."""
+    """ZeRO stage, see `SHARDED_FROM`."""
     data_parallel: int = 1
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
-    """Stages, of which each has its layers; the first has the embedding, too, and the last one the head."""
+    """Stages of equal layers; the first also has the embedding, the last the head."""
     expert_parallel: int = 1
-    """Devices that share the routed experts of a layer: some of the data-parallel ones, where there are several."""
+    """Data-parallel devices that split the routed experts of a layer."""
 
     def replicas_of_experts(self) -> int:
-        """Return the data-parallel devices that keep the same experts, among which ZeRO shares their state."""
+        """Return the number of data-parallel devices that store the same experts."""
         if self.data_parallel > 1 and self.data_parallel % self.expert_parallel:
-            shared = f"{self.data_parallel} data-parallel devices"
-            raise ConfigError(f"expert parallelism of {self.expert_parallel} needs a multiple of it, found {shared}")
+            ways = self.expert_parallel
+            raise ConfigError(f"--data-parallel {self.data_parallel} is not a multiple of --expert-parallel {ways}")
         return max(1, self.data_parallel // self.expert_parallel)
 
     def stage(self, config: ModelConfig) -> ModelConfig:
         if self.pipeline_parallel > config.layers:
-            raise ConfigError(f"{self.pipeline_parallel} stages of a pipeline cannot share {config.layers} layers")
+            raise ConfigError(f"{self.pipeline_parallel} pipeline stages exceed the {config.layers} layers")
         return config.with_layers(-(-config.layers // self.pipeline_parallel))
 
 
 def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False) -> list[Weight]:
-    """Return the weights of a model that one device keeps: its stage of a pipeline, its heads, its experts.
+    """Return the weights on one device: its pipeline stage, heads and experts.
 
     Source: Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021); Lepikhin et al., GShard (2020).
     """
     ways = sharding.expert_parallel
     if ways > 1 and (config.experts is None or config.experts.count % ways):
         known = f"{config.experts.count} experts" if config.experts else "a model without experts"
-        raise ConfigError(f"expert parallelism of {ways} cannot share {known} evenly")
+        raise ConfigError(f"--expert-parallel {ways} does not divide {known}")
     found = [shard(weight, config, sharding.tensor_parallel) for weight in weights(sharding.stage(config))]
     if sharding.pipeline_parallel > 1:
         left_out = ("positions", "" if config.is_tied else "embedding") if is_last else ("lm_head",)
@@ -146,7 +138,7 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
 
 
 def adapters(found: Iterable[Weight], rank: int) -> list[Weight]:
-    """Return two narrow matrices beside each product of the layers. Source: Hu et al., LoRA (2021)."""
+    """Return two narrow matrices for each matmul of the layers. Source: Hu et al., LoRA (2021)."""
     inside = [w for w in found if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router")]
     return [
         Weight(f"{w.name} adapter", w.component, (side, rank), w.copies, is_gemm=True)
@@ -163,29 +155,29 @@ def state_bytes(
     is_last: bool = False,
     lora_rank: int | None = None,
 ) -> dict[str, int]:
-    """Return the bytes of the state that stays from step to step on one device, by component.
+    """Return the bytes of the training state on one device, by component.
 
-    With adapters, the base is kept in the recipe's weights alone, without gradients, copies and moments.
-    ZeRO 3 over several devices gathers one layer at a time: its weights are a component of their own.
+    With adapters, the base model has no gradients, master weights and moments. ZeRO 3 over several devices adds the
+    weights of one gathered layer.
 
-    Source: Rajbhandari et al., ZeRO (2020), figure 1; shards of tensor parallelism as Megatron-LM cuts them.
+    Source: Rajbhandari et al., ZeRO (2020), figure 1; tensor parallelism as in Megatron-LM.
     """
     sharding = sharding or Sharding()
     found = held_weights(config, sharding, is_last)
     trained = found if lora_rank is None else adapters(found, lora_rank)
     held = found if lora_rank is None else [*found, *trained]
-    parts = dict.fromkeys(SHARED_FROM, 0)
+    parts = dict.fromkeys(SHARDED_FROM, 0)
     for are_experts, devices in ((False, sharding.data_parallel), (True, sharding.replicas_of_experts())):
-        kept, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (held, trained))
+        stored, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (held, trained))
         elements = sum(weight.elements for weight in updated)
         sizes = {
-            "weights": recipe.weight_bytes * sum(weight.elements for weight in kept),
+            "weights": recipe.weight_bytes * sum(weight.elements for weight in stored),
             "gradients": recipe.gradient_bytes * elements,
             "master_weights": recipe.master_bytes * elements,
             "optimizer_states": sum(optimizer_bytes(weight, optimizer, recipe.moment_bytes) for weight in updated),
         }
         for name, size in sizes.items():
-            parts[name] += -(-size // devices) if sharding.zero >= SHARED_FROM[name] else size
+            parts[name] += -(-size // devices) if sharding.zero >= SHARDED_FROM[name] else size
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
         parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, sharding.stage(config).layers)
     return {name: size for name, size in parts.items() if size}
@@ -203,17 +195,17 @@ def _largest_layer(found: Sequence[Weight], layers: int) -> int:
 
 
 def shard(weight: Weight, config: ModelConfig, ways: int) -> Weight:
-    """Return the part of a weight that one of `ways` tensor-parallel devices keeps.
+    """Return the part of a weight on one of `ways` tensor-parallel devices.
 
-    Heads, MLP widths and the vocabulary are divided. Norms, routers, learned positions and the narrow projections of
-    latent attention are whole on each device; key and value heads are repeated where there are fewer than devices.
+    Heads, MLP widths and the vocabulary are split. Norms, routers, learned positions and the narrow projections of
+    latent attention are replicated, and so are key and value heads if there are fewer than devices.
 
     Source: Shoeybi et al., Megatron-LM (2019), section 3; Megatron-LM for grouped heads and experts.
     """
     if ways == 1 or not weight.split:
         return weight
     if config.heads % ways:
-        raise ConfigError(f"tensor parallelism of {ways} cannot share {config.heads} heads evenly")
+        raise ConfigError(f"--tensor-parallel {ways} does not divide {config.heads} heads")
     if weight.split == "kv_heads":
         ways = min(ways, config.kv_heads)
     shape = list(weight.shape)

@@ -1,8 +1,7 @@
-"""The most memory that one training step takes on one device, at which moment, and what it is made of.
+"""Peak memory of one training step on one device, by component.
 
-State stays from step to step. Above it come what the forward pass keeps for the backward pass, and temporaries. Their
-sum has its largest value at one of a few moments: while the loss is differentiated, within the layers, or in the
-optimizer. `activations` counts what is kept; this says when, and what is there beside it. Devices may share the model.
+It consists of persistent state, activations saved for the backward pass, and temporaries. Their sum peaks at one
+of a few moments: in the backward pass of the loss, within the layers, or in the optimizer. The model may be sharded.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from roofline.accounting.config import ModelConfig
 from roofline.accounting.state import FP32_BYTES, Recipe, Sharding
 
 STEP_COUNTERS = ("adagrad", "rmsprop", "adam", "adamw")
-"""Optimizers of torch that keep an fp32 count of steps for each tensor."""
+"""Optimizers of torch with an fp32 step counter per tensor."""
 
 UNFUSED = {"adagrad": 1, "rmsprop": 1}
-"""Copies of the largest weight that an optimizer makes meanwhile, where no fused kernel does all of it."""
+"""Temporary copies of the largest weight in optimizers without a fused kernel."""
 
 SCALARS = 2 * 4
 
@@ -34,7 +33,7 @@ class StepPlan:
     sequence: int
     batch: int
     micro_batches: int = 1
-    """Parts of a step whose gradients are summed up, one after the other."""
+    """Sequential parts of a step whose gradients are accumulated."""
     checkpoint: str = "none"
     kernels: Kernels | None = None
     sharding: Sharding = field(default_factory=Sharding)
@@ -47,26 +46,26 @@ class StepPlan:
 
 
 MOMENTS = {
-    "forward": "at the end of the forward pass",
-    "loss": "while the loss is differentiated",
-    "head": "while the gradients of the head are computed",
-    "layers": "when the backward pass enters the last layers",
-    "embedding": "when the backward pass reaches the embedding",
-    "optimizer": "while the optimizer updates",
+    "forward": "end of the forward pass",
+    "loss": "backward pass of the loss",
+    "head": "backward pass of the head",
+    "layers": "start of the backward pass of the layers",
+    "embedding": "backward pass of the embedding",
+    "optimizer": "optimizer update",
 }
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a step holds above its state at one moment, bytes."""
+    """Memory above the state at one moment, bytes."""
 
     name: str
     temporary: int
-    """Gradients of activations, and what the optimizer needs meanwhile."""
+    """Gradients of activations, and temporaries of the optimizer."""
     layers: dict[str, int] = field(default_factory=dict)
-    """Kept by the layers, by component as in `activations.model_activations`."""
+    """Activations of the layers, by component as in `activations.model_activations`."""
     cast_copies: int = 0
-    """Weights in the compute dtype under autocast, as far as they are kept."""
+    """Weights in the compute dtype under autocast."""
     head: dict[str, int] = field(default_factory=dict)
     logits: int = 0
     """Part of `temporary`."""
@@ -80,17 +79,17 @@ class Moment:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of a step on one device at the moment when it holds most."""
+    """Bytes of a step on one device at its peak."""
 
     state: dict[str, int]
-    """What stays from step to step, as in `state.state_bytes`."""
+    """Persistent bytes by component, as in `state.state_bytes`."""
     step_counters: int
     token_ids: int
     """Token ids and targets of the whole step."""
     rotary_table: int
     moment: Moment
     kept_by_layers: int
-    """The most that the layers keep at any moment, whether it is this one or not: what checkpointing makes less."""
+    """Peak of the activations of the layers, at any moment; checkpointing reduces it."""
 
     @property
     def inputs(self) -> int:
@@ -133,21 +132,21 @@ COMPONENTS = (
 
 
 def step_memory(plan: StepPlan) -> StepMemory:
-    """Return the memory of a step when it is largest, gradients being kept from step to step.
+    """Return the peak memory of a step that retains gradients between steps.
 
-    Exact for GPT and Llama blocks on one device but for the temporaries within the layers, which are estimated. Of a
-    pipeline it is the fuller one of the first stage and the last.
+    Exact for GPT and Llama blocks on one device, except for temporaries within the layers, which are estimated. For a
+    pipeline it is the larger of the first and the last stage.
 
-    Source: parts as of `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs a step.
+    Source: `state.state_bytes` and `activations.model_activations`; moments as torch.autograd runs a step.
     """
     stages = [_Stage(plan, is_last).memory() for is_last in (False, True)[: plan.sharding.pipeline_parallel]]
     return max(stages, key=lambda memory: memory.total)
 
 
 class _Stage:
-    """The part of a step on a device of the first or the last stage of a pipeline; of one stage, all of it.
+    """The part of a step on a device of the first or last pipeline stage.
 
-    Source: Narayanan et al. (2021), section 2.2: the first stage has as many micro-batches under way as stages.
+    Source: Narayanan et al. (2021), section 2.2: the first stage has as many micro-batches in flight as stages.
     """
 
     def __init__(self, plan: StepPlan, is_last: bool) -> None:
@@ -161,10 +160,10 @@ class _Stage:
         self.state = state.state_bytes(plan.config, plan.recipe, plan.optimizer, sharding, is_last, plan.lora_rank)
         self.cast_copies = state.cast_bytes(plan.config, plan.recipe, self.held)
         self.has_head, self.has_embedding = is_whole or is_last, is_whole or not is_last
-        self.under_way = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
+        self.in_flight = 1 if is_last else min(sharding.pipeline_parallel, plan.micro_batches)
         self.group = checkpoint_group(plan.checkpoint, self.config.layers)
         self.table = ceil(self.config.vocabulary / self.ways) * self.config.width
-        """Elements of the embedding, or of the head, on this device."""
+        """Elements of the embedding or head on this device."""
         self.head = self.table if self.has_head else 0
         self.logits = ceil(plan.tokens / plan.loss_chunks) * self.head // self.config.width
         self.rows = ceil(plan.tokens * self.config.width / self.kernels.token_ways)
@@ -203,11 +202,11 @@ class _Stage:
         return {name: size for name, size in kept.items() if not (is_selective and name == "attention_scores")}
 
     def _most_kept(self) -> dict[str, int]:
-        """Return the most that the layers keep at any moment: with checkpointing, when the last group was recomputed.
+        """Return the peak activations of the layers: with checkpointing, after the last group is recomputed.
 
-        The input of that group is kept already; where its first norm keeps its input itself, that is the same tensor.
+        The input of that group is a checkpoint; if its first norm saves its input, that is the same tensor.
         """
-        kept = self._kept(self.under_way)
+        kept = self._kept(self.in_flight)
         if not self.group or not self.kernels.saves_input(self.config.norm):
             return kept
         return kept | {"norm_inputs": kept["norm_inputs"] - self.stream}
@@ -216,9 +215,9 @@ class _Stage:
         return self.recipe.gradient_bytes * elements if self.plan.lora_rank is None else 0
 
     def _kept_by_head(self) -> dict[str, int]:
-        """Return what the final norm, the head and the loss keep of a micro-batch: 4 V of log-probabilities a token.
+        """Return the activations of final norm, head and loss: 4 V of log-probabilities per token.
 
-        Source: torch.nn.functional.cross_entropy keeps the fp32 output of log_softmax, not the logits.
+        Source: torch.nn.functional.cross_entropy saves the fp32 output of log_softmax, not the logits.
         """
         if not self.has_head:
             return {}
@@ -230,49 +229,48 @@ class _Stage:
         }
 
     def _at_loss(self) -> Moment:
-        """The gradient of log_softmax is computed; nothing is released yet. Groups of layers keep their inputs."""
+        """The gradient of log_softmax is computed, and no activation is released yet."""
         return Moment(
             "loss",
             temporary=2 * FP32_BYTES * self.logits + SCALARS * self.has_head,
             logits_gradients=2 * FP32_BYTES * self.logits,
-            layers=self._stored(self.under_way),
+            layers=self._stored(self.in_flight),
             cast_copies=self.recipe.cast_bytes * self.head if self.group else self.cast_copies,
             head=self._kept_by_head(),
         )
 
     def _in_forward(self) -> Moment:
-        """The loss is computed; largest with autocast and checkpointing.
+        """The loss is computed: the peak with autocast and checkpointing.
 
-        Autocast caches its copies of all weights until the forward pass ends, also of those that no layer keeps; the
-        logits and their log-probabilities are there in fp32.
+        Autocast caches its copies of all weights until the forward pass ends; logits and log-probabilities are in fp32.
         """
         at_loss = self._at_loss()
         scalars = SCALARS * self.has_head + (0 if self.plan.micro_batches == 1 else SCALARS // 2)
-        # Biases are cast for the forward pass, too, but no product needs them in the backward pass.
+        # Biases are also cast, but only for the forward pass.
         biases = sum(w.elements for w in self.held if w.name.endswith(" bias") and w.component != "norms")
         cached = self.cast_copies - at_loss.cast_copies + self.recipe.cast_bytes * biases
         logits = FP32_BYTES * self.logits
         return replace(at_loss, name="forward", temporary=cached + logits + scalars, logits=logits, logits_gradients=0)
 
     def _at_head(self) -> Moment:
-        """The head's gradients are computed: largest if few tokens meet a large vocabulary.
+        """The gradients of the head are computed: the peak for few tokens and a large vocabulary.
 
-        The log-probabilities are released; the gradients of the logits, of the head's input and of its weights are
-        there. Under autocast the weights' gradient is cast to fp32 next.
+        Log-probabilities are released; gradients of the logits, of the input and of the weights are alive. Under
+        autocast the gradient of the weights is cast to fp32 next.
         """
         at_loss, width = self._at_loss(), self.recipe.activation_bytes
         if not self.has_head:
             return at_loss
         table = width * self.head if self.plan.lora_rank is None else 0
-        beside = table + width * self.rows + SCALARS
+        others = table + width * self.rows + SCALARS
         kept = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
         gradients = width * self.logits
-        product = replace(at_loss, name="head", temporary=gradients + beside, logits_gradients=gradients, head=kept)
+        product = replace(at_loss, name="head", temporary=gradients + others, logits_gradients=gradients, head=kept)
         if not self.recipe.cast_bytes:
             return product
         cast = replace(
             product,
-            temporary=self._gradient(self.head) + beside,
+            temporary=self._gradient(self.head) + others,
             logits_gradients=0,
             cast_copies=at_loss.cast_copies - self.recipe.cast_bytes * self.head,
             head={"final_norm": kept["final_norm"]},
@@ -280,22 +278,21 @@ class _Stage:
         return max(product, cast, key=lambda moment: moment.total)
 
     def _at_embedding(self) -> Moment:
-        """A backward pass ends with the gradient of the embedding, a row for each of the vocabulary.
+        """The backward pass ends with the gradient of the embedding.
 
-        If the head has the same weights, its part has waited for the embedding's, and there are two and their sum;
-        a part that autocast has cast is added to in place.
+        With a tied head there are both gradients and their sum; under autocast the sum is in place.
         """
         is_shared = self.config.is_tied and self.has_head and self.has_embedding
         tables = (2 if self.recipe.cast_bytes else 3) if is_shared else 1
         table = self._gradient(self.table) if self.has_embedding else 0
         temporary = tables * table + (self.stream if tables < 3 else 0) + SCALARS
-        return Moment("embedding", temporary, layers=self._stored(self.under_way - 1))
+        return Moment("embedding", temporary, layers=self._stored(self.in_flight - 1))
 
     def _in_layers(self) -> Moment:
-        """The backward pass enters the last layers: the head's tensors are released.
+        """The backward pass enters the last layers; tensors of the head are released.
 
-        Alive are the gradient of the stream (with checkpointing also the one that its group was handed), that of the
-        MLP's width (gated: two), and that of the largest product's weights; with a tied embedding also the head's part.
+        Alive are gradients of the stream (with checkpointing also that of the group's output), of the width of the MLP
+        (gated: two), of the weights of the largest matmul, and of a tied head.
         """
         config, recipe, kept = self.config, self.recipe, self._most_kept()
         mlp, experts = ("experts", config.experts) if "experts" in kept else ("mlp", None)
@@ -314,7 +311,7 @@ class _Stage:
         )
         if not config.is_gated:
             return entering
-        # The last product is done: its input and its weights' copy are released, gradients of gate and up follow.
+        # Input and weight copy of the last matmul are released; gradients of gate and up follow.
         gated = replace(
             entering,
             temporary=entering.temporary - largest + 2 * wide,

@@ -1,4 +1,4 @@
-"""`python -m roofline explore`: calculators in a browser, on this machine alone."""
+"""`python -m roofline explore`: calculators in a browser."""
 
 from __future__ import annotations
 
@@ -13,41 +13,40 @@ APP = Path(__file__).parents[1] / "explore" / "app.py"
 HOST = "127.0.0.1"
 PORTS = range(8501, 8601)
 
-DESCRIPTION = """Calculators in a browser: the questions of `roofline estimate`, with sliders and pictures.
-Served to this machine alone: nothing is sent anywhere, and nothing is written but what you take away,
-and the font cache of Matplotlib. Ctrl-C ends it.
-It needs Streamlit and Plotly: pip install -e '.[explore]'"""
+DESCRIPTION = """Open the estimates of `roofline estimate` as calculators in a browser, with sliders and plots.
+Only this machine can connect. Nothing is sent anywhere; nothing is stored except downloads and Matplotlib's font cache.
+Stop with Ctrl-C. Requires Streamlit and Plotly: pip install -e '.[explore]'"""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser("explore", description=DESCRIPTION)
-    parser.add_argument("--port", type=_port, metavar="N", help="default: 8501, or the next one that is free")
-    parser.add_argument("--no-browser", action="store_true", help="open no browser, print the address alone")
+    parser.add_argument("--port", type=_port, metavar="N", help="port (default: the first free one from 8501)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
     parser.set_defaults(run=run, prog=parser.prog)
 
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1024 <= int(text[:6]) <= 65535:
-        raise argparse.ArgumentTypeError(f"'{text[:20]}' must be a port from 1024 to 65535")
+        raise argparse.ArgumentTypeError(f"'{text[:20]}' is not a port from 1024 to 65535")
     return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
     if not all(map(find_spec, ("streamlit", "plotly"))):
-        return fail(args.prog, "Streamlit and Plotly are needed: pip install -e '.[explore]'")
+        return fail(args.prog, "Streamlit and Plotly are required: pip install -e '.[explore]'")
     port = next((port for port in ([args.port] if args.port else PORTS) if _is_free(port)), None)
     if port is None:
         ports = args.port or f"{PORTS[0]} to {PORTS[-1]}"
-        return fail(args.prog, f"port {ports} is taken: choose another one with --port")
+        return fail(args.prog, f"port {ports} is in use: choose another one with --port")
     from streamlit.web.cli import main
 
-    say(f"http://{HOST}:{port}   Ctrl-C ends it")
+    say(f"http://{HOST}:{port}   stop with Ctrl-C")
     main(["run", str(APP), *options(port, args.no_browser)], standalone_mode=False)
     return 0
 
 
 def options(port: int, is_headless: bool) -> list[str]:
-    """Return the options of `streamlit run`: this machine alone, nothing sent, nothing written, no file watched."""
+    """Return the options of `streamlit run`: local only, no telemetry, no file watcher."""
     values = {
         "server.address": HOST,
         "server.headless": is_headless,
@@ -58,7 +57,7 @@ def options(port: int, is_headless: bool) -> list[str]:
         "client.toolbarMode": "viewer",
         "logger.level": "warning",
         "logger.hideWelcomeMessage": True,
-        "theme.light.primaryColor": "#0062b1",  # dark enough to be read on white, as axe has it
+        "theme.light.primaryColor": "#0062b1",  # contrast on white according to axe
         "theme.dark.primaryColor": "#6db6ff",
         "server.port": port,
     }

@@ -1,10 +1,9 @@
 """The estimates of `python -m roofline estimate` as functions: `roofline.estimate.params(model="llama-3-8b")`.
 
-The command line, the forms of `explore` and the help are made from the signatures of these functions. A number may also
-be written as text ("70B"), a shape as text or a tuple, a list as text with commas. Each function returns an `Answer`:
-`values` by name in SI units, `rows` if there are several machines, `steps` of the arithmetic, `formula`, `source`,
-`assumptions`, `warnings`. A value that is refused raises a `ValueError` of one line: `ConfigError` for a value or a
-model, `UnknownGpuError` for a GPU; a saved run that is not there raises `results.StoreError`.
+The signatures of these functions define the command line, the forms of `explore` and the help. Numbers may be text
+("70B"), shapes text or tuples, lists text with commas. Each function returns an `Answer`: `values` in SI units, `rows`
+for several machines, `steps`, `formula`, `source`, `assumptions`, `warnings`. An invalid value raises a `ValueError` of
+one line: `ConfigError` for a value or a model, `UnknownGpuError` for a GPU; a missing run raises `results.StoreError`.
 """
 
 from __future__ import annotations
@@ -30,22 +29,21 @@ if TYPE_CHECKING:
 QUESTIONS = {
     "tensor": ("products", "elements and bytes of a tensor"),
     "dtype": ("products", "ranges of number formats"),
-    "matmul": ("products", "least time of a matrix product"),
+    "matmul": ("products", "minimum time of a matrix product"),
     "params": ("models", "parameters of a model"),
     "flops": ("models", "FLOPs of a training step"),
-    "memory": ("models", "memory of training"),
+    "memory": ("models", "memory of training on one device"),
     "mfu": ("budgets", "utilization of a training run"),
-    "gpus": ("budgets", "devices that a plan takes"),
+    "gpus": ("budgets", "number of devices needed"),
     "train": ("budgets", "time of a training run"),
-    "fit": ("budgets", "largest model that fits"),
-    "chinchilla": ("budgets", "compute-optimal size"),
-    "generate": ("serving", "time and price of a whole reply"),
+    "fit": ("budgets", "largest model that fits in memory"),
+    "chinchilla": ("budgets", "compute-optimal model size"),
+    "generate": ("serving", "time and price of a reply"),
     "infer": ("serving", "time of prefill and decode"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Return the function of an estimate, imported when it is first asked for."""
     if name not in QUESTIONS:
         raise AttributeError(f"roofline.estimate has no '{name}'; it has {', '.join(QUESTIONS)}")
     return getattr(import_module(f"roofline.estimate.{QUESTIONS[name][0]}"), name)

@@ -1,4 +1,4 @@
-"""A worked answer: the values for programs, the steps of the arithmetic for people, and what it stands on."""
+"""Answers of estimates and how they are printed."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """One line of a worked solution."""
+    """One step of the arithmetic."""
 
     label: str
     arithmetic: str
     result: str
     amount: float | None = None
-    """Of a part of a whole: how much it is, in the unit of the whole."""
+    """If the step is a part of a total: its size, in the unit of the total."""
 
 
 class Curve(NamedTuple):
-    """A picture of an answer that has no parts."""
+    """The plot of an answer without parts."""
 
     x: str
     y: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
-    """By name, their points; a single point is the answer itself, or what it is compared with."""
+    """Points by name; a single point is the answer, or a reference."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What was asked, what comes out, and how."""
+    """The result of an estimate, with its steps and sources."""
 
     title: str
     values: dict[str, Any]
@@ -45,23 +45,23 @@ class Answer:
     source: str
     assumptions: Sequence[str]
     rows: Sequence[dict[str, Any]] = field(default_factory=tuple)
-    """One for each machine and dtype, where there is more to say than `values`."""
+    """One per machine and dtype."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Title of each key of `rows` that people see."""
+    """Printed keys of `rows`, with their titles."""
     worked: str = ""
     main: Sequence[str] = ()
-    """Keys of what was asked for first of all; people see them before everything else, a sweep alone."""
+    """Keys of the main results, printed first; a sweep prints only these."""
     curve: Curve | None = None
-    """Its picture, where that is not the parts among its steps."""
+    """The plot, unless it shows the parts among the steps."""
     warnings: Sequence[str] = ()
-    """What speaks against the whole answer, such as a model that does not fit; shown before everything else."""
+    """Limits of the whole answer, such as a model that does not fit; printed first."""
 
-    def said(self) -> list[str]:
-        """Return what was asked for first of all, in the units that people use."""
-        return [in_words(key, value) for key in self.main if (value := self.values.get(key)) is not None]
+    def main_texts(self) -> list[str]:
+        """Return the main results as text with units."""
+        return [text_of_value(key, value) for key in self.main if (value := self.values.get(key)) is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: the values, the rows, and what they stand on."""
+        """Return the JSON object."""
         rows = {"rows": [dict(row) for row in self.rows]} if self.rows else {}
         return {
             **self.values,
@@ -75,13 +75,13 @@ class Answer:
 
 
 def by_machine(rows: Sequence[dict[str, Any]], **shared: Any) -> dict[str, Any]:
-    """Return the fields of an answer by its rows: the values are those that all share, and of an only row all."""
+    """Return the fields of an answer with `rows`; its values are `shared`, and those of a single row."""
     worked = ", ".join(rows[0][key] for key in ("gpu", "dtype") if key in rows[0])
     return {"values": shared | (rows[0] if len(rows) == 1 else {}), "rows": rows, "worked": worked}
 
 
-def in_words(key: str, value: float | str) -> str:
-    """Return the value of a key in the unit that a person uses: 8.03 B parameters, 7.1 GB, 143.9 days."""
+def text_of_value(key: str, value: float | str) -> str:
+    """Return a value as text with its unit: 8.03 B parameters, 7.1 GB, 143.9 days."""
     if isinstance(value, str):
         return f"{key} by {value}"
     if key == "gpus":
@@ -91,10 +91,10 @@ def in_words(key: str, value: float | str) -> str:
     has_unit = key.endswith(("bytes", "seconds", "first_token_s", "mfu", "hfu"))
     shown = cell(key, value) if has_unit else abbreviated(value)
     name = key.removesuffix("_bytes").replace("_", " ")
-    return WORDS.get(key, f"{{}} {'of ' if has_unit else ''}{name}").format(shown)
+    return PHRASES.get(key, f"{{}} {'of ' if has_unit else ''}{name}").format(shown)
 
 
-WORDS = {
+PHRASES = {
     "bytes": "{}",
     "total_bytes": "{} in total",
     "activation_bytes": "{} of activations",
@@ -115,17 +115,17 @@ WORDS = {
 }
 
 
-WIDTH = 100
-LONGEST_CELL = 200
-LONGEST_BAR = 24
+MAX_WIDTH = 100
+MAX_CELL_LETTERS = 200
+MAX_BAR_LETTERS = 24
 BAR = "█"
 SMALL = 0.01
-"""Share of the whole below which its parts are shown as one."""
+"""Parts below this fraction of the total are printed as one."""
 
 
 def print_answer(console: Console, answer: Answer) -> None:
     def paragraph(opening: str, text: str) -> None:
-        width, indent = min(console.width, WIDTH), " " * len(opening)
+        width, indent = min(console.width, MAX_WIDTH), " " * len(opening)
         lines = textwrap.wrap(
             one_line(text, 2000), width, initial_indent=opening, subsequent_indent=indent, **WHOLE_WORDS
         )
@@ -136,18 +136,18 @@ def print_answer(console: Console, answer: Answer) -> None:
         paragraph("! ", warning)
     if answer.warnings:
         print_lines(console, "")
-    if main := answer.said():
+    if main := answer.main_texts():
         paragraph("=> ", ", ".join(main))
         print_lines(console, "")
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         columns = [
             Column(
                 title,
-                [one_line(cell(key, row.get(key)), LONGEST_CELL) for row in answer.rows],
-                "left" if place == 0 else "right",
-                goes_below=max(0, place - 1),  # the later columns hold the result
+                [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in answer.rows],
+                "left" if index == 0 else "right",
+                goes_below=max(0, index - 1),  # the later columns hold the result
             )
-            for place, (key, title) in enumerate(answer.columns.items())
+            for index, (key, title) in enumerate(answer.columns.items())
         ]
         print_grid(console, columns)
         print_lines(console, "")
@@ -163,12 +163,12 @@ def print_answer(console: Console, answer: Answer) -> None:
 
 
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    cells = {key: [one_line(cell(key, row.get(key)), LONGEST_CELL) for row in rows] for key in keys}
+    cells = {key: [one_line(cell(key, row.get(key)), MAX_CELL_LETTERS) for row in rows] for key in keys}
     print_grid(console, [Column(key.replace("_", " "), texts, "right") for key, texts in cells.items()])
 
 
 def _print_steps(console: Console, steps: Sequence[Step]) -> None:
-    shown = [[one_line(text, LONGEST_CELL) for text in step[:3]] for step in steps]
+    shown = [[one_line(text, MAX_CELL_LETTERS) for text in step[:3]] for step in steps]
     labels, arithmetic, results = zip(*shown, strict=True)
     columns = [
         Column("step", labels),
@@ -176,19 +176,19 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
         Column("=", ["="] * len(labels), "right"),
         Column("result", results, "right"),
     ]
-    whole = sum(step.amount or 0 for step in steps)
-    if whole and console.is_terminal:
-        bars = [BAR * round(LONGEST_BAR * (step.amount or 0) / whole) for step in steps]
+    total = sum(step.amount or 0 for step in steps)
+    if total and console.is_terminal:
+        bars = [BAR * round(MAX_BAR_LETTERS * (step.amount or 0) / total) for step in steps]
         columns.append(Column("share", bars, leaves=1))
     print_grid(console, columns)
 
 
 def folded(answer: Answer) -> list[Step]:
-    """Return the steps with the parts of a whole sorted by size, those below `SMALL` as one."""
+    """Return the steps with the parts sorted by size, and those below `SMALL` merged."""
     parts = sorted((step for step in answer.steps if step.amount is not None), key=lambda step: -(step.amount or 0))
     others = [step for step in answer.steps if step.amount is None]
-    whole = sum(step.amount or 0 for step in parts)
-    small = [step for step in parts if (step.amount or 0) < SMALL * whole]
+    total = sum(step.amount or 0 for step in parts)
+    small = [step for step in parts if (step.amount or 0) < SMALL * total]
     if len(small) > 1:
         amount = sum(step.amount or 0 for step in small)
         shown = size(amount) if answer.main and answer.main[0].endswith("_bytes") else count(amount)

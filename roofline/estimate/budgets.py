@@ -1,9 +1,9 @@
-"""Estimates of budgets: training time, utilization, devices needed, largest and compute-optimal models."""
+"""Estimates of training time, utilization, devices needed, and the largest and the compute-optimal model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, sqrt
+from math import ceil
 from typing import Any, Unpack
 
 from results.show.terminal import say
@@ -14,55 +14,33 @@ from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
-from roofline.estimate.answer import Answer, Curve, Step, by_machine
+from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.models import Convention, Optimizer, Recipe
 from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
+from roofline.estimate.scaling import (
+    FITTED_LOSS,
+    HOFFMANN,
+    TOKENS_PER_PARAM,
+    compute_optimal_params,
+    fitted_loss,
+    six_nd,
+    size_against_data,
+)
 from roofline.machine import Machine
 from roofline.model import mfu as share_of
 
 SECONDS_PER_DAY = 86_400
 
-HOFFMANN = "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)"
-TOKENS_PER_PARAM = 20
-"""Source: Hoffmann et al. (2022): about 20 tokens per parameter."""
-
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
 
-LEFT_OUT = "left out, unless MFU has it: communication, data, checkpoints, failures, evaluation"
-
-
-def six_nd(params: float, tokens: float) -> float:
-    """Return the FLOPs of training N parameters on D tokens: 6 N D.
-
-    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1.
-    """
-    return 6 * params * tokens
-
-
-def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PARAM) -> float:
-    """Return N of 6 N D = C with D = r N: sqrt(C / (6 r)), so sqrt(C / 120) at 20 tokens per parameter."""
-    return sqrt(flops / six_nd(1, tokens_per_param))
-
-
-FIT = (1.69, 406.4, 0.34, 410.7, 0.28)
-FITTED_LOSS = "{} + {} / N^{} + {} / D^{}".format(*FIT)
-"""L = E + A / N^alpha + B / D^beta.
-
-Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants.
-"""
-
-
-def fitted_loss(params: float, tokens: float) -> float:
-    floor, of_params, alpha, of_tokens, beta = FIT
-    loss: float = floor + of_params / params**alpha + of_tokens / tokens**beta
-    return loss
+LEFT_OUT = "left out, unless included in MFU: communication, data loading, checkpoints, failures, evaluation"
 
 
 def _training_uses(
     options: Mapping[str, Any], mfu: float | None, memory: float | None = None
 ) -> tuple[list[Use], list[str]]:
-    """Return machines with their MFU, and notes; if a measured run has no MFU, stderr names the one assumed instead."""
+    """Return machines with their MFU, and notes; stderr reports an MFU assumed for a measured run."""
     uses, missing = uses_of(options, memory)
     trained, notes = [], []
     for use in uses:
@@ -75,17 +53,17 @@ def _training_uses(
 
 
 def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: str) -> tuple[float, str, list[str]]:
-    found = train_flops(config, sequence, convention=convention_of(config, convention, "6nd"))
-    flops = found.per_token * tokens
+    counts = train_flops(config, sequence, convention=convention_of(config, convention, "6nd"))
+    flops = counts.per_token * tokens
     if config.parameters:
-        notes = ["6 N D leaves out attention's own products; N are the parameters that a token meets"]
+        notes = ["6 N D excludes attention scores; N counts the parameters used by a token"]
         return flops, f"6 x {number(config.parameters)} x {number(tokens)}", notes
-    notes = [f"convention '{convention}': {found.convention.formula}; sequences of {sequence} tokens"]
-    return flops, f"{number(found.per_token)} per token x {number(tokens)}", [*notes, *config.notes_on(sequence)]
+    notes = [f"convention '{convention}': {counts.convention.formula}; sequences of {sequence} tokens"]
+    return flops, f"{number(counts.per_token)} per token x {number(tokens)}", [*notes, *config.notes_on(sequence)]
 
 
 def cost_of(machine: Machine, gpus: int, seconds: float, price: float | None) -> dict[str, float | None]:
-    """Return the price of devices for a time, and the most energy that they draw, by the power of the datasheet."""
+    """Return the price, and the maximum energy by TDP."""
     return {
         "price": None if price is None else price * gpus * seconds / 3600,
         "energy_j": None if machine.tdp_w is None else machine.tdp_w * gpus * seconds,
@@ -104,7 +82,7 @@ def train(
     mfu: Share | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Days that a training run takes, and what it costs."""
+    """Duration and price of a training run."""
     uses, notes = _training_uses(options, mfu)
     config = model_of(model, options, params)
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
@@ -157,43 +135,47 @@ def mfu(
     gpus: Whole = 1,
     **options: Unpack[Serving],
 ) -> Answer:
-    """MFU and HFU of a training run by every convention."""
+    """MFU and HFU of a training run, by each convention."""
     speed, counted = _tokens_per_s(sequence, batch, tokens_per_s, seconds_per_step, tokens, days)
     uses, missing = uses_of(options)
     config = model_of(model, options, params)
-    asked = convention_of(config, convention, "palm")
-    has_core = [name for name, entry in CONVENTIONS.items() if name == asked or entry.mask or checkpoint != "selective"]
-    counted_by = [asked] if config.parameters else has_core
+    main_convention = convention_of(config, convention, "palm")
+    has_core = [
+        name
+        for name, entry in CONVENTIONS.items()
+        if name == main_convention or entry.mask or checkpoint != "selective"
+    ]
+    counted_by = [main_convention] if config.parameters else has_core
     rows: list[dict[str, Any]] = []
     for use in uses:
         for name in counted_by:
-            found = train_flops(config, sequence, 1, name, checkpoint)
-            reached, executed = found.per_token * speed, found.hardware_flops / found.tokens * speed
-            row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": found.per_token}
+            counts = train_flops(config, sequence, 1, name, checkpoint)
+            reached, executed = counts.per_token * speed, counts.hardware_flops / counts.tokens * speed
+            row = use.row | {"gpus": gpus, "convention": name, "flops_per_token": counts.per_token}
             row |= {"flops_per_s": reached, "mfu": share_of(reached, use.speed(gpus))}
             rows.append(row | {"hfu": share_of(executed, use.speed(gpus)), "tokens_per_s": speed})
-    chosen = [row for row in rows if row["convention"] == asked]
+    chosen = [row for row in rows if row["convention"] == main_convention]
     row, reached_by = chosen[0], f"({gpus:,} x {number(uses[0].peak)} FLOP/s)"
-    notes = ["executed: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
+    notes = ["HFU: flash attention computes its scores twice", f"sequences of {sequence} tokens"]
     if config.parameters:
-        notes = ["6 N leaves out attention's own products"]
+        notes = ["6 N excludes attention scores"]
     return Answer(
         title=f"Utilization of {devices(gpus)}",
         **by_machine(chosen) | {"rows": rows if len(rows) > 1 else ()},
         main=("mfu", "hfu", "flops_per_s"),
         warnings=[
-            f"{entry['gpu']}, {entry['convention']}: more than the peak; check tokens, devices and dtype"
+            f"{entry['gpu']}, {entry['convention']}: above the peak; check tokens, devices and dtype"
             for entry in rows
             if entry["hfu"] > 1
         ],
         steps=[
             Step("tokens/s", counted, number(speed)),
-            Step("FLOPs per token", asked, number(row["flops_per_token"])),
+            Step("FLOPs per token", main_convention, number(row["flops_per_token"])),
             Step("speed", f"{number(row['flops_per_token'])} x {number(speed)}", number(row["flops_per_s"])),
             Step("MFU", f"{number(row['flops_per_s'])} / {reached_by}", f"{100 * row['mfu']:.2f} %"),
-            Step("HFU", "the same of what is executed", f"{100 * row['hfu']:.2f} %"),
+            Step("HFU", "the same for executed FLOPs", f"{100 * row['hfu']:.2f} %"),
         ],
-        formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU counts what is computed twice, too",
+        formula="MFU = FLOPs per token x tokens/s / (devices x peak); HFU includes recomputation",
         source=f"Chowdhery et al., PaLM (2022), appendix B; {sources_of(use.machine for use in uses)}",
         assumptions=[*notes, *config.notes_on(sequence), *missing],
         columns={
@@ -213,15 +195,15 @@ def _tokens_per_s(
 ) -> tuple[float, str]:
     if [tokens_per_s, seconds_per_step, days].count(None) != 2:
         raise ConfigError(
-            "give one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; "
-            "python -m results show RUN has the MFU of the steps of a saved run"
+            "expected one of --tokens-per-s; --seconds-per-step with --batch and --sequence; --days with --tokens; "
+            "for a saved run see python -m results show RUN"
         )
     if tokens_per_s is not None:
         return float(tokens_per_s), "as given"
     if seconds_per_step is not None:
         return batch * sequence / seconds_per_step, f"{batch} x {sequence} / {number(seconds_per_step)} s"
     if tokens is None or days is None:
-        raise ConfigError("--days needs --tokens, too")
+        raise ConfigError("--days requires --tokens")
     return tokens / (days * SECONDS_PER_DAY), f"{number(tokens)} / ({days:g} x 86,400)"
 
 
@@ -240,23 +222,23 @@ def gpus(
     memory: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Devices that hold a model, or that train it in time."""
+    """Number of devices needed to hold a model, or to train it in time."""
     if days is not None and tokens is None:
-        raise ConfigError("--days needs --tokens, too")
+        raise ConfigError("--days requires --tokens")
     uses, notes = uses_of(options, memory) if tokens is None else _training_uses(options, mfu, memory)
     each, counted = _bytes_per_param(bytes_per_param, recipe, optimizer)
     config = model_of(model, options, params)
     total = count_parameters(config).total
-    held = total * each
-    flops, counting = None, ["the state is shared evenly (ZeRO 3); nothing is left for activations"]
+    state = total * each
+    flops, counting = None, ["the state is sharded evenly (ZeRO 3), with no room for activations"]
     if tokens is not None:
         flops, _, more = _run_flops(config, tokens, sequence, convention)
-        counting += ["speed grows evenly with the devices; MFU has communication in it", *more]
-    rows = [_fleet_row(use, held, flops, days) for use in uses]
+        counting += ["speed is proportional to the number of devices; MFU includes communication", *more]
+    rows = [_fleet_row(use, state, flops, days) for use in uses]
     row, use = rows[0], uses[0]
-    memory_each = f"{size(held)} / {in_gib(memory_of(use.machine))}, rounded up"
+    memory_each = f"{size(state)} / {in_gib(memory_of(use.machine))}, rounded up"
     steps = [
-        Step("state", f"{number(total)} x {each:g} bytes, {counted}", size(held)),
+        Step("state", f"{number(total)} x {each:g} bytes, {counted}", size(state)),
         Step("to hold it", memory_each, f"{row['gpus_for_memory']:,}"),
     ]
     if row["gpus_for_time"] is not None:
@@ -279,29 +261,29 @@ def gpus(
 
 def _bytes_per_param(given: float | None, recipe: str | None, optimizer: str) -> tuple[float, str]:
     if given is not None and recipe is not None:
-        raise ConfigError("give --bytes-per-param or --recipe, not both")
+        raise ConfigError("--bytes-per-param and --recipe are mutually exclusive")
     if given is not None:
         return given, "as given"
-    kept = RECIPES[recipe or "fp32"]
-    return bytes_per_param(kept, optimizer), f"{kept.name}, {optimizer}: {kept.source}"
+    precision = RECIPES[recipe or "fp32"]
+    return bytes_per_param(precision, optimizer), f"{precision.name}, {optimizer}: {precision.source}"
 
 
-def _fleet_row(use: Use, held: float, flops: float | None, days: float | None) -> dict[str, Any]:
-    for_memory = gpus = ceil(held / memory_of(use.machine))
-    for_time = took = None
+def _fleet_row(use: Use, state: float, flops: float | None, days: float | None) -> dict[str, Any]:
+    for_memory = gpus = ceil(state / memory_of(use.machine))
+    for_time = duration_days = None
     if flops is not None:
         for_time = None if days is None else ceil(flops / use.speed(1) / SECONDS_PER_DAY / days)
         gpus = max(for_memory, for_time or 1)
-        took = flops / use.speed(gpus) / SECONDS_PER_DAY
+        duration_days = flops / use.speed(gpus) / SECONDS_PER_DAY
     return {
         **use.row,
         "gpus": gpus,
         "bound": "time" if (for_time or 0) > for_memory else "memory",
-        "days": took,
+        "days": duration_days,
         "mfu": None if flops is None else use.mfu,
         "gpus_for_memory": for_memory,
         "gpus_for_time": for_time,
-        "state_bytes": held,
+        "state_bytes": state,
         "flops": flops,
     }
 
@@ -324,21 +306,21 @@ def fit(
         row = {"gpu": machine.slug, "gpus": gpus, "memory_bytes": memory_of(machine), "params": params}
         rows.append(row | {"bytes_per_param": each})
     first = rows[0]
-    held = size(gpus * first["memory_bytes"])
+    total = size(gpus * first["memory_bytes"])
     return Answer(
         main=("params",),
         title=f"Largest model whose state fits on {devices(gpus)}",
-        warnings=[f"this leaves no headroom; with 10 % left free it is {billions(0.9 * first['params'])} parameters"],
+        warnings=[f"no headroom; with 10 % of the memory free: {billions(0.9 * first['params'])} parameters"],
         **by_machine(rows),
         steps=[
-            Step("memory", f"{gpus:,} x {in_gib(first['memory_bytes'])}", held),
+            Step("memory", f"{gpus:,} x {in_gib(first['memory_bytes'])}", total),
             Step("bytes per parameter", counted, f"{each:g}"),
-            Step("parameters", f"{held} / {each:g}", billions(first["params"])),
+            Step("parameters", f"{total} / {each:g}", billions(first["params"])),
         ],
         formula="N = devices x memory / bytes per parameter",
         source=f"CS336 (2025) lecture 2; {sources_of(machines)}",
         assumptions=[
-            "the state is sharded evenly over all devices (ZeRO 3), nothing is left for activations: an upper bound",
+            "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for activations",
             *(
                 f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 bytes hold "
                 f"{billions(sold * gpus / each)} parameters"
@@ -359,11 +341,11 @@ def chinchilla(
     mfu: Share | None = None,
     **options: Unpack[Computing],
 ) -> Answer:
-    """Compute-optimal model of a budget: of FLOPs, or of devices and days."""
+    """Compute-optimal model for a number of FLOPs, or for devices and days."""
     if flops is None and days is None:
-        raise ConfigError("give a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
+        raise ConfigError("expected a budget: --gpu SLUG --gpus N --days DAYS, or --flops FLOPS")
     if flops is not None and (days is not None or not options.keys().isdisjoint(("gpu", "measured"))):
-        raise ConfigError("give --flops, or a machine and --days, not both")
+        raise ConfigError("--flops and a machine with --days are mutually exclusive")
     uses, notes = _training_uses(options, mfu) if days is not None else ([], [])
     rows: list[dict[str, Any]] = []
     for use in uses:
@@ -387,9 +369,9 @@ def chinchilla(
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
         source="; ".join(dict.fromkeys([HOFFMANN, *(use.machine.source for use in uses)])),
         assumptions=[
-            f"{tokens_per_param:g} tokens per parameter; 6 N D leaves out attention's own products",
+            f"{tokens_per_param:g} tokens per parameter; 6 N D excludes attention scores",
             "loss: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants",
-            "optimal for training alone: a model that is used much is trained smaller and longer",
+            "optimal for training only: frequent inference favors a smaller model trained longer",
             *notes,
         ],
         columns={**TRAINED, "flops": "FLOPs", "params": "parameters", "tokens": "tokens", "fitted_loss": "fitted loss"},
@@ -400,28 +382,6 @@ def chinchilla(
 def _optimal_of(flops: float, tokens_per_param: float) -> dict[str, float]:
     params = compute_optimal_params(flops, tokens_per_param)
     if params < 1:
-        raise ConfigError(f"{flops:g} FLOPs are too few for a model of one parameter")
+        raise ConfigError(f"{flops:g} FLOPs do not suffice for a model of one parameter")
     tokens = tokens_per_param * params
     return {"flops": flops, "params": params, "tokens": tokens, "fitted_loss": fitted_loss(params, tokens)}
-
-
-SIZES = [10 ** (power / 12) for power in range(-18, 19)]
-"""Times the compute-optimal parameters: the models along a budget, from a thirtieth to the thirtyfold."""
-
-
-def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, float] | None = None) -> Curve:
-    """Return the picture of N against D: all models that a budget trains, and those of so many tokens a parameter."""
-    best = compute_optimal_params(flops, tokens_per_param)
-    sizes = [best * factor for factor in SIZES]
-    lines = {
-        f"{number(flops)} FLOPs: D = C / (6 N)": [(params, flops / six_nd(params, 1)) for params in sizes],
-        f"{tokens_per_param:g} tokens per parameter": [(params, tokens_per_param * params) for params in sizes],
-    }
-    lines["compute-optimal"] = [(best, tokens_per_param * best)]
-    return Curve("parameters N", "tokens D", lines | ({"this run": [run]} if run else {}))
-
-
-def loss_along(flops: float) -> list[tuple[float, float]]:
-    """Return (parameters, fitted loss) of models that are trained with a compute budget, D = C / (6 N) tokens each."""
-    sizes = (compute_optimal_params(flops) * factor for factor in SIZES)
-    return [(params, fitted_loss(params, flops / six_nd(params, 1))) for params in sizes]

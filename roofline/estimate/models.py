@@ -1,4 +1,4 @@
-"""Estimates of a model: its parameters, the FLOPs of a training step, the memory of training."""
+"""Estimates of parameters, of the FLOPs of a training step, and of training memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Optimizer = Annotated[str, OneOf(tuple(OPTIMIZERS))]
 
 @question
 def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
-    """Parameters of a model by component, weight by weight."""
+    """Parameters of a model by component and weight."""
     config = model_of(model, options)
-    found = count_parameters(config)
+    counts = count_parameters(config)
     steps = [
         Step(
             f"{weight.component}: {weight.name}" if weight.name != weight.component else weight.name,
@@ -40,18 +40,18 @@ def params(model: Model | None = None, **options: Unpack[Dimensions]) -> Answer:
         )
         for weight in weights(config)
     ]
-    steps.append(Step("total", "sum", f"{count(found.total)} = {number(found.total / 1e9)}e9"))
-    if found.active != found.total and config.experts:
+    steps.append(Step("total", "sum", f"{count(counts.total)} = {number(counts.total / 1e9)}e9"))
+    if counts.active != counts.total and config.experts:
         chosen = f"{config.experts.per_token} of {config.experts.count} experts"
-        steps.append(Step("active per token", chosen, f"{count(found.active)} = {number(found.active / 1e9)}e9"))
-    steps.append(Step("in matrix products", "no lookups, norms, biases; with the head", count(found.matmul)))
-    tied = "the head uses the embedding's weights" if config.is_tied else "the head has weights of its own"
+        steps.append(Step("active per token", chosen, f"{count(counts.active)} = {number(counts.active / 1e9)}e9"))
+    steps.append(Step("in matrix products", "without lookups, norms and biases; with the head", count(counts.matmul)))
+    tied = "the head uses the embedding's weights" if config.is_tied else "the head has separate weights"
     return Answer(
-        main=("total", "active") if found.active != found.total else ("total",),
+        main=("total", "active") if counts.active != counts.total else ("total",),
         title=f"Parameters of {config.name}",
         values={
-            **{"total": found.total, "active": found.active, "matmul": found.matmul},
-            "components": dict(found.components),
+            **{"total": counts.total, "active": counts.active, "matmul": counts.matmul},
+            "components": dict(counts.components),
         },
         steps=steps,
         formula=parameters.FORMULA,
@@ -73,38 +73,40 @@ def flops(
     checkpoint: str = "none",
     **options: Unpack[Dimensions],
 ) -> Answer:
-    """FLOPs of a training step by component: what the model needs, and what the hardware executes."""
+    """FLOPs of a training step by component: those of the model, and those executed."""
     config, is_flash = model_of(model, options, params), attention == "flash"
     counted_by = convention_of(config, convention, DEFAULT_CONVENTION)
-    found = train_flops(config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document)
+    counts = train_flops(config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document)
     notes = [f"convention '{counted_by}'; a fused multiply-add counts as 2; backward is twice the forward pass"]
     if params is not None:
-        notes = ["6 N leaves out attention's own products; N are the parameters that a token meets"]
+        notes = ["6 N excludes attention scores; N counts the parameters used by a token"]
     else:
-        kernel = "flash attention, which computes its scores again in the backward pass"
-        notes.append("norms, activations, softmax and the optimizer are left out, but where the convention names them")
+        kernel = "flash attention, which recomputes its scores in the backward pass"
+        notes.append(
+            "norms, activations, softmax and the optimizer are not counted, unless the convention includes them"
+        )
         notes.append(f"{kernel if is_flash else 'unfused attention'}; recomputation: {checkpoint}")
     return Answer(
         main=("per_token", "per_step"),
         title=f"FLOPs of a training step of {config.name}: {batch} x {sequence} tokens",
         values={
-            "per_token": found.per_token,
-            "per_step": found.model_flops,
-            "hardware_per_step": found.hardware_flops,
-            "tokens_per_step": found.tokens,
+            "per_token": counts.per_token,
+            "per_step": counts.model_flops,
+            "hardware_per_step": counts.hardware_flops,
+            "tokens_per_step": counts.tokens,
             "convention": counted_by,
-            "components": found.components,
-            "recomputed": found.recomputed,
+            "components": counts.components,
+            "recomputed": counts.recomputed,
         },
-        steps=_flops_steps(found),
-        formula=f"per token: {found.convention.formula}",
-        source=f"{found.convention.source}; {config.source}",
+        steps=_flops_steps(counts),
+        formula=f"per token: {counts.convention.formula}",
+        source=f"{counts.convention.source}; {config.source}",
         assumptions=[*notes, *config.notes_on(sequence)],
     )
 
 
-def _flops_steps(found: FlopCount) -> list[Step]:
-    kinds = {"forward": found.forward, "dgrad": found.input_gradients, "wgrad": found.weight_gradients}
+def _flops_steps(counts: FlopCount) -> list[Step]:
+    kinds = {"forward": counts.forward, "dgrad": counts.input_gradients, "wgrad": counts.weight_gradients}
     steps = [
         Step(
             name.replace("_", " "),
@@ -112,13 +114,16 @@ def _flops_steps(found: FlopCount) -> list[Step]:
             count(amount),
             amount,
         )
-        for name, amount in found.components.items()
+        for name, amount in counts.components.items()
     ]
-    steps.append(Step("model FLOPs per step", f"{found.tokens:,} tokens", count(found.model_flops)))
-    steps.append(Step("per token", f"{number(found.model_flops)} / {found.tokens:,}", count(found.per_token)))
-    for name, amount in found.recomputed.items():
-        steps.append(Step(f"again: {name.replace('_', ' ')}", "in the backward pass", count(amount)))
-    return [*steps, Step("hardware FLOPs per step", "for HFU; the model's are for MFU", count(found.hardware_flops))]
+    steps.append(Step("model FLOPs per step", f"{counts.tokens:,} tokens", count(counts.model_flops)))
+    steps.append(Step("per token", f"{number(counts.model_flops)} / {counts.tokens:,}", count(counts.per_token)))
+    for name, amount in counts.recomputed.items():
+        steps.append(Step(f"recomputed: {name.replace('_', ' ')}", "in the backward pass", count(amount)))
+    return [
+        *steps,
+        Step("hardware FLOPs per step", "used for HFU; model FLOPs are used for MFU", count(counts.hardware_flops)),
+    ]
 
 
 FIT_COLUMNS = {
@@ -154,17 +159,17 @@ def memory(
     memory: Number | None = None,
     **options: Unpack[Training],
 ) -> Answer:
-    """Memory of training on one device, by component, and whether it fits on each machine."""
-    config, kept = model_of(model, options, params), RECIPES[recipe]
-    is_asked = memory is not None or not options.keys().isdisjoint(("gpu", "measured"))
-    machines = machines_of(options, memory) if is_asked else []
-    saved = torch_kernels(config, kept, "cpu" if kernels == "cpu" else "cuda", kernels == "eager")
+    """Training memory of one device by component, and whether it fits."""
+    config, precision = model_of(model, options, params), RECIPES[recipe]
+    has_machines = memory is not None or not options.keys().isdisjoint(("gpu", "measured"))
+    machines = machines_of(options, memory) if has_machines else []
+    saved = torch_kernels(config, precision, "cpu" if kernels == "cpu" else "cuda", kernels == "eager")
     is_flash = saved.is_flash and attention == "flash"
     sharding = Sharding(int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel)
-    whole = sum(state_bytes(config, kept, optimizer, lora_rank=lora).values())
+    unsharded = sum(state_bytes(config, precision, optimizer, lora_rank=lora).values())
     plan = StepPlan(
         config=config,
-        recipe=kept,
+        recipe=precision,
         optimizer=optimizer,
         sequence=sequence,
         batch=batch * accumulate,
@@ -175,34 +180,34 @@ def memory(
         loss_chunks=loss_chunks,
         lora_rank=lora,
     )
-    found = None if params is not None else step_memory(plan)
-    parts = found.parts() if found else state_bytes(config, kept, optimizer, sharding)
+    step = None if params is not None else step_memory(plan)
+    parts = step.parts() if step else state_bytes(config, precision, optimizer, sharding)
     total = sum(parts.values())
-    state = sum(found.state.values()) if found else total
+    state = sum(step.state.values()) if step else total
     values = {"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": state}
     steps = [
         Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part)
         for name, part in parts.items()
         if part
     ]
-    formula = "N x bytes per parameter of the recipe; ZeRO shares the optimizer's, gradients, weights"
-    sources = [kept.source, OPTIMIZERS[optimizer], "Rajbhandari et al., ZeRO (2020)"]
-    notes = [f"ZeRO {zero} over {data_parallel}", "activations are left out: they depend on the model"]
-    if found:
+    formula = "N x bytes per parameter of the recipe; ZeRO shards optimizer state, gradients and weights"
+    sources = [precision.source, OPTIMIZERS[optimizer], "Rajbhandari et al., ZeRO (2020)"]
+    notes = [f"ZeRO {zero} over {data_parallel}", "activations depend on the model and are not included"]
+    if step:
         values |= {"activation_bytes": total - state, "sequences_per_step": plan.batch * data_parallel}
-        values["moment"] = found.moment.name
-        held = f"micro-batch {batch} x {sequence}, inputs and temporaries"
+        values["moment"] = step.moment.name
+        detail = f"micro-batch {batch} x {sequence}, inputs and temporaries"
         steps.append(Step("all state", "weights, gradients, optimizer", size(state)))
-        steps.append(Step("all activations", held, size(total - state)))
-        formula = f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss 4 V kept, 8 V beside"
+        steps.append(Step("all activations", detail, size(total - state)))
+        formula = f"state: bytes per parameter of the recipe; {activations.FORMULA}; loss: 4 V stored, 8 V of gradients"
         sources = [*sources[:2], activations.SOURCE, config.source]
-        notes = _memory_notes(plan, found.moment.name, kernels)
-        lacking = [m for m in machines if m.entries and m.peak(kept.compute_dtype, MEASURED_FIRST) is None]
-        notes += [f"{m.slug} has {why_not(m, kept.compute_dtype)} {kept.compute_dtype}" for m in lacking]
-    fits = [_fit_row(machine, total, total - state, whole) for machine in machines]
+        notes = _memory_notes(plan, step.moment.name, kernels)
+        lacking = [m for m in machines if m.entries and m.peak(precision.compute_dtype, MEASURED_FIRST) is None]
+        notes += [f"{m.slug} has {why_not(m, precision.compute_dtype)} {precision.compute_dtype}" for m in lacking]
+    fits = [_fit_row(machine, total, total - state, unsharded) for machine in machines]
     return Answer(
-        main=("total_bytes", "state_bytes", "activation_bytes") if found else ("total_bytes",),
-        title=f"{'Memory' if found else 'State'} of training {config.name} on one device: {recipe}, {optimizer}",
+        main=("total_bytes", "state_bytes", "activation_bytes") if step else ("total_bytes",),
+        title=f"{'Memory' if step else 'State'} of training {config.name} on one device: {recipe}, {optimizer}",
         values=values,
         steps=[*steps, Step("total", f"{total:,} bytes", size(total))],
         formula=formula,
@@ -218,31 +223,30 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     config, sharding, saved = plan.config, plan.sharding, plan.kernels or Kernels()
     attention, dropout = "flash" if saved.is_flash else "unfused", "with" if saved.has_dropout else "no"
     is_eager = kernels == "eager"
-    fused = "fused norms" if saved.is_norm_fused else "norms taken apart"
-    run = "plain operations of transformers" if is_eager else fused
+    fused = "fused norms" if saved.is_norm_fused else "unfused norms"
+    run = "eager ones of transformers" if is_eager else fused
     notes = [
-        f"ZeRO {sharding.zero} over {sharding.data_parallel}, tensor parallelism of {sharding.tensor_parallel}",
+        f"ZeRO {sharding.zero} over {sharding.data_parallel} devices, tensor parallelism of {sharding.tensor_parallel}",
         f"kernels: {run}, {attention} attention, {dropout} dropout",
         f"checkpointing: {plan.checkpoint}",
-        f"when most is held: {MOMENTS[moment]}",
-        f"loss: torch's cross entropy, which keeps log-probabilities in fp32, in {plan.loss_chunks} part(s)",
-        f"{plan.batch * sharding.data_parallel} sequences a step, in {plan.micro_batches} micro-batch(es) on a device",
-        "left out: CUDA context, workspaces, buffers of collectives, rounding and fragmentation of the allocator",
+        f"peak: {MOMENTS[moment]}",
+        f"loss: torch's cross entropy, which stores log-probabilities in fp32, in {plan.loss_chunks} chunk(s)",
+        f"{plan.batch * sharding.data_parallel} sequences per step, in {plan.micro_batches} micro-batch(es) per device",
+        "left out: CUDA context, workspaces, communication buffers, rounding and fragmentation of the allocator",
     ]
     if sharding.pipeline_parallel > 1:
-        stages = f"first and last stage of {sharding.pipeline_parallel}"
-        notes.append(f"the fuller one of {stages}, one forward and backward in turn")
+        notes.append(f"the larger of first and last stage of {sharding.pipeline_parallel}, with a 1F1B schedule")
     if sharding.expert_parallel > 1:
-        kept = f"each keeps 1/{sharding.expert_parallel} of them"
-        notes.append(f"experts are shared among {sharding.expert_parallel} data-parallel devices: {kept}")
+        ways = sharding.expert_parallel
+        notes.append(f"each of {ways} data-parallel devices stores 1/{ways} of the experts")
     if plan.lora_rank:
-        notes.append("approximate: adapters' own activations are left out; the base is frozen, in the recipe's weights")
+        notes.append("approximate: activations of adapters are left out; the base model is frozen")
     if is_eager and config.family not in EAGER_MEASURED:
-        notes.append(f"approximate: plain operations were compared with real models of {', '.join(EAGER_MEASURED)}")
+        notes.append(f"approximate: eager kernels were validated for {', '.join(EAGER_MEASURED)}")
     if config.experts:
-        notes.append("approximate: experts keep what an even load brings them, their inputs gathered, outputs kept")
+        notes.append("approximate: experts have an even load, and store their gathered inputs and outputs")
     if config.latent:
-        notes.append("approximate: latent attention keeps expanded keys and values, and its low-rank inputs twice")
+        notes.append("approximate: latent attention stores expanded keys and values, and its low-rank inputs twice")
     return [*notes, *config.notes_on(plan.sequence)]
 
 
@@ -265,10 +269,10 @@ def _memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]
         device = f"{row['gpu']} with {in_gib(row['memory_bytes'])}"
         share = row["headroom_bytes"] / row["memory_bytes"]
         if 0 <= share < MIN_HEADROOM:
-            lines.append(f"only {100 * share:.1f} % of {device} is left; workspaces and fragmentation need some")
+            lines.append(f"only {100 * share:.1f} % of {device} is left for workspaces and fragmentation")
         elif share < 0 and row["gpus_needed"] is None:
-            lines.append(f"does not fit: {size(total)} on one {device}; the activations alone are larger")
+            lines.append(f"does not fit: {size(total)} on one {device}; even the activations do not fit")
         elif share < 0:
-            shared = f"at least {row['gpus_needed']:,} devices hold it, the state sharded evenly (ZeRO 3)"
+            shared = f"at least {row['gpus_needed']:,} devices are needed with the state sharded evenly (ZeRO 3)"
             lines.append(f"does not fit: {size(total)} on one {device}; {shared}")
     return lines

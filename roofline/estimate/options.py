@@ -1,4 +1,4 @@
-"""The options that several estimates share: how to name a model and a machine."""
+"""Options shared by several estimates: models and machines."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ STYLES = {
     },
 }
 
-NEEDED = ("layers", "width", "heads", "vocab")
-"""Dimensions that a model cannot do without; in style llama also `ffn`."""
+REQUIRED = ("layers", "width", "heads", "vocab")
+"""Required dimensions; style llama also requires `ffn`."""
 
 
 def moment(value: object) -> float:
-    """Return a moment in Unix time, as `results.compare.selection.since` reads it."""
+    """Return a Unix time, parsed as by `results.compare.selection.since`."""
     try:
         return since(str(value))
     except ArgumentTypeError as error:
@@ -68,7 +68,7 @@ class Dimensions(TypedDict, total=False):
 
 
 class Machines(TypedDict, total=False):
-    """GPUs of the table, or the machine of a saved run, and which run `latest` is."""
+    """GPUs of the table, or the machine of a saved run."""
 
     gpu: Names
     measured: str
@@ -79,7 +79,7 @@ class Machines(TypedDict, total=False):
 
 
 class Computing(Machines, total=False):
-    """Machines, in which dtypes they compute, and figures in place of theirs."""
+    """Machines, dtypes, and figures that replace those of the machines."""
 
     dtype: Annotated[list[str], SomeOf(DTYPES)]
     peak: Number
@@ -87,7 +87,7 @@ class Computing(Machines, total=False):
 
 
 class Training(Dimensions, Machines, total=False):
-    """A model and machines whose memory counts alone."""
+    """A model, and machines of which only the memory is used."""
 
 
 class Serving(Dimensions, Computing, total=False):
@@ -95,16 +95,16 @@ class Serving(Dimensions, Computing, total=False):
 
 
 def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params: float | None = None) -> ModelConfig:
-    """Return the model that is named by its preset, its file, its dimensions or its number of parameters."""
+    """Return the model given by a preset, a file, dimensions or a number of parameters."""
     sizes = {name: options[name] for name in STYLES["llama"] if name in options}
     ways = [model is not None, "config" in options, bool(sizes)].count(True)
     if params is not None:
         if ways:
-            raise ConfigError("--params is in place of a model: leave --model, --config and dimensions out")
+            raise ConfigError("--params and --model, --config or dimensions are mutually exclusive")
         return dense_model(params)
     if ways != 1:
         raise ConfigError(
-            "give one model: --model PRESET, such as llama-3-8b, --config path/to/config.json, or its dimensions, "
+            "expected one model: --model PRESET, such as llama-3-8b, --config path/to/config.json, or its dimensions, "
             "such as --layers 16 --width 2048 --heads 32 --ffn 8192 --vocab 128256"
         )
     if sizes:
@@ -115,9 +115,9 @@ def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params
 
 
 def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> ModelConfig:
-    needed = NEEDED if style == "gpt2" else (*NEEDED, "ffn")
+    needed = REQUIRED if style == "gpt2" else (*REQUIRED, "ffn")
     if missing := [f"--{name}" for name in needed if name not in sizes]:
-        raise ConfigError(f"a model by its dimensions needs {', '.join(missing)}, too")
+        raise ConfigError(f"a model by its dimensions requires {', '.join(missing)}")
     values: dict[str, Any] = {"model_type": style, "tie_word_embeddings": is_tied}
     values |= {key: sizes[name] for name, key in STYLES[style].items() if name in sizes}
     if style == "gpt2":
@@ -127,7 +127,7 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
 
 
 def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:
-    """Return the machines: GPUs of the table, that of a measured run, or one with nothing but the given figures."""
+    """Return GPUs of the table, the machine of a measured run, or a machine with only the given figures."""
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
     given |= {} if memory is None else {"memory": memory}
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
@@ -140,7 +140,7 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
         machines.append(Machine("given"))
     if not machines:
         raise ConfigError(
-            "give a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or its own --peak, "
+            "expected a machine: --gpu SLUG, such as h100-sxm, --measured RUN, such as latest, or --peak, "
             "--bandwidth or --memory"
         )
     return [_as_given(machine, given, options.get("dtype", ["bf16"])) for machine in machines]
@@ -160,12 +160,12 @@ def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str
 
 
 class Use(NamedTuple):
-    """A machine that computes in a dtype."""
+    """A machine and a dtype."""
 
     machine: Machine
     dtype: str
     peak: float
-    """Of one device, FLOP/s."""
+    """Peak of one device, FLOP/s."""
     mfu: float = 1
 
     @property
@@ -177,17 +177,17 @@ class Use(NamedTuple):
 
 
 def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:
-    """Return the machines with the dtypes that they have a peak of, and a line for each that they have not."""
+    """Return the machines with each dtype of known peak, and a note for each other dtype."""
     machines, dtypes = machines_of(options, memory), options.get("dtype", ["bf16"])
-    found, missing = [], []
+    uses, missing = [], []
     for machine, dtype in product(machines, dtypes):
         if peak := machine.peak(dtype, MEASURED_FIRST):
-            found.append(Use(machine, dtype, peak.value))
+            uses.append(Use(machine, dtype, peak.value))
         else:
             missing.append(f"{machine.slug} has {why_not(machine, dtype)} {dtype}")
-    if not found:
+    if not uses:
         peak_of(machines[0], dtypes[0])
-    return found, missing
+    return uses, missing
 
 
 def sources_of(machines: Iterable[Machine]) -> str:

@@ -32,16 +32,16 @@ def tensor(shape: Annotated[tuple[int, ...], extents], dtype: Annotated[str, One
         *([Step("block scales", f"{elements:,} / 16, one byte each", count(scales))] if scales else []),
         Step("in GB", f"{total:,} / 10^9", f"{number(total / 1e9)} GB"),
         Step("in GiB", f"{total:,} / 2^30", f"{number(total / 2**30)} GiB"),
-        Step("strides", "products of the extents behind, row-major, in elements", ", ".join(map(str, strides))),
+        Step("strides", "products of the following extents, in elements (row-major)", ", ".join(map(str, strides))),
     ]
     return Answer(
         main=("bytes", "elements"),
         title=f"A tensor of {'x'.join(map(str, shape))} in {dtype}",
         values={"elements": elements, "bytes": total, "scale_bytes": scales, "strides": strides, "dtype": dtype},
         steps=steps,
-        formula="bytes = elements x bits / 8; an index i lies at sum(i x stride)",
+        formula="bytes = elements x bits / 8; element i is at offset sum(i x stride)",
         source="CS336 (2025) lecture 2: numel() x element_size()",
-        assumptions=["dense and contiguous; a view has no bytes of its own", "GB is 10^9 bytes, GiB 2^30"],
+        assumptions=["dense and contiguous; a view needs no bytes", "GB is 10^9 bytes, GiB 2^30"],
     )
 
 
@@ -57,7 +57,7 @@ def dtype(
     dtype: Annotated[list[str] | None, SomeOf(tuple(FORMATS))] = None,
     value: Annotated[Fraction | float, exact] | None = None,
 ) -> Answer:
-    """Ranges and steps of floating-point formats, and what a value becomes in each."""
+    """Ranges and precision of floating-point formats, and a value rounded to each."""
     rows: list[dict[str, Any]] = []
     for name in dtype or FORMATS:
         row = {key: getattr(FORMATS[name], key) for key in FORMAT_COLUMNS}
@@ -70,9 +70,9 @@ def dtype(
         formula="largest (2 - 2^-m) 2^bias, normal from 2^(1 - bias), smallest 2^(1 - bias - m), epsilon 2^-m",
         source="; ".join(dict.fromkeys(FORMATS[row["dtype"]].source for row in rows)),
         assumptions=[
-            "digits are log10 of 2^(m + 1); below `normal from` they become fewer, down to none at `smallest`",
-            "values are rounded to the nearest, ties to even; half of `smallest` and less becomes 0",
-            "fp8e4m3 has no infinity: a value too large becomes 448 or nan, as the conversion is told",
+            "digits: log10 of 2^(m + 1); fewer below `normal from`, none at `smallest`",
+            "rounding to nearest, ties to even; half of `smallest` and less becomes 0",
+            "fp8e4m3 has no infinity: larger values become 448 or nan, depending on the conversion",
         ],
         rows=rows,
         columns={"dtype": "dtype", **FORMAT_COLUMNS, **({} if value is None else {"value": "value"})},
@@ -83,7 +83,7 @@ def dtype(
 def matmul(
     shape: Annotated[tuple[int, int, int], product_shape], batch: Whole = 1, **options: Unpack[Computing]
 ) -> Answer:
-    """Least time of a matrix product (m, k) x (k, n) by the roofline."""
+    """Minimum time of a matrix product (m, k) x (k, n) by the roofline."""
     machines, dtypes = machines_of(options), options.get("dtype", ["bf16"])
     m, n, k = shape
     rows = [_matmul_row(shape, batch, machine, dtype) for machine in machines for dtype in dtypes]
@@ -104,13 +104,13 @@ def matmul(
             Step(
                 "memory", f"{number(row['bytes'])} / {number(row['bandwidth_bytes_per_s'])}", duration(row["memory_s"])
             ),
-            Step("time", "the longer of the two", f"{duration(row['seconds'])}, {row['bound']}-bound"),
+            Step("time", "the longer one", f"{duration(row['seconds'])}, {row['bound']}-bound"),
         ],
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
         source=f"Williams, Waterman and Patterson (2009); {sources_of(machines)}",
         assumptions=[
-            "a lower bound: each operand moves once, at full bandwidth, and the peak is reached",
-            "fp8 and nvfp4 are written as bf16, int8 as int32; scales of blocks are left out",
+            "lower bound: each operand moves once, at full bandwidth and peak",
+            "output: bf16 for fp8 and nvfp4, int32 for int8; block scales are not counted",
             *(f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if row["seconds"] is None),
         ],
         columns={
@@ -129,5 +129,5 @@ def _matmul_row(shape: tuple[int, int, int], batch: int, machine: Machine, dtype
     row["intensity"] = intensity(work.flops, work.bytes)
     if machine.peak(dtype, MEASURED_FIRST) is None:
         return row | {"seconds": None, "bound": None, "reason": why_not(machine, dtype)}
-    found = attainable(machine, work.flops, work.bytes, dtype)
-    return row | {name: getattr(found, name) for name in TIMES}
+    limit = attainable(machine, work.flops, work.bytes, dtype)
+    return row | {name: getattr(limit, name) for name in TIMES}

@@ -1,4 +1,4 @@
-"""Questions from signatures: what a parameter may be, and what the command line, the forms and the help are made of."""
+"""Parameters of estimates, derived from their signatures, for the command line, the forms and the help."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Annotated, Any, NamedTuple, ParamSpec, cast, get_args, get_ty
 
 from results.show.spelling import REMOVED, did_you_mean, known_as
 from results.show.terminal import one_line
-from roofline.accounting.config import MOST, ConfigError, ModelConfig
+from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.estimate.answer import Answer
 from roofline.work import dtype_named
 
 SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 NUMBER = re.compile(r"((?:\d{1,30}(?:_\d{1,30})*(?:\.\d{1,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?)([kKmMbBgGtT]?)")
-LARGEST = 10**30
+MAX_NUMBER = 10**30
 
 
 def text_of(value: object) -> str:
     if callable(value) or isinstance(value, Mapping | bytes):
-        raise ConfigError(f"takes no {type(value).__name__}; give a number, a text or a list of these")
+        raise ConfigError(f"expected a number, a text or a list of these, got {type(value).__name__}")
     return str(value).strip()
 
 
@@ -41,18 +41,18 @@ def _shown(text: object) -> str:
 
 
 def positive(value: object) -> float:
-    """Return a number above 0, such as 70e9, "70B" or 0.5; a whole one as an integer, exact."""
+    """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
     found = _number(text := text_of(value))
-    if found is None or not Fraction(1, LARGEST) <= found <= LARGEST:
-        raise ConfigError(f"{_shown(text)} must be a number above 0 and at most 10^30, such as 70e9, 70B or 0.5")
+    if found is None or not Fraction(1, MAX_NUMBER) <= found <= MAX_NUMBER:
+        raise ConfigError(f"{_shown(text)} is not a number above 0, at most 10^30, such as 70e9, 70B or 0.5")
     return int(found) if found.denominator == 1 else float(found)
 
 
 def whole(value: object) -> int:
-    """Return a whole number from 1, such as 8, 4096 or "15T"."""
+    """Return an integer from 1, such as 8, 4096 or "15T"."""
     found = _number(text := text_of(value))
-    if found is None or found.denominator != 1 or not 1 <= found <= MOST:
-        raise ConfigError(f"{_shown(text)} must be a whole number from 1 to 10^12")
+    if found is None or found.denominator != 1 or not 1 <= found <= MAX_EXTENT:
+        raise ConfigError(f"{_shown(text)} is not an integer from 1 to 10^12")
     return int(found)
 
 
@@ -62,18 +62,18 @@ def share(value: object) -> float:
     found = _number(text.removesuffix("%"))
     if found is not None and text.endswith("%"):
         found /= 100
-    if found is None or not Fraction(1, LARGEST) <= found <= 1:
+    if found is None or not Fraction(1, MAX_NUMBER) <= found <= 1:
         hint = "; 40 % is 0.4" if found and found > 1 else ""
-        raise ConfigError(f"{_shown(text)} must be a fraction above 0 and at most 1{hint}")
+        raise ConfigError(f"{_shown(text)} is not a fraction above 0, at most 1{hint}")
     return float(found)
 
 
 def exact(value: object) -> Fraction:
-    """Return a number of either sign as it is written, with at most 300 digits."""
+    """Return a number of either sign, exactly as written, with at most 300 digits."""
     text = text_of(value)
     found = _number(text.removeprefix("-"))
     if found is None or found > 10**300 or (found and found < Fraction(1, 10**330)):
-        raise ConfigError(f"{_shown(text)} must be a number, such as 1e-8")
+        raise ConfigError(f"{_shown(text)} is not a number such as 1e-8")
     return -found if text.startswith("-") else found
 
 
@@ -82,12 +82,12 @@ def extents(value: object) -> tuple[int, ...]:
     text = "x".join(map(str, value)) if isinstance(value, tuple | list) else text_of(value)
     words = text.replace("×", "x").replace(",", "x").split("x")
     if len(words) > 32:
-        raise ConfigError(f"{_shown(text)} has {len(words)} dimensions; at most 32")
+        raise ConfigError(f"{_shown(text)} has {len(words)} dimensions, more than 32")
     try:
         found = tuple(map(whole, words))
     except ConfigError:
-        raise ConfigError(f"{_shown(text)} must be a shape such as 4096x4096") from None
-    if prod(found) > LARGEST:
+        raise ConfigError(f"{_shown(text)} is not a shape such as 4096x4096") from None
+    if prod(found) > MAX_NUMBER:
         raise ConfigError(f"{_shown(text)} has more than 10^30 elements")
     return found
 
@@ -96,16 +96,16 @@ def product_shape(value: object) -> tuple[int, int, int]:
     """Return M, N and K of a shape MxNxK; one number stands for all three."""
     found = extents(value)
     if len(found) not in (1, 3):
-        raise ConfigError(f"{_shown(value)} must be MxNxK, such as 4096x4096x1024, or one number")
+        raise ConfigError(f"{_shown(value)} is not MxNxK, such as 4096x4096x1024, or one number")
     m, n, k = found * 3 if len(found) == 1 else found
     return m, n, k
 
 
 def names(value: object) -> list[str]:
-    listed = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    found = [word.strip() for one in listed for word in text_of(one).split(",") if word.strip()]
+    texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    found = [name.strip() for text in texts for name in text_of(text).split(",") if name.strip()]
     if not found:
-        raise ConfigError("names nothing; write names with commas between")
+        raise ConfigError("expected names separated by commas")
     return list(dict.fromkeys(found))
 
 
@@ -115,22 +115,21 @@ def model_named(value: object) -> str | ModelConfig:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Reads one of a few words; dtypes also by the names that torch has for them."""
+    """Reads one of some choices; dtypes also by their torch names."""
 
     known: tuple[str, ...]
 
     def __call__(self, value: object) -> str:
         word = known_as(dtype_named(text_of(value)), self.known)
         if word not in self.known:
-            what = _shown(word) if word else "an empty text"
             hint = did_you_mean(word, self.known)
-            raise ConfigError(f"{what} is not known; {hint}{' ' * bool(hint)}known: {', '.join(self.known)}")
+            raise ConfigError(f"unknown {_shown(word)}; {hint}{' ' * bool(hint)}(choose from {', '.join(self.known)})")
         return word
 
 
 @dataclass(frozen=True)
 class SomeOf(OneOf):
-    """Reads a list of such words."""
+    """Reads a list of choices."""
 
     def __call__(self, value: object) -> list[str]:  # type: ignore[override]
         return list(dict.fromkeys(OneOf(self.known)(word) for word in names(value)))
@@ -151,11 +150,11 @@ class Parameter(NamedTuple):
     """A parameter of an estimate."""
 
     name: str
-    """As it is typed, with dashes."""
+    """Name of the option, with dashes."""
     read: Callable[[object], Any]
-    """Returns the value of a text, or refuses it; `bool` for a switch."""
+    """Parses a value; `bool` for a flag."""
     default: Any
-    is_needed: bool
+    is_required: bool
 
     @property
     def key(self) -> str:
@@ -181,7 +180,7 @@ class Parameter(NamedTuple):
 
 
 def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
-    """Let an estimate take its values as text, too, and refuse a wrong one in one line."""
+    """Parse the arguments of an estimate, and document them."""
     bind, by_name = signature(function).bind_partial, cast(Callable[..., Answer], function)
 
     @wraps(function)
@@ -191,37 +190,37 @@ def question(function: Callable[_P, Answer]) -> Callable[_P, Answer]:
         return by_name(**values_of(ask, {**given, **others}))
 
     lines = [f"    {parameter.key}: {parameter.help}" for parameter in parameters(ask).values()]
-    raises = "Raises:\n    ValueError: in one line what is wrong."
+    raises = "Raises:\n    ValueError: an argument is invalid."
     ask.__doc__ = "\n".join([f"{function.__doc__}\n", "Args:", *lines, "", raises, ""])
     return ask
 
 
 @cache
 def parameters(function: Callable[..., Answer]) -> dict[str, Parameter]:
-    """Return the parameters of an estimate by their names in Python, those of its `**options` among them."""
+    """Return the parameters of an estimate, including its `**options`, by Python name."""
     bound = signature(function).parameters
     hints = get_type_hints(function, include_extras=True)
     del hints["return"]
     options = get_type_hints(get_args(hints.pop("options"))[0], include_extras=True) if "options" in hints else {}
-    found = {}
+    known = {}
     for key, hint in (hints | options).items():
         default = bound[key].default if key in bound else None
-        is_needed = default is Bound.empty
+        is_required = default is Bound.empty
         name = key.replace("_", "-")
-        found[key] = Parameter(name, _reader(hint), None if is_needed else default, is_needed)
-    return found
+        known[key] = Parameter(name, _reader(hint), None if is_required else default, is_required)
+    return known
 
 
 def _reader(hint: Any) -> Callable[[object], Any]:
-    for one in (hint, *get_args(hint)):
-        if hasattr(one, "__metadata__"):
-            read: Callable[[object], Any] = one.__metadata__[0]
+    for part in (hint, *get_args(hint)):
+        if hasattr(part, "__metadata__"):
+            read: Callable[[object], Any] = part.__metadata__[0]
             return read
     return bool if hint is bool else text_of
 
 
 def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values of an estimate's parameters; None, False and empty texts are as left out."""
+    """Parse the arguments of an estimate; None, False and empty texts count as omitted."""
     known = parameters(function)
     for key in given:
         if key not in known:
@@ -231,7 +230,9 @@ def values_of(function: Callable[..., Answer], given: Mapping[str, object]) -> d
             hint = did_you_mean(key, known, 1)
             raise ConfigError(f"unrecognized arguments: {name}{'; ' * bool(hint)}{hint}")
     is_given = {key: value for key, value in given.items() if value is not None and value is not False and value != ""}
-    missing = [f"--{one.name}" for key, one in known.items() if one.is_needed and key not in is_given]
+    missing = [
+        f"--{parameter.name}" for key, parameter in known.items() if parameter.is_required and key not in is_given
+    ]
     if missing:
         raise ConfigError(f"the following arguments are required: {', '.join(missing)}")
     return {key: known[key].value_of(value) for key, value in is_given.items()}

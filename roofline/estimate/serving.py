@@ -1,4 +1,4 @@
-"""Estimates of generation: the least time of prefill and decode, of a whole reply, and its price."""
+"""Estimates of generation: minimum time of prefill, decode and a reply, and its price."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Stored = Annotated[str, OneOf(tuple(STORED_BITS))]
 Cached = Annotated[str, OneOf(DTYPES)]
 
 BY_PARAMETERS = (
-    "a dense model: 2 N FLOPs for each token, and every weight is read once a step",
-    "the cache and attention's own products depend on the model and are left out: long contexts take longer",
+    "dense model: 2 N FLOPs per token, and every weight is read once per step",
+    "KV cache and attention scores depend on the model and are not included: long contexts take longer",
 )
 STEPS_BY_PARAMETERS = "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
 
@@ -39,7 +39,7 @@ class _Plan(NamedTuple):
 
     def limits(self, use: Use) -> Limits:
         if DTYPE_BITS[self.kv_dtype] % 8:
-            raise ConfigError(f"no cache in {self.kv_dtype}: whole bytes only, as bf16 or fp8e4m3")
+            raise ConfigError(f"--kv-dtype {self.kv_dtype}: expected a type of whole bytes, such as bf16 or fp8e4m3")
         weight_bytes = STORED_BITS[self.weight_dtype or use.dtype] / 8
         rates = (use.speed(self.gpus), self.gpus * bandwidth_of(use.machine))
         return Limits(self.config, self.batch, *rates, weight_bytes, DTYPE_BITS[self.kv_dtype] // 8)
@@ -79,20 +79,20 @@ class _Plan(NamedTuple):
         held = f"{size(row['weight_bytes'])} of weights"
         if row["cache_bytes"] is not None:
             held += f" and {size(row['cache_bytes'])} of cache"
-        there = f"{devices(self.gpus)} {row['gpu']} of {memory(row['memory_bytes'])}"
-        needed = f"it takes {row['gpus_needed']:,} at least, and the times are hypothetical"
-        return [f"does not fit: {held} on {there}; {needed}"]
+        available = f"{devices(self.gpus)} {row['gpu']} of {memory(row['memory_bytes'])}"
+        needed = f"at least {row['gpus_needed']:,} are needed; the times are hypothetical"
+        return [f"does not fit: {held} on {available}; {needed}"]
 
     def notes(self, positions: int) -> list[str]:
-        lying = f"weights in {self.weight_dtype or 'the computing dtype'}"
-        bounds = "lower bounds: peak and bandwidth are reached, activations do not count, devices share without talking"
+        storage = f"weights in {self.weight_dtype or 'the computing dtype'}"
+        bounds = "lower bounds: full peak and bandwidth, without activations and communication"
         if self.config.parameters:
-            return [lying, *BY_PARAMETERS, bounds]
-        lines = [f"{lying}, cache in {self.kv_dtype}", bounds, "in prefill the head is needed for the last token alone"]
+            return [storage, *BY_PARAMETERS, bounds]
+        lines = [f"{storage}, cache in {self.kv_dtype}", bounds, "prefill computes the head for the last token only"]
         if self.config.latent:
             lines.append("latent attention: prefill expands keys and values; decoding uses the absorbed form")
         if self.config.experts:
-            lines.append("experts: an even and independent choice")
+            lines.append("experts are chosen evenly and independently")
         return [*lines, *self.config.notes_on(positions)]
 
 
@@ -108,7 +108,7 @@ def infer(
     memory: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Least time of prefill and of one decode step, and the cache."""
+    """Minimum time of prefill and of one decode step, and the KV cache."""
     config = model_of(model, options, params)
     uses, missing = uses_of(options, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
@@ -139,11 +139,11 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
     peak, bandwidth = number(row["peak_flops_per_s"]), number(row["bandwidth_bytes_per_s"])
     config, prefills, has_cache = plan.config, f"{plan.batch} x {plan.prompt} tokens", row["cache_bytes"] is not None
     read = f"{size(row['weight_bytes_read'])} of weights"
-    least = f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
+    longest = f"max({number(row['decode_flops'])} / {peak}, {number(row['decode_bytes'])} / {bandwidth})"
     prefill = f"{duration(row['prefill_seconds'])}, {row['prefill_bound']}-bound"
     steps = [Step("weights", f"{count(count_parameters(config).total)} parameters", size(row["weight_bytes"]))]
     if has_cache:
-        windowed = f", {config.windowed_layers} layers keep {config.window} at most" if config.windowed_layers else ""
+        windowed = f", {config.windowed_layers} layers store at most {config.window}" if config.windowed_layers else ""
         steps.append(Step("cache per token", f"{config.layers} layers", size(row["kv_bytes_per_token"])))
         steps.append(Step("cache", f"{prefills}{windowed}", size(row["cache_bytes"])))
         read += f" + {size(row['cache_bytes'])}"
@@ -151,16 +151,16 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
         Step("prefill FLOPs", prefills, number(row["prefill_flops"])),
         Step("prefill", f"{number(row['prefill_flops'])} / {peak} at best", prefill),
         Step("decode bytes", read, size(row["decode_bytes"])),
-        Step("decode step", least, f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound"),
+        Step("decode step", longest, f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound"),
         Step("tokens/s", f"{plan.batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
-        Step("critical batch", f"compute as long as memory at {plan.prompt} tokens", _batch(row["critical_batch"])),
+        Step("critical batch", f"compute time = memory time at {plan.prompt} tokens", _batch(row["critical_batch"])),
     ]
     if has_cache:
         steps.append(Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"])))
     if row["used"] is None:
-        return [*steps, Step("memory", "not known of this machine", "-")]
-    what = f"weights{' and cache' * has_cache} / all devices of {memory(row['memory_bytes'])}"
-    return [*steps, Step("memory", what, f"{100 * row['used']:.1f} %")]
+        return [*steps, Step("memory", "unknown for this machine", "-")]
+    parts = f"weights{' and cache' * has_cache} / all devices of {memory(row['memory_bytes'])}"
+    return [*steps, Step("memory", parts, f"{100 * row['used']:.1f} %")]
 
 
 def _batch(value: int | None) -> str:
@@ -181,24 +181,24 @@ def generate(
     memory: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Least time of a reply, from the prompt to its last token, and its price."""
+    """Minimum time of a reply, from the prompt to its last token, and its price."""
     config = model_of(model, options, params)
     uses, missing = uses_of(options, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     rows = [_reply(plan, use, output_tokens, price) for use in uses]
     row = rows[0]
-    growing = "" if row["cache_bytes"] is None else ", the cache growing"
+    growing = "" if row["cache_bytes"] is None else ", with a growing cache"
     steps = [
         Step("first token", f"prefill of {batch} x {prompt} tokens", duration(row["first_token_s"])),
-        Step("the others", f"{output_tokens - 1:,} steps{growing}", duration(row["seconds"] - row["first_token_s"])),
+        Step("other tokens", f"{output_tokens - 1:,} steps{growing}", duration(row["seconds"] - row["first_token_s"])),
         Step("reply", "sum", duration(row["seconds"])),
         Step("tokens/s", f"{batch} x {output_tokens} / {duration(row['seconds'])}", number(row["tokens_per_s"])),
     ]
     columns = {"gpu": "GPU", "dtype": "dtype", "seconds": "reply", "first_token_s": "first token"}
     columns |= {"tokens_per_s": "tokens/s", "used": "memory"}
     if price is not None:
-        paid = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
-        steps.append(Step("price of 10^6 tokens", paid, number(row["price_per_million_tokens"])))
+        rate = f"{gpus:,} x {price:g} an hour / 3600 / {number(row['tokens_per_s'])} x 10^6"
+        steps.append(Step("price of 10^6 tokens", rate, number(row["price_per_million_tokens"])))
         columns["price_per_million_tokens"] = "price of 10^6"
     return Answer(
         title=f"Replies of {config.name}: {batch} x {output_tokens} tokens to prompts of {prompt}, {devices(gpus)}",
@@ -212,7 +212,7 @@ def generate(
         source=f"Pope et al. (2022); {sources_of(use.machine for use in uses)}",
         assumptions=[
             *plan.notes(prompt + output_tokens),
-            "the price is that of tokens written; energy is the most that the devices draw",
+            "price per generated token; energy is the maximum by TDP",
             *missing,
         ],
         columns=columns,

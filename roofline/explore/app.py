@@ -81,7 +81,7 @@ def draw(page: str) -> None:
 def _say(answer: Answer) -> None:
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
-    texts = answer.said()
+    texts = answer.main_texts()
     st.header(plain(texts[0] if texts else answer.title), anchor=False)
     if texts:
         st.markdown(plain("; ".join([answer.title, *texts[1:]])))

@@ -14,7 +14,7 @@ from roofline import estimate
 from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.presets import config_of_bytes, preset_names
 from roofline.accounting.state import RECIPES
-from roofline.estimate.options import NEEDED, STYLES
+from roofline.estimate.options import REQUIRED, STYLES
 from roofline.estimate.question import (
     HELP,
     OneOf,
@@ -128,7 +128,7 @@ class Form:
     def _dimensions(self) -> Options:
         style = choice("style", list(STYLES), "llama")
         is_llama = style == "llama"
-        first = {name: LLAMA_1B.get(name, "") if is_llama or name in NEEDED else "" for name in STYLES[style]}
+        first = {name: LLAMA_1B.get(name, "") if is_llama or name in REQUIRED else "" for name in STYLES[style]}
         return {**self.fields(first), **self.fields({"tied": False}), "style": style}
 
     def _machines(self, first: str | list[str]) -> Options:

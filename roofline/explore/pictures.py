@@ -13,9 +13,9 @@ import streamlit as st
 from results.show.picture import on_dark
 from roofline import estimate
 from roofline.estimate.answer import Answer, cell
-from roofline.estimate.budgets import loss_along
 from roofline.estimate.options import machines_of
 from roofline.estimate.question import values_of
+from roofline.estimate.scaling import loss_along
 from roofline.picture.charts import draw_answer, draw_lines
 from roofline.picture.interactive import roofline_figure
 from roofline.picture.scene import build_scene

@@ -1,4 +1,4 @@
-"""Pictures of estimates: the parts of a whole as bars, and a value along one or two options."""
+"""Plots of estimates: parts of a total as bars, and values along one or two options."""
 
 from __future__ import annotations
 
@@ -29,28 +29,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, PANEL, ROW = 10.0, 5.0, 0.42
-"""Of a picture, of a panel with lines, and of one bar, inches."""
-MOST_MARKED = 20
-"""Points of a line that each have a marker; a single one has a large one."""
+"""Width of the figure, height of a panel, and height of a bar, inches."""
+MAX_MARKERS = 20
+"""Lines with more points have no markers."""
 ROOM_FOR_WORDS = 1.12
-"""End of the axis over the longest bar, whose words stand past it."""
-MOST_TICKS = 12
-"""Values of an option that each have a tick."""
-FAR = 16
-"""Values whose largest is so many times the smallest are drawn on a logarithmic axis."""
+"""Length of the axis over the longest bar, for its text."""
+MAX_TICKS = 12
+"""With at most this many values each has a tick."""
+MIN_LOG_RATIO = 16
+"""Ratio of largest to smallest value from which an axis is logarithmic."""
 
 
 def draw_answer(answer: Answer, theme: str = "light") -> Figure:
-    """Return the picture of an answer: its curve, or the parts of the whole that its steps have, the largest first."""
-    words = ", ".join(answer.said())
+    """Return the plot of an answer: its curve, or its parts with the largest first."""
+    words = ", ".join(answer.main_texts())
     if answer.curve:
         x, y, lines = answer.curve
         return draw_lines(f"{answer.title}: {words}", x, y, lines, {}, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
-        raise ConfigError(
-            "--plot draws parameters, FLOPs and memory by their parts, and budgets; others over an option: sweep"
-        )
+        raise ConfigError("--plot supports params, flops, memory, train and chinchilla; for others use sweep")
     amounts = [step.amount or 0 for step in steps]
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
@@ -69,22 +67,22 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
 
 
 def draw_sweep(sweep: Sweep, title: str, y: str, theme: str = "light") -> Figure:
-    """Return the picture of a value of the rows along the first option of a sweep, a line for each of the others."""
+    """Return the plot of `y` along the first option of a sweep, with a line for each value of the others."""
     x = sweep.overs[0].option
     apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
-    telling = [name for name in sweep.columns if name in apart]
+    varying = [name for name in sweep.columns if name in apart]
     drawn: dict[str, list[dict[str, Any]]] = {}
     for row in sweep.rows:
         if not isinstance(row[x], str) and isinstance(row.get(y), int | float):
-            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in telling), []).append(row)
+            drawn.setdefault(", ".join(f"{key} {row[key]}" for key in varying), []).append(row)
     if not drawn:
-        raise ConfigError(f"--plot needs numbers along --{x}: {y or 'the answer'} has none")
+        raise ConfigError(f"--plot requires numbers along --{x}, but {y or 'the answer'} has none")
     marks: dict[str, float] = {}
     for name, rows in drawn.items():
         turn = rows[0].get("critical_batch")
         if turn and x == "batch" and turn <= max(row[x] for row in rows):
             marks[f"critical batch {turn:,} {name}".strip()] = turn
-        marks |= {f"{words} {name}".strip(): place for words, place in memory_marks(rows, x).items()}
+        marks |= {f"{words} {name}".strip(): value for words, value in memory_marks(rows, x).items()}
     lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
     return draw_lines(title, x, y.replace("_", " "), lines, marks, theme)
 
@@ -97,7 +95,7 @@ def draw_lines(
     marks: Mapping[str, float],
     theme: str = "light",
 ) -> Figure:
-    """Return a picture of a value along an option, a line for each value of the others."""
+    """Return a plot of named lines, with vertical lines at `marks`."""
     is_time = y_name.endswith("seconds")
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
@@ -106,20 +104,20 @@ def draw_lines(
         frame(axes)
         for index, (name, points) in enumerate(lines.items()):
             style = {"color": series_color(index), "marker": SERIES_MARKERS[index % len(SERIES_MARKERS)]}
-            if len(points) > MOST_MARKED:
+            if len(points) > MAX_MARKERS:
                 style["marker"] = ""
             marked = 11 if len(points) == 1 else 5
             axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=marked, **style)  # type: ignore[arg-type]
-        for name, place in marks.items():
-            axes.axvline(place, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(place, 0.98, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right", va="top",
+        for name, value in marks.items():
+            axes.axvline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
+            axes.text(value, 0.98, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right", va="top",
                       transform=axes.get_xaxis_transform())  # fmt: skip
         everything = [point for points in lines.values() for point in points]
         for values, scale in (
             ([x for x, _ in everything], axes.set_xscale),
             ([y for _, y in everything], axes.set_yscale),
         ):
-            if min(values) > 0 and max(values) >= FAR * min(values):
+            if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):
                 scale("log")
         _name_ticks(axes, sorted({x for x, _ in everything}), is_time=is_time)
         axes.set_xlabel(plain(x_name), fontsize=AXIS_PT)
@@ -129,13 +127,13 @@ def draw_lines(
     return figure
 
 
-def _name_ticks(axes: Axes, places: Sequence[float], is_time: bool) -> None:
+def _name_ticks(axes: Axes, xs: Sequence[float], is_time: bool) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     if axes.get_xscale() == "log":
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value)))
-        if len(places) <= MOST_TICKS:
-            axes.set_xticks(places)
+        if len(xs) <= MAX_TICKS:
+            axes.set_xticks(xs)
             axes.xaxis.set_minor_locator(NullLocator())
     if is_time:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value) if value > 0 else "0"))

@@ -1,10 +1,4 @@
-"""A roofline drawn by matplotlib: ceilings, ridge points and measured points on a log-log plane, as PNG, SVG or PDF.
-
-A decade is as long on both axes, so a memory bandwidth is a line of 45 degrees.
-
-Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for multicore
-architectures, CACM 52(4), 2009.
-"""
+"""Roofline plots by matplotlib. Both log axes have the same scale, so a memory bandwidth is a line of 45 degrees."""
 
 from __future__ import annotations
 
@@ -37,8 +31,8 @@ from results.show.picture import (
 )
 from results.show.units import rate_unit, significant, tick
 from roofline.picture.scene import (
-    LONGEST_NAME,
-    WIDEST_DECADES,
+    MAX_DECADES,
+    MAX_NAME_LETTERS,
     Point,
     Roof,
     Scene,
@@ -57,32 +51,32 @@ if TYPE_CHECKING:
 
 Line = tuple[tuple[float, float], tuple[float, float]]
 WIDTH, LEFT, RIGHT = 11.0, 0.95, 0.3
-"""Of the figure, and margins of its axes, inches."""
+"""Width of the figure and margins of its axes, inches."""
 TICKS, LEGEND_ROW, CAPTION_ROW = 0.72, 0.25, 0.17
-"""Heights of tick labels with the name of the axis, and of one row of legend and caption, inches."""
+"""Heights of the axis labels, and of one row of legend and caption, inches."""
 TICK_WIDTH = 0.6
-"""Room for the longest label of a decade, inches."""
+"""Width of the longest tick label, inches."""
 LINE_PT = 15.0
-"""Height of a line of the label of a roof with the space around it, points."""
+"""Height of a line of a roof label, points."""
 LETTER_PT = 6.0
-"""Width of a letter of the label of a roof."""
+"""Width of a letter of a roof label, points."""
 MARKER_PT, RING_PT, MIX_WIDTH = 7.5, 16, 0.8
-"""Diameters of the marker of a point and of the ring around one above its ceiling; line width of a thin mix."""
+"""Diameters of markers and of rings around them; line width of mixes."""
 SAME_SPOT = 0.12
 """Ridge points closer than this share a label, inches."""
 TURN = 10.0
-"""Length of the dash of each of several roofs in one place, line widths."""
+"""Dash length of coinciding roofs, line widths."""
 LETTERS_PER_INCH = 13.0
-"""Of the text of legend and caption."""
+"""Letters per inch of legend and caption."""
 
 
 def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = None, theme: str = "light") -> Figure:
-    """Return the picture of a scene.
+    """Return the plot of a scene.
 
     Args:
-        scene: of `build_scene`.
-        title: in place of the names of the machines.
-        axes: to draw in, without the caption; None for a new figure.
+        scene: result of `build_scene`.
+        title: title (default: names of the machines).
+        axes: axes to draw in, without the caption; None for a new figure.
         theme: one of `THEMES`.
     """
     names, subtitle = title_lines(scene)
@@ -104,12 +98,12 @@ def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = No
 
 
 def plot_run(environment: Environment, records: Sequence[Record], path: Path, theme: str = "light") -> None:
-    """Draw the records of one run under the ceilings of its machine, with the dtypes of the records, into a file.
+    """Draw the records of one run and the ceilings of their dtypes into a file.
 
     Raises:
         NoCeilingError: no ceiling is known.
-        StoreError: the suffix is not one of `SUFFIXES`, or the file cannot be written.
-        CeilingError: the ceilings in the environment are not valid.
+        StoreError: unknown suffix, or the file cannot be written.
+        CeilingError: invalid ceilings in the environment.
     """
     dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
     save_picture(draw_roofline(build_scene([(environment, records)], dtypes=dtypes), theme=theme), path)
@@ -148,14 +142,14 @@ def _legend_handles(scene: Scene) -> list[Line2D]:
         for index, known in enumerate(scene.machines):
             color = next((roof.color for roof in scene.roofs if roof.machine == index), INK)
             handles.append(Line2D([], [], label=plain(known.slug), **_roof_style(color, "measured", index)))
-    parts = {scene.shaped_by, scene.colored_by} - {"machine", "dtype"}  # the labels of roofs name these
+    parts = {scene.shaped_by, scene.colored_by} - {"machine", "dtype"}  # roofs have labels of these
     for part in sorted(part for part in parts if len(scene.names[part]) > 1 and not scene.is_profile):
         is_colored = part == scene.colored_by
         for name in scene.names[part]:
             point = next(point for point in scene.points if getattr(point.record, part) == name)
             shape = point.shape if part == scene.shaped_by else 0
             style = _marker(point.color if is_colored else MUTED, shape, 0)
-            handles.append(Line2D([], [], label=plain(end_of(name, LONGEST_NAME)), **style))
+            handles.append(Line2D([], [], label=plain(end_of(name, MAX_NAME_LETTERS)), **style))
     fillings = {scene.filling_of(point): point for point in reversed(scene.points)}
     for name, point in sorted(fillings.items(), key=lambda entry: entry[1].filling):
         if name and len(fillings) > 1:
@@ -215,10 +209,10 @@ def _span(axes: Axes, scene: Scene) -> None:
     axes.set(xscale="log", yscale="log", autoscale_on=False)
     axes.set(xlim=(10**view.left, 10**view.right), ylim=(10**view.bottom, 10**view.top))
     wide = axes.get_window_extent().width / axes.figure.dpi
-    step = math.ceil(TICK_WIDTH * (view.right - view.left) / wide)  # decades from number to number
+    step = math.ceil(TICK_WIDTH * (view.right - view.left) / wide)  # decades per tick label
     unit, name = rate_unit(10**view.top)
     for axis, factor in ((axes.xaxis, 1.0), (axes.yaxis, unit)):
-        axis.set_major_locator(LogLocator(base=10, numticks=WIDEST_DECADES))
+        axis.set_major_locator(LogLocator(base=10, numticks=MAX_DECADES))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(partial(_tick_label, factor=factor, step=step)))
     frame(axes)
@@ -257,8 +251,8 @@ def _draw_series(points: Sequence[Point], axes: Axes) -> None:
 
 def _draw_arrows(scene: Scene, axes: Axes) -> None:
     style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 5, "shrinkB": 5, "linewidth": 1.0}
-    for one, two in version_steps(scene):
-        axes.annotate("", (two.x, two.y), (one.x, one.y), arrowprops=style | {"color": tone(MUTED)}, zorder=5.5)
+    for old, new in version_steps(scene):
+        axes.annotate("", (new.x, new.y), (old.x, old.y), arrowprops=style | {"color": tone(MUTED)}, zorder=5.5)
 
 
 def _write_labels(scene: Scene, axes: Axes) -> int:
@@ -280,8 +274,8 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
     spots = [(point.x, point.y) for point in scene.points] + [roof.corner for roof in scene.roofs if roof.corner]
     if scene.is_profile:
         lines += [side for point in scene.points for side in _circle(point, axes)]
-    with redirect_stdout(io.StringIO()):  # textalloc prints if a label has no room in its first direction
-        found = textalloc.allocate(
+    with redirect_stdout(io.StringIO()):  # textalloc prints if a label does not fit in its first direction
+        placed = textalloc.allocate(
             axes, list(xs), list(ys), list(texts),
             x_scatter=[x for x, _ in spots], y_scatter=[y for _, y in spots],
             x_lines=[[a[0], b[0]] for a, b in lines], y_lines=[[a[1], b[1]] for a, b in lines],
@@ -290,7 +284,7 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
             min_distance=0.012, max_distance=0.25, nbr_candidates=300, margin=0.006, avoid_label_lines_overlap=True,
             avoid_crossing_label_lines=True, zorder=9,
         )  # fmt: skip
-    missing = sum(text is None for text in found[2][ridges:]) if len(found) > 2 else 0
+    missing = sum(text is None for text in placed[2][ridges:]) if len(placed) > 2 else 0
     return len(scene.points) - (len(labels) - ridges) + missing
 
 
@@ -313,8 +307,8 @@ def _circle(point: Point, axes: Axes) -> list[Line]:
     from matplotlib.transforms import Affine2D
 
     x, y = axes.transData.transform((point.x, point.y))
-    place = Affine2D().scale(point.diameter_pt / 2 / 72 * axes.figure.dpi).translate(x, y) - axes.transData
-    return list(pairwise(place.transform(Outline.unit_regular_polygon(8).vertices)))
+    to_data = Affine2D().scale(point.diameter_pt / 2 / 72 * axes.figure.dpi).translate(x, y) - axes.transData
+    return list(pairwise(to_data.transform(Outline.unit_regular_polygon(8).vertices)))
 
 
 def _label_flats(scene: Scene, axes: Axes) -> list[Line]:

@@ -1,4 +1,4 @@
-"""A roofline drawn by Plotly, for pages: the same scene as in a file, to zoom, with what is known of each point."""
+"""Interactive roofline plots by Plotly."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 FILLINGS = ("", "-open", "-dot", "-open-dot")
 BEYOND = 4.0
-"""Decades by which a roof goes on past the view, for those who zoom out."""
-MOST_BARS, MOST_LABELS = 500, 24
-"""With more points there are no error bars and crosses; labels of points at most."""
+"""Decades that roofs extend past the view, for zooming out."""
+MAX_BARS, MAX_LABELS = 500, 24
+"""Maximum number of points with error bars and marks, and with labels."""
 LABEL_SHARE, LABEL_PX, LETTER_PX, CHART_PX = 0.04, 17, 7, (1200, 500)
-"""Height of a label as a share of the axes and in pixels, width of a letter, and size of the axes, pixels."""
+"""Height of a label as a fraction of the axes and in pixels, width of a letter, and size of the axes, pixels."""
 FLAT, SLOPE = "flat", "slope"
-"""Names of the labels that stay on a telephone, where `page.js` finds room for them."""
+"""Names of the labels that `page.js` also shows on a phone."""
 OUTSIDE = "outside of any module"
 
 
 def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> Figure:
-    """Return the interactive picture of a scene; `customdata` of a point is its index in the scene."""
+    """Return the interactive plot; `customdata` of a point is its index in the scene."""
     from plotly.graph_objects import Figure, Scatter
 
     view = scene.view
@@ -41,7 +41,7 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
         figure.add_trace(Scatter(_roof_trace(roof, wide)))
     for name, indices in _series(scene).items():
         figure.add_trace(Scatter(_points_trace(name, indices, scene)))
-    if len(scene.points) <= MOST_BARS:
+    if len(scene.points) <= MAX_BARS:
         doubtful = [point for point in scene.points if point.doubts]
         above = [point for point in scene.points if point.excess]
         for marked, symbol, size in ((doubtful, "x-thin-open", 13), (above, "circle-open", 20)):
@@ -69,7 +69,7 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
 
 
 def modules_figure(records: Sequence[Record]) -> Figure | None:
-    """Return the module tree of a profile as an icicle of times; None if no record is a row of a profile."""
+    """Return the module tree of a profile as an icicle chart; None if no record is a row of a profile."""
     from plotly.graph_objects import Figure, Icicle
 
     times: dict[tuple[str, ...], float] = {}
@@ -95,7 +95,7 @@ def modules_figure(records: Sequence[Record]) -> Figure | None:
 def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
     ceiling = roof.ceiling
     (x0, y0), (x1, _) = roof.ends(view)
-    middle = [x0 ** (1 - share) * x1**share for share in (0.25, 0.5, 0.75)]  # places to point at
+    middle = [x0 ** (1 - share) * x1**share for share in (0.25, 0.5, 0.75)]  # points to hover
     xs = [x0, *middle, x1]
     ys = [y0 if roof.is_flat else x * ceiling.value for x in xs]
     facts = [roof.label, f"ridge {significant(roof.ridge)} FLOP/byte" if roof.ridge and roof.is_flat else ""]
@@ -110,13 +110,13 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
 
 
 def _series(scene: Scene) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    series: dict[str, list[int]] = {}
     for index, point in enumerate(scene.points):
         words = scene.series_words(point)
         words += [scene.run_name(point.run)] if len(scene.runs) > 1 else []
         words += ["from cache"] if "cache" in scene.filled_by and point.is_from_cache else []
-        found.setdefault(" ".join(words) or point.record.op, []).append(index)
-    return found
+        series.setdefault(" ".join(words) or point.record.op, []).append(index)
+    return series
 
 
 def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, 
         "name": escaped(name), "text": [_hover(point) for point in points], "hoverinfo": "text",
         "customdata": indices,
     }  # fmt: skip
-    if len(scene.points) <= MOST_BARS and not scene.is_profile:
+    if len(scene.points) <= MAX_BARS and not scene.is_profile:
         up, down = [p.high - p.y for p in points], [p.y - p.low for p in points]
         trace["error_y"] = {"type": "data", "array": up, "arrayminus": down, "thickness": 1.2, "width": 4}
     return trace
@@ -152,36 +152,36 @@ def _hover(point: Point) -> str:
 
 def _annotate(figure: Figure, scene: Scene) -> None:
     view = scene.view
-    least = LABEL_SHARE * (view.top - view.bottom)
-    for label in scene.flat_labels(least):
+    min_decades = LABEL_SHARE * (view.top - view.bottom)
+    for label in scene.flat_labels(min_decades):
         figure.add_annotation(text=escaped(label.lines[0]), x=view.right, y=math.log10(label.roof.ceiling.value),
                               xanchor="right", yanchor="top" if label.row < 0 else "bottom", name=FLAT,
                               yshift=LABEL_PX * max(0, label.row), showarrow=False,
                               font={"color": label.color})  # fmt: skip
-    for label in scene.slope_labels(2 * least):
+    for label in scene.slope_labels(2 * min_decades):
         (x0, _), (x1, _) = label.roof.ends(view)
         x = 0.6 * math.log10(x0) + 0.4 * math.log10(x1)
         figure.add_annotation(text=escaped("<br>".join(label.lines)), x=x, y=x + math.log10(label.roof.ceiling.value),
                               align="right", xanchor="right", yanchor="bottom", name=SLOPE, showarrow=False,
                               font={"color": label.color})  # fmt: skip
-    if scene.is_profile or len(scene.points) <= MOST_LABELS:
+    if scene.is_profile or len(scene.points) <= MAX_LABELS:
         for point, is_left in _apart(scene):
-            beside = point.diameter_pt / 2 if scene.is_profile else 6
+            offset = point.diameter_pt / 2 if scene.is_profile else 6
             figure.add_annotation(text=escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
                                   xanchor="right" if is_left else "left", yanchor="top", showarrow=False,
-                                  xshift=-beside if is_left else beside, font={"size": 12})  # fmt: skip
+                                  xshift=-offset if is_left else offset, font={"size": 12})  # fmt: skip
 
 
 def not_drawn(scene: Scene) -> tuple[str, ...]:
-    """Return the words that explain marks of a plot in a file that `roofline_figure` does not draw, see `caption`."""
-    marks = ("Bars", "Crossed out", "Ringed") if len(scene.points) > MOST_BARS else ()
-    labels = () if scene.is_profile or len(scene.points) <= MOST_LABELS else ("Labels",)
+    """Return `without` of `caption`: marks that `roofline_figure` does not draw."""
+    marks = ("Bars", "Crossed out", "Ringed") if len(scene.points) > MAX_BARS else ()
+    labels = () if scene.is_profile or len(scene.points) <= MAX_LABELS else ("Labels",)
     return ("Arrows", "Bands", "Caps", *marks, *labels)
 
 
 def _apart(scene: Scene) -> list[tuple[Point, bool]]:
-    """Return the points whose labels have room, the most important first, and whether a label is left of its point."""
-    view, kept = scene.view, []
+    """Return the points whose labels fit, most important first, and whether the label is left of its point."""
+    view, labeled = scene.view, []
     wide, tall = (view.right - view.left) / CHART_PX[0], (view.top - view.bottom) / CHART_PX[1]
     boxes: list[tuple[float, float, float, float]] = []
     for point in chosen_for_labels(scene):
@@ -191,10 +191,10 @@ def _apart(scene: Scene) -> list[tuple[Point, bool]]:
         box = (x - length * is_left, x + length * (not is_left), y - LABEL_PX * tall, y)
         if all(box[1] < b[0] or b[1] < box[0] or box[3] < b[2] or b[3] < box[2] for b in boxes):
             boxes.append(box)
-            kept.append((point, is_left))
-    return kept
+            labeled.append((point, is_left))
+    return labeled
 
 
 def escaped(text: str) -> str:
-    """Return text that Plotly shows as it is: names are a user's own, and only line breaks are markup."""
+    """Escape text for Plotly; only line breaks remain markup."""
     return html.escape(text, quote=False).replace("&lt;br&gt;", "<br>")

@@ -1,4 +1,4 @@
-"""A page: the roofline of runs to zoom, their rows, their verdicts, estimates, and what each word means."""
+"""The HTML report: roofline, rows, verdicts, estimates and explanations."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from roofline.picture.interactive import modules_figure, not_drawn, roofline_fig
 from roofline.picture.scene import PlotError, Scene, caption, title_lines
 
 TEMPLATES = Path(__file__).parent / "templates"
-NEEDED = ("plotly", "jinja2")
+REQUIRED = ("plotly", "jinja2")
 EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
-"""Columns whose meaning stands on the page."""
+"""Columns that the page explains."""
 FACTS = ("device", "host", "versions", "git", "settings", "preflight")
-"""What the page shows of the environment of a run."""
+"""Shown parts of the environment of a run."""
 
 
 def check_extra() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
+    missing = [name for name in REQUIRED if find_spec(name) is None]
     if missing:
-        raise PlotError(f"a page needs {' and '.join(missing)}: python -m pip install -e '.[page]'")
+        raise PlotError(f"a page requires {' and '.join(missing)}: python -m pip install -e '.[page]'")
 
 
 def page_html(
@@ -49,7 +49,7 @@ def page_html(
     verdicts: Sequence[Mapping[str, Any]] = (),
     estimates: Sequence[dict[str, Any]] = (),
 ) -> str:
-    """Return the page of a scene as one HTML file that loads nothing and sends nothing."""
+    """Return the page of a scene as self-contained HTML."""
     from jinja2 import Environment as Templates
     from jinja2 import FileSystemLoader, StrictUndefined
     from markupsafe import Markup
@@ -89,7 +89,7 @@ def page_html(
 
 def summary(records: Sequence[Record]) -> str:
     if not records:
-        return "No row was measured: the ceilings alone."
+        return "No row was measured, only ceilings are shown."
     status = Counter(record.status for record in records)
     parts = [f"{status.pop('ok', 0):,} rows measured"]
     flagged = sum(bool(record.flags) for record in records)
@@ -131,7 +131,7 @@ def _words(records: Sequence[Record]) -> list[tuple[str, Word]]:
     return [*entries, *BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]
 
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 """Of a comparison; of more, those that matter most are shown."""
 PARTS = ("", "prefill_", "decode_")
 """What stands before `flops`, `bytes` and `seconds` in the rows of an estimate."""
@@ -146,7 +146,7 @@ def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]
     """
     whole = [load_run(path) for path in paths]
     runs = [chosen.records_of(run) for run in whole]
-    if len(runs) == 1 and len({one.provider for one in runs[0].records if one.status == "ok"}) > 1:
+    if len(runs) == 1 and len({record.provider for record in runs[0].records if record.status == "ok"}) > 1:
         return [_compared(runs[0], None)]
     earlier = [*runs_beside(whole), *whole] if len(runs) > 1 else []
     return [_compared(runs[0], other, earlier) for other in runs[1:]]
@@ -160,13 +160,13 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dic
         names = " and ".join(dict.fromkeys(known["runs"]))
         none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
         return known | none | {"headline": f"{names}: no comparison, because {error}"}
-    chosen = {id(row) for row in foremost(compared, MOST_ROWS)}
+    chosen = {id(row) for row in foremost(compared, MAX_ROWS)}
     rows = [json_row(row) for row in compared.rows if id(row) in chosen]
     return known | {
         "headline": headline(compared),
         "rows": rows,
         "left_out": len(compared.rows) - len(rows),
-        "unmatched": [describe_row(row) for row in compared.unmatched[:MOST_ROWS]],
+        "unmatched": [describe_row(row) for row in compared.unmatched[:MAX_ROWS]],
         "notes": list(compared.notes),
     }
 
@@ -183,13 +183,13 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
     except OSError as error:
         raise StoreError(f"--estimate {shown}: {reason_of(error)}") from None
     except (ValueError, RecursionError):
-        raise StoreError(f"--estimate {shown} is no JSON: write it with roofline estimate ... --format json") from None
+        raise StoreError(f"--estimate {shown} is not JSON; write it with roofline estimate ... --format json") from None
     rows = document.get("rows") or [document] if isinstance(document, dict) else []
     known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    found = [one for row in known for part in PARTS if (one := _estimate(path.stem, row, part))]
-    if not found:
-        raise StoreError(f"--estimate {shown} has no FLOPs, bytes and seconds: those of matmul and infer have")
-    return found
+    estimates = [entry for row in known for part in PARTS if (entry := _estimate(path.stem, row, part))]
+    if not estimates:
+        raise StoreError(f"--estimate {shown} has no FLOPs, bytes and seconds, which matmul and infer write")
+    return estimates
 
 
 def _estimate(name: str, row: Mapping[str, Any], part: str) -> dict[str, Any] | None:

@@ -1,7 +1,6 @@
-"""What a roofline picture shows, before it is drawn: roofs, points, their labels and colors, and the words around them.
+"""The content of a roofline plot: roofs, points, labels, colors, title and caption.
 
-Both renderers draw a `Scene` as it is. Colors are those of the light theme. What cannot be drawn is counted, and the
-caption says so.
+Both renderers draw a `Scene` unchanged. Colors are those of the light theme. The caption counts what cannot be drawn.
 """
 
 from __future__ import annotations
@@ -25,44 +24,43 @@ from roofline.model import judge, limits_s, peak_of, ridge_intensity
 from roofline.picture.style import FILLINGS, dtype_color, short_case
 from roofline.work import ordered_dtypes
 
-LONGEST_NAME = 24
+MAX_NAME_LETTERS = 24
 """Letters of a provider, machine or module in a label."""
-FEW_POINTS = 12
+MAX_LABELED_POINTS = 12
 """With more points only the fastest of each series has a label."""
-CROWD = 20
+MAX_LABELED_SERIES = 20
 """With more points there are no arrows, and only the fastest of each op and dtype has a label."""
 DOUBTFUL = DISTURBED | {"not-converged"}
 """Flags of a time that may be wrong."""
 VERSION = re.compile(r"(.*?)[-_ ]?v(\d+)")
 """Name and version of a provider such as `triton-v2`."""
-NAMED_SHARE, MOST_NAMED, DRAWN_SHARE = 0.02, 12, 0.001
-"""Of a profile: the share of the step from which a point has a label, how many labels there are at most, and the share
-from which a point is drawn."""
-WHOLE_STEP_PT, SMALLEST_PT = 70.0, 3.0
-"""Of a profile: diameters of a point with all the time of the step, and of the smallest points."""
+MIN_LABELED_SHARE, MAX_PROFILE_LABELS, MIN_DRAWN_SHARE = 0.02, 12, 0.001
+"""Profiles: fraction of the step for a label, number of labels, and fraction of the step for a point."""
+MAX_POINT_PT, MIN_POINT_PT = 70.0, 3.0
+"""Profiles: diameters of a point with all the time of the step, and of the smallest points."""
 SAME_DECADES = 0.0017
-"""Flat roofs closer than this, 0.4 %, are one line in print, and share a label."""
-WIDEST_DECADES = 30
-"""Ceilings and points further apart than this are a mistake in the file."""
+"""Flat roofs closer than this (0.4 %) share a label."""
+MAX_DECADES = 30
+"""A larger span of ceilings and points is an error."""
 MIN_RATIO, MAX_RATIO = 0.55, 0.85
-"""Of the height of the axes to their width."""
+"""Height over width of the axes."""
 
 T = TypeVar("T")
 Measured = tuple[Environment, Sequence[Record]]
-"""A run: its environment, with the ceilings of its machine, and its records."""
+"""Environment and records of a run."""
 
 
 class PlotError(ValueError):
-    """A picture cannot be drawn or written; the message is one line."""
+    """The plot cannot be drawn; the message is one line."""
 
 
 class NoCeilingError(PlotError):
-    """No ceiling is known, so there is nothing to draw."""
+    """No ceiling is known."""
 
 
 @dataclass(frozen=True)
 class View:
-    """The part of the plane that is drawn, in decimal logarithms."""
+    """The drawn part of the plane, in decimal logarithms."""
 
     left: float
     right: float
@@ -71,22 +69,22 @@ class View:
 
     @property
     def ratio(self) -> float:
-        """Height over width of the axes: a decade is as long on both."""
+        """Height over width; both axes have the same scale."""
         return (self.top - self.bottom) / (self.right - self.left)
 
 
 @dataclass(frozen=True)
 class Roof:
-    """One ceiling in the plane: a memory bandwidth, which rises, or the peak of one dtype, which is flat."""
+    """A ceiling: a memory bandwidth (sloped), or the peak of a dtype (flat)."""
 
     machine: int
     ceiling: Ceiling
     ridge: float | None
-    """FLOP/byte where a peak meets its bandwidth; of a bandwidth the last such point. None if there is none."""
+    """FLOP/byte at which a peak meets its bandwidth, for a bandwidth the last such point; else None."""
     color: str
     label: str = ""
     is_mix: bool = False
-    """Whether it is another mix of reads and writes than the fastest, drawn as a thin line."""
+    """Whether it is a slower mix of reads and writes, drawn as a thin line."""
 
     @property
     def is_flat(self) -> bool:
@@ -94,11 +92,11 @@ class Roof:
 
     @property
     def corner(self) -> tuple[float, float] | None:
-        """The ridge point of a peak, as (FLOP/byte, FLOP/s)."""
+        """Ridge point of a peak (FLOP/byte, FLOP/s)."""
         return (self.ridge, self.ceiling.value) if self.is_flat and self.ridge else None
 
     def ends(self, view: View) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Return both ends within the view as (FLOP/byte, FLOP/s)."""
+        """Return both ends within the view (FLOP/byte, FLOP/s)."""
         value = self.ceiling.value
         if self.is_flat:
             return (self.ridge or 10**view.left, value), (10**view.right, value)
@@ -109,7 +107,7 @@ class Roof:
 
 @dataclass(frozen=True)
 class Point:
-    """One record in the plane, with how it looks."""
+    """A record in the plane, with its style."""
 
     machine: int
     run: int
@@ -126,9 +124,9 @@ class Point:
     excess: str | None
     """The likely cause, if the point is above a ceiling."""
     cap: float | None
-    """FLOPs over the launch floor, FLOP/s, if that is below the roofs: no launch of this size is faster."""
+    """FLOPs over the launch floor (FLOP/s), if below the roofs."""
     detail: str = ""
-    """Options that tell it from other points of its case, such as the recipe of a training step."""
+    """Options that distinguish it from other points of its case, such as the recipe of a training step."""
     color: str = ""
     shape: int = 0
     filling: int = 0
@@ -140,54 +138,54 @@ class Point:
 
     @property
     def share(self) -> float | None:
-        """Share of the step's time that a row of a profile takes; None for other records."""
+        """Fraction of the step's time of a row of a profile; None for other records."""
         value = self.record.extra.get("share")
         return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
     @property
     def diameter_pt(self) -> float:
-        """Diameter of the circle of a row of a profile in points; its area is the share."""
-        return max(SMALLEST_PT, WHOLE_STEP_PT * math.sqrt(self.share or 0))
+        """Diameter of a row of a profile, points; its area is proportional to its share."""
+        return max(MIN_POINT_PT, MAX_POINT_PT * math.sqrt(self.share or 0))
 
     @property
     def doubts(self) -> list[str]:
-        """Flags that say that its place may be wrong."""
+        """Flags of a time that may be wrong."""
         unfinished = ["not-converged"] if self.record.converged is False else []
         return list(dict.fromkeys([flag for flag in self.record.flags if flag in DOUBTFUL] + unfinished))
 
     @property
     def series(self) -> tuple[object, ...]:
-        """What the points of one sweep over sizes share."""
+        """Key of the points of one sweep over sizes."""
         return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run, self.detail)
 
 
 class RoofLabel(NamedTuple):
-    """The label of roofs that are in one place, or too near for a label each."""
+    """The label of one or several roofs."""
 
     lines: list[str]
     color: str
     roof: Roof
-    """The roof at which it is written."""
+    """Roof next to the label."""
     row: int = 0
-    """-1 below that roof, else the row above it."""
+    """-1 below the roof, else the row above it."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """All that one picture shows."""
+    """The content of one plot."""
 
     machines: tuple[Machine, ...]
     runs: tuple[Environment, ...]
     roofs: tuple[Roof, ...]
     points: tuple[Point, ...]
     left_out: Counter[str]
-    """Reason -> number of records that are not drawn for it."""
+    """Reason -> number of records that are not drawn."""
     colored_by: str = "dtype"
     """`machine`, `provider` or `dtype`."""
     shaped_by: str = "op"
     """`op` or `provider`."""
     filled_by: tuple[str, ...] = ()
-    """What the filling of a marker shows, of cache, provider, dtype and run."""
+    """What the filling of a marker shows: some of cache, provider, dtype and run."""
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -200,25 +198,25 @@ class Scene:
 
     @cached_property
     def flats(self) -> list[list[Roof]]:
-        """The flat roofs, from the top down, those in the same place together."""
+        """Flat roofs from the top down, in groups of equal height."""
         flats = sorted((roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value)
         return _close(flats, lambda roof: roof.ceiling.value, SAME_DECADES)
 
-    def flat_labels(self, least_decades: float) -> list[RoofLabel]:
-        """Return the labels of flat roofs from the bottom up; those nearer than `least_decades` form a stack."""
+    def flat_labels(self, min_decades: float) -> list[RoofLabel]:
+        """Return the labels of flat roofs from the bottom up; those nearer than `min_decades` form a stack."""
         labels = []
-        for stack in _close(self.flats[::-1], lambda group: group[0].ceiling.value, least_decades):
-            for place, group in enumerate(stack):
-                row = place - 1 if len(stack) > 1 else 0
+        for stack in _close(self.flats[::-1], lambda group: group[0].ceiling.value, min_decades):
+            for index, group in enumerate(stack):
+                row = index - 1 if len(stack) > 1 else 0
                 nearest = stack[0] if row < 0 else stack[-1]
                 labels.append(RoofLabel([_roof_label(group, self)], shared_color(group), nearest[0], row))
         return labels
 
-    def slope_labels(self, least_decades: float) -> list[RoofLabel]:
-        """Return the labels of bandwidths from the bottom up; those nearer than `least_decades` share one."""
+    def slope_labels(self, min_decades: float) -> list[RoofLabel]:
+        """Return the labels of bandwidths from the bottom up; those nearer than `min_decades` share one."""
         slopes = [roof for roof in self.roofs if not roof.is_flat and not roof.is_mix]
         slopes.sort(key=lambda roof: roof.ceiling.value)
-        groups = _close(slopes, lambda roof: roof.ceiling.value, least_decades)
+        groups = _close(slopes, lambda roof: roof.ceiling.value, min_decades)
         return [RoofLabel([roof.label for roof in group[::-1]], shared_color(group), group[-1]) for group in groups]
 
     @cached_property
@@ -228,9 +226,9 @@ class Scene:
         return {part: list(dict.fromkeys(str(getattr(point.record, part)) for point in self.points)) for part in parts}
 
     def series_words(self, point: Point) -> list[str]:
-        """Return what tells the series of a point from the others: of machine, op, dtype and provider what varies."""
-        words = [one_line(self.machines[point.machine].slug, LONGEST_NAME)] if len(self.machines) > 1 else []
-        return words + [end_of(str(getattr(point.record, part)), LONGEST_NAME) for part in self._varying]
+        """Return the varying ones of machine, op, dtype and provider of a point."""
+        words = [one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS)] if len(self.machines) > 1 else []
+        return words + [end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS) for part in self._varying]
 
     @cached_property
     def _varying(self) -> list[str]:
@@ -238,32 +236,32 @@ class Scene:
 
     @cached_property
     def shared(self) -> str:
-        """Options in the case of every point, which need be said only once."""
+        """Options that all cases share."""
         options = {point.record.case.partition(":")[2] for point in self.points}
         return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
 
     def filling_of(self, point: Point, parts: Iterable[str] | None = None) -> str:
-        """Return what the filling of a marker says, or what it would say of `parts`."""
+        """Return the values of `parts` (default: `filled_by`) of a point as text."""
         cache = "from cache" if point.is_from_cache else "from memory"
         words = {"cache": cache, "run": self.run_name(point.run), "provider": point.record.provider}
         words["dtype"] = point.record.dtype
         return " ".join(words[part] for part in (self.filled_by if parts is None else parts))
 
     def run_name(self, index: int) -> str:
-        """Return the name of a run: its start, and its id too if another run started in the same second."""
+        """Return the start time of a run, or its id if another run started in the same second."""
         own = self.runs[index]
         start = own.started_at[:19].replace("T", " ")
         return start if sum(run.started_at[:19] == own.started_at[:19] for run in self.runs) == 1 else own.run_id
 
     @cached_property
     def view(self) -> View:
-        """The view that holds all ridge points and points, with room for labels."""
+        """The view with all points and ridge points, and room for labels."""
         flats = [math.log10(roof.ceiling.value) for roof in self.roofs if roof.is_flat]
         slopes = [math.log10(roof.ceiling.value) for roof in self.roofs if not roof.is_flat and not roof.is_mix]
         xs = [math.log10(point.x) for point in self.points]
         corners = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
         before, after = (0.7, 1.1) if xs else (1.2, 1.5)
-        past = 0.5 if len(flats) <= 2 else 0.9  # the labels of several ceilings stand past the points
+        past = 0.5 if len(flats) <= 2 else 0.9  # room for the labels of several ceilings
         around = 0.6 if self.is_profile else 0.35  # its circles are large
         left = min([min(corners) - before, *(x - around for x in xs)])
         right = max([max(corners) + after, *(x + past for x in xs)])
@@ -272,17 +270,17 @@ class Scene:
         highs = [math.log10(max(point.high, point.y)) for point in self.points]
         top = max([*reached, *highs]) + (right - left) * (0.06 + 0.02 * len(self.kinds))
         bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *lows])
-        if max(right - left, top - bottom) > WIDEST_DECADES:
-            raise PlotError(f"ceilings and points span more than {WIDEST_DECADES} decades: the values cannot be right")
+        if max(right - left, top - bottom) > MAX_DECADES:
+            raise PlotError(f"ceilings and points span more than {MAX_DECADES} decades")
         if (more := (top - bottom) / MAX_RATIO - (right - left)) > 0:
             left, right = left - 0.4 * more, right + 0.6 * more
         return View(left, right, min(bottom, top - MIN_RATIO * (right - left)), top)
 
 
-def _close(items: Sequence[T], value: Callable[[T], float], least_decades: float) -> list[list[T]]:
+def _close(items: Sequence[T], value: Callable[[T], float], min_decades: float) -> list[list[T]]:
     groups: list[list[T]] = []
     for item in items:
-        if groups and abs(math.log10(value(item)) - math.log10(value(groups[-1][-1]))) < least_decades:
+        if groups and abs(math.log10(value(item)) - math.log10(value(groups[-1][-1]))) < min_decades:
             groups[-1].append(item)
         else:
             groups.append([item])
@@ -290,12 +288,12 @@ def _close(items: Sequence[T], value: Callable[[T], float], least_decades: float
 
 
 def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: Sequence[str] | None = None) -> Scene:
-    """Return what a picture of runs and of GPUs of the table shows; CeilingError if ceilings of a run are not valid.
+    """Return the scene of runs and GPUs; CeilingError if ceilings of a run are invalid.
 
     Args:
-        runs: any number; the ceilings of a machine are those of its newest run.
-        gpus: ceilings without points; those of a run's own machine are added to it.
-        dtypes: whose peaks and points are drawn; None for all.
+        runs: any number; the newest run of a machine provides its ceilings.
+        gpus: GPUs without points, or datasheet ceilings of the machines of runs.
+        dtypes: dtypes to draw; None for all.
     """
     machines = machines_of([environment for environment, _ in runs], gpus)
     slugs = list(machines)
@@ -318,15 +316,12 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: 
     roofs = [roof for index in range(len(slugs)) for roof in _roofs(index, scene, dtypes)]
     if not roofs:
         names = ", ".join(map(one_line, slugs)) or "no machine"
-        raise NoCeilingError(
-            f"no ceiling is known for {names}, so there is nothing to draw; "
-            "calibrate the machine, or give a known one with --gpu"
-        )
+        raise NoCeilingError(f"no ceiling is known for {names}; calibrate the machine, or add a known GPU with --gpu")
     return _labeled(replace(scene, roofs=tuple(roofs)))
 
 
 def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = ()) -> dict[str, Machine]:
-    """Return the ceilings of each machine by slug: of several runs those of the newest, completed by the others."""
+    """Return the machines by slug, with the ceilings of the newest run, completed by those of older runs."""
     dated = [(environment.started_at, machine_of(environment)) for environment in environments]
     newest_last = [*gpus, *(known for _, known in sorted(dated, key=lambda entry: entry[0]))]
     machines = {}
@@ -337,7 +332,7 @@ def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = (
 
 
 def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
-    """Return the ceilings that judge the records of a run: its own, with the datasheet of its GPU if that is given."""
+    """Return the machine of a run with its ceilings, and those of its GPU in `gpus`."""
     return next(iter(machines_of([environment], gpus).values()))
 
 
@@ -354,8 +349,8 @@ def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Se
     if dtypes is not None and record.dtype not in dtypes:
         return "of other dtypes"
     share = record.extra.get("share")
-    if isinstance(share, int | float) and share < DRAWN_SHARE:
-        return f"below {100 * DRAWN_SHARE:g} % of the time"
+    if isinstance(share, int | float) and share < MIN_DRAWN_SHARE:
+        return f"below {100 * MIN_DRAWN_SHARE:g} % of the time"
     judged = judge(record, ceilings)
     if not record.flops or judged.intensity is None or judged.flops_per_s is None:
         return "without FLOPs or bytes"
@@ -363,10 +358,10 @@ def _point(machine: int, run: int, record: Record, ceilings: Machine, dtypes: Se
     low, high = record.flops / (slow or math.nan), record.flops / (fast or math.nan)
     if not all(math.isfinite(value) and value > 0 for value in (judged.intensity, judged.flops_per_s, low, high)):
         return "with impossible values"
-    least = limits_s(record, ceilings)
-    cap = record.flops / least[2] if least and least[2] > max(least[:2]) else None
-    where = (judged.intensity, judged.flops_per_s, low, high)
-    return Point(machine, run, record, *where, judged.roofline_pct, judged.excess, cap)
+    limits = limits_s(record, ceilings)
+    cap = record.flops / limits[2] if limits and limits[2] > max(limits[:2]) else None
+    position = (judged.intensity, judged.flops_per_s, low, high)
+    return Point(machine, run, record, *position, judged.roofline_pct, judged.excess, cap)
 
 
 def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -375,16 +370,13 @@ def _with_details(points: Sequence[Point]) -> tuple[Point, ...]:
         options = {(name, str(value)) for name, value in point.record.options.items()}
         alike.setdefault((*point.series, point.record.case), []).append(options)
     varying = {name for group in alike.values() for name, _ in group[0].union(*group) - group[0].intersection(*group)}
-    found = []
-    for point in points:
-        words = [_option(name, value) for name, value in point.record.options.items() if name in varying]
-        found.append(replace(point, detail=" ".join(words)))
-    return tuple(found)
+    details = [[_option(*item) for item in point.record.options.items() if item[0] in varying] for point in points]
+    return tuple(replace(point, detail=" ".join(words)) for point, words in zip(points, details, strict=True))
 
 
 def _option(name: str, value: object) -> str:
     is_clear = isinstance(value, str) and value not in ("none", "full", "on", "off", "all") and not value.isdigit()
-    return one_line(str(value) if is_clear else f"{name} {value}", LONGEST_NAME)
+    return one_line(str(value) if is_clear else f"{name} {value}", MAX_NAME_LETTERS)
 
 
 def _styled(scene: Scene) -> Scene:
@@ -392,17 +384,17 @@ def _styled(scene: Scene) -> Scene:
     colored_by = "provider" if len(dtypes) == 1 and len(providers) > 1 else "dtype"
     colored_by = "machine" if len(scene.machines) > 1 else colored_by
     shaped_by = "op" if len(ops) > 1 and not scene.is_profile else "provider"
-    told = {shaped_by, "provider" if colored_by == "provider" else ""}  # dtypes differ without color too
-    parts = [part for part in ("cache", "provider", "dtype", "run") if part not in told]
+    shown = {shaped_by, "provider" if colored_by == "provider" else ""}  # dtypes also differ without color
+    parts = [part for part in ("cache", "provider", "dtype", "run") if part not in shown]
     cold_first = sorted(scene.points, key=lambda point: point.is_from_cache)
 
-    def said_by(*parts: str) -> list[str]:
+    def fillings_by(*parts: str) -> list[str]:
         return list(dict.fromkeys(scene.filling_of(point, parts) for point in cold_first))
 
-    parts = [part for part in parts if len(said_by(part)) > 1]
-    while len(said_by(*parts)) > len(FILLINGS):
+    parts = [part for part in parts if len(fillings_by(part)) > 1]
+    while len(fillings_by(*parts)) > len(FILLINGS):
         parts.pop()
-    fillings = said_by(*parts)
+    fillings = fillings_by(*parts)
     scene = replace(scene, colored_by=colored_by, shaped_by=shaped_by, filled_by=tuple(parts))
     points = [
         replace(
@@ -451,8 +443,8 @@ def _roofs(machine: int, scene: Scene, dtypes: Sequence[str] | None) -> list[Roo
 
 
 def _fastest(known: Machine, quantity: str, name: str | None = None) -> list[Ceiling]:
-    found = (known.fastest(quantity, [name] if name else None, [kind]) for kind in KINDS)
-    return [ceiling for ceiling in found if ceiling]
+    ceilings = (known.fastest(quantity, [name] if name else None, [kind]) for kind in KINDS)
+    return [ceiling for ceiling in ceilings if ceiling]
 
 
 def _labeled(scene: Scene) -> Scene:
@@ -476,23 +468,23 @@ def _roof_label(roofs: Sequence[Roof], scene: Scene) -> str:
     vector = "vector " if all(roof.ceiling.quantity == "fma" for roof in roofs) else ""
     unit = ("OP/s" if names == ["int8"] else "FLOP/s") if roofs[0].is_flat else "B/s"
     kinds = ", ".join(dict.fromkeys(roof.ceiling.kind for roof in roofs)) if len(scene.kinds) > 1 else ""
-    what = vector + ", ".join(one_line(name, 12) for name in names if name != "memory")
-    machines = ", ".join(one_line(owner, LONGEST_NAME) for owner in dict.fromkeys(owners))
-    return " ".join(filter(None, (machines, what, si(max(roof.ceiling.value for roof in roofs), unit), kinds)))
+    title = vector + ", ".join(one_line(name, 12) for name in names if name != "memory")
+    machines = ", ".join(one_line(owner, MAX_NAME_LETTERS) for owner in dict.fromkeys(owners))
+    return " ".join(filter(None, (machines, title, si(max(roof.ceiling.value for roof in roofs), unit), kinds)))
 
 
 def chosen_for_labels(scene: Scene) -> list[Point]:
-    """Return the points that get a label: above a ceiling, the fastest of each series (or op), the rest if few."""
+    """Return the points with labels: those above a ceiling, the fastest of each series (or op), and others if few."""
     points = scene.points
     if scene.is_profile:
         by_share = sorted(points, key=lambda point: -(point.share or 0))
-        return [point for point in by_share if (point.share or 0) >= NAMED_SHARE][:MOST_NAMED]
+        return [point for point in by_share if (point.share or 0) >= MIN_LABELED_SHARE][:MAX_PROFILE_LABELS]
     by_speed = sorted(points, key=lambda point: -point.y)
     best: dict[tuple[object, ...], Point] = {}
     for point in by_speed:
-        best.setdefault(point.series[:3] if len(points) > CROWD else point.series, point)
+        best.setdefault(point.series[:3] if len(points) > MAX_LABELED_SERIES else point.series, point)
     chosen = [point for point in by_speed if point.excess] + list(best.values())
-    chosen += by_speed if len(points) <= FEW_POINTS else []
+    chosen += by_speed if len(points) <= MAX_LABELED_POINTS else []
     return list({id(point): point for point in chosen}.values())
 
 
@@ -500,7 +492,7 @@ def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
     record = point.record
     if scene.is_profile:
         module = ".".join([part for part in str(record.extra.get("module")).split(".")[-2:] if part != "*"])
-        words = [one_line(record.op.rpartition(".")[2], LONGEST_NAME), one_line(module, LONGEST_NAME)]
+        words = [one_line(record.op.rpartition(".")[2], MAX_NAME_LETTERS), one_line(module, MAX_NAME_LETTERS)]
         return " ".join([*words, f"{100 * (point.share or 0):.2g} %"])
     words = scene.series_words(point) if is_first else []
     if len(scene.points) == 1 or len(scene.names["case"]) > 1:
@@ -508,32 +500,32 @@ def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
     words.append(point.detail)
     if point.roofline_pct is not None:
         words.append(f"{significant(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
-    if point.doubts and len(scene.points) <= FEW_POINTS:
+    if point.doubts and len(scene.points) <= MAX_LABELED_POINTS:
         words.append(f"({one_line(point.doubts[0], 16)})")
     return " ".join(filter(None, words))
 
 
 def version_steps(scene: Scene) -> list[tuple[Point, Point]]:
-    """Return the pairs of points that an arrow connects, a version or a run and the next one."""
-    if len(scene.points) > CROWD or scene.is_profile:
+    """Return the pairs of points to connect by arrows: consecutive versions or runs."""
+    if len(scene.points) > MAX_LABELED_SERIES or scene.is_profile:
         return []
     groups: dict[tuple[object, ...], list[tuple[str | int, Point]]] = {}
     for point in scene.points:
         record = point.record
         case = (point.machine, record.op, record.dtype, record.case, point.detail, record.cache)
-        if found := VERSION.fullmatch(record.provider):
-            groups.setdefault((*case, point.run, found[1], "version"), []).append((int(found[2]), point))
+        if match := VERSION.fullmatch(record.provider):
+            groups.setdefault((*case, point.run, match[1], "version"), []).append((int(match[2]), point))
         start = scene.runs[point.run].started_at
         groups.setdefault((*case, record.provider, "run"), []).append((start, point))
     steps = []
     for group in groups.values():
         ordered = sorted(group, key=lambda entry: entry[0])
-        steps += [(one, two) for (before, one), (after, two) in pairwise(ordered) if before != after]
+        steps += [(old, new) for (before, old), (after, new) in pairwise(ordered) if before != after]
     return steps
 
 
 def title_lines(scene: Scene) -> tuple[str, str]:
-    """Return the title, which names the machines, and the subtitle: what was measured, and kinds of ceilings."""
+    """Return the title (machines) and the subtitle (operations and kinds of ceilings)."""
     is_overlay = len(scene.machines) > 1
     names = ", ".join(one_line(known.slug if is_overlay else known.name, 60) for known in scene.machines)
     kinds = " and ".join(filter(None, (", ".join(scene.kinds[:-1]), scene.kinds[-1])))
@@ -551,9 +543,9 @@ def title_lines(scene: Scene) -> tuple[str, str]:
 
 
 def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> str:
-    """Return the sentences under the picture: what was measured, with what, and what is not drawn.
+    """Return the caption: provenance, meaning of the marks, and what is not drawn.
 
-    `without` are the marks that the renderer does not draw, by the word that explains them, such as `Bars`.
+    `without` are first words of the explanations of marks that the renderer does not draw, such as `Bars`.
     """
     parts = []
     if scene.points:
@@ -588,7 +580,7 @@ def _how_points_are_drawn(scene: Scene) -> list[str]:
     if version_steps(scene):
         parts.append("Arrows: from version to version, or from run to run")
     if any(point.cap for point in scene.points):
-        parts.append("Caps: FLOPs over the launch floor, where that is below the roof")
+        parts.append("Caps: FLOPs over the launch floor, if below the roof")
     if any(roof.ceiling.band for roof in scene.roofs if not roof.is_mix):
         parts.append("Bands: p5 to p95 of the samples behind a measured roof, or the 95 % CI of their median")
     return parts

@@ -1,8 +1,7 @@
-"""How a roofline plot looks: colors of dtypes, dashes of kinds of ceilings, markers, and its numbers in words.
+"""Style of roofline plots: colors of dtypes, dashes of kinds of ceilings, markers.
 
-Color tells machines apart where there are several, else providers where there is one dtype, else dtypes. Every choice
-can be told without color: dtypes differ in lightness, kinds in dashes, machines in width, all others in shape, filling
-or label.
+Colors distinguish machines if there are several, else providers if there is one dtype, else dtypes. Nothing depends on
+color alone: dtypes differ in lightness, kinds in dashes, machines in width, all others in shape, filling or label.
 """
 
 from __future__ import annotations
@@ -31,20 +30,19 @@ Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of To
 """
 
 FOREIGN_COLOR = "#7A7A7A"
-"""Of a dtype that this version does not know."""
+"""Color of dtypes without an entry."""
 
-READABLE_CONTRAST = 4.6
-"""Least contrast of words to the background; WCAG 2.2 asks for 4.5 (success criterion 1.4.3)."""
+MIN_CONTRAST = 4.6
+"""Minimum contrast of text; WCAG 2.2 requires 4.5 (success criterion 1.4.3)."""
 
 MARKERS = {
     **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": "x"},
     **{"<": "triangle-left", ">": "triangle-right", "p": "pentagon", "h": "hexagon", "d": "diamond-tall"},
 }
-"""One per op, in the order in which the ops appear; one per provider if there is one op. By matplotlib's names,
-those of Plotly."""
+"""Matplotlib marker -> Plotly symbol, one per op in order of appearance, or per provider if there is one op."""
 
 FILLINGS = ("full", "none", "left", "bottom", "right", "top")
-"""One for all that neither color nor shape tells apart, in the order of appearance; so dtypes differ without color."""
+"""One for each group that neither color nor shape distinguishes, in order of appearance."""
 
 KIND_DASHES: dict[str, tuple[float, ...]] = {
     "measured": (),
@@ -53,13 +51,13 @@ KIND_DASHES: dict[str, tuple[float, ...]] = {
     "power-limited": (6.5, 1.8, 1.2, 1.8, 1.2, 1.8),
     "derived": (1.2, 1.8),
 }
-"""Lengths of dash and gap in line widths; nothing for a solid line."""
+"""Lengths of dash and gap, line widths; empty for a solid line."""
 
 MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
-"""Line width of the ceilings of the first, second, ... machine, in points."""
+"""Line width of the ceilings by machine, points."""
 
-MOST_MACHINES = len(SERIES_COLORS)
-"""How many machines a picture tells apart, by color."""
+MAX_MACHINES = len(SERIES_COLORS)
+"""Machines that colors distinguish."""
 
 
 def dtype_color(dtype: str) -> str:
@@ -67,12 +65,12 @@ def dtype_color(dtype: str) -> str:
 
 
 def text_color(color: str) -> str:
-    """Return the color of text about what is drawn in a color of the light theme, readable in the theme drawn in."""
+    """Return a readable text color for an object in a color of the light theme."""
     if is_dark():
         return tone(color)
     red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
     shade = 1.0
-    while contrast_to_white(red * shade, green * shade, blue * shade) < READABLE_CONTRAST:
+    while contrast_to_white(red * shade, green * shade, blue * shade) < MIN_CONTRAST:
         shade -= 0.02
     return "#" + "".join(f"{round(part * shade * 255):02X}" for part in (red, green, blue))
 
@@ -82,5 +80,5 @@ def machine_width(index: int) -> float:
 
 
 def short_case(case: str) -> str:
-    """Return the word of a case in short: `4096x4096x4096:nt` becomes `4096³ nt`."""
+    """Shorten a case: `4096x4096x4096:nt` becomes `4096³ nt`."""
     return one_line(re.sub(r"^([0-9]+)x\1x\1(?=:|$)", r"\1³", case).replace(":", " "), 28)

@@ -50,7 +50,7 @@ def test_a_file_gives_the_shape_of_its_preset(tmp_path):
 def test_what_a_file_leaves_out_is_named():
     config = read_config({key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}, "config.json")
     assert config.kv_heads == 32
-    assert any("'num_key_value_heads' is not in the configuration: 32" in line for line in config.assumptions)
+    assert any("'num_key_value_heads' is missing in the configuration: default 32" in line for line in config.assumptions)
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"])
@@ -108,7 +108,7 @@ def test_a_rank_that_is_null_is_none_and_one_left_out_is_the_familys():
     named, left_out = read_config(values, "a"), {k: v for k, v in values.items() if k != "q_lora_rank"}
     assert read_config(left_out, "a").latent == named.latent
     assert any(
-        "'q_lora_rank' is not in the configuration: 1536" in line for line in read_config(left_out, "a").assumptions
+        "'q_lora_rank' is missing in the configuration: default 1536" in line for line in read_config(left_out, "a").assumptions
     )
     assert read_config({**values, "q_lora_rank": None}, "a").latent.query_rank == 0
 

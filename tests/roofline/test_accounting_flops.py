@@ -7,7 +7,7 @@ import pytest
 from roofline.accounting.flops import attention_core_flops, doubled_pairs, gemm_flops, train_flops
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset, preset_names
-from roofline.estimate.budgets import six_nd
+from roofline.estimate.scaling import six_nd
 from roofline.model import mfu
 from roofline.work import elementwise_work, matmul_work
 

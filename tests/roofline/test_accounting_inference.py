@@ -18,7 +18,7 @@ from roofline.accounting.inference import (
 from roofline.accounting.machines import run_machine
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset
-from roofline.estimate.budgets import fitted_loss
+from roofline.estimate.scaling import fitted_loss
 from roofline.machine import Ceiling, Machine
 from roofline.model import intensity, ridge_intensity
 

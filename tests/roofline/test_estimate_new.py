@@ -55,7 +55,7 @@ def test_generation_by_parameters_alone(capsys):
 
 def test_a_budget_is_drawn_as_parameters_against_tokens(tmp_path):
     """C = 6 N D and D = 20 N meet in the compute-optimal model; a run of the budget lies on the first."""
-    from roofline.estimate.budgets import loss_along, size_against_data
+    from roofline.estimate.scaling import loss_along, size_against_data
 
     curve = size_against_data(6 * 70e9 * 15e12, 20, (70e9, 15e12))
     budget, ratio, [(best, tokens)], [run] = curve.lines.values()

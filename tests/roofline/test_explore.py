@@ -13,7 +13,7 @@ from test_estimate import call, measured_run
 
 from roofline.__main__ import main
 from roofline.commands import explore
-from roofline.estimate.answer import in_words
+from roofline.estimate.answer import text_of_value
 
 streamlit = pytest.importorskip("streamlit", reason="the calculators need Streamlit: pip install -e '.[explore]'")
 streamlit.logger.set_log_level("ERROR")  # its test client warns of itself
@@ -65,7 +65,7 @@ def test_each_calculator_shows_the_numbers_of_its_command(page, capsys):
     app = opened(page)
     assert errors_of(app) == []
     data = typed(capsys, app.code[0].value)
-    told = {in_words(key, value) for key, value in data.items() if isinstance(value, int | float | str)}
+    told = {text_of_value(key, value) for key, value in data.items() if isinstance(value, int | float | str)}
     said = [shown(text.value) for text in (*app.header, app.markdown[1])]
     first, others = said[0], said[1].split("; ")[1:]
     assert set(others) <= told
@@ -82,7 +82,7 @@ def test_a_slider_types_the_number_and_the_address_keeps_it(capsys):
     assert app.query_params == {"gpu": "a100-sxm-80gb", "gpus": "2048"}
     data = typed(capsys, app.code[0].value)
     assert data["gpus"] == 2048
-    assert app.header[0].value == in_words("days", data["days"])
+    assert app.header[0].value == text_of_value("days", data["days"])
 
 
 def test_the_command_has_checkpoints_of_the_address_and_no_defaults(capsys):
@@ -180,7 +180,7 @@ def test_a_model_by_dimensions_or_by_a_file_is_that_of_the_command(capsys, tmp_p
     app.file_uploader[0].upload("my config.json", json.dumps(config).encode(), "application/json").run()
     assert errors_of(app) == []
     assert "'my config.json'" in app.code[0].value
-    assert in_words("total", typed(capsys, app.code[0].value)["total"]) == app.header[0].value
+    assert text_of_value("total", typed(capsys, app.code[0].value)["total"]) == app.header[0].value
     app.file_uploader[0].upload("x.json", b"{", "application/json").run()
     assert "x.json: not JSON" in errors_of(app)[0]
 

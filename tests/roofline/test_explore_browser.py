@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 from test_explore import CALCULATORS, typed
 
-from roofline.estimate.answer import in_words
+from roofline.estimate.answer import text_of_value
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -103,7 +103,7 @@ def test_each_calculator_opens_moves_and_is_taken_away(served, opened, capsys):
     opened.get_by_text("143.9 days").first.wait_for(timeout=60_000)
     opened.get_by_text("--gpus 2048").first.wait_for(timeout=60_000)
     data = typed(capsys, command_of(opened))
-    assert (data["gpus"], in_words("days", data["days"])) == (2048, "143.9 days")
+    assert (data["gpus"], text_of_value("days", data["days"])) == (2048, "143.9 days")
     opened.wait_for_url("**/?tokens=30T&gpus=2048")
     for _ in range(100):  # the button at the end of the page is drawn last
         rows = csv.DictReader(io.StringIO(taken(opened, "numbers as CSV").decode()))

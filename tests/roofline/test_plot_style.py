@@ -20,7 +20,7 @@ from roofline.picture.scene import build_scene
 from roofline.picture.style import (
     DTYPE_COLORS,
     KIND_DASHES,
-    MOST_MACHINES,
+    MAX_MACHINES,
     dtype_color,
     text_color,
 )
@@ -67,7 +67,7 @@ def test_two_runs_of_one_machine_have_their_own_fillings_and_are_named_by_their_
 
 
 def test_as_many_machines_as_a_picture_takes_have_their_own_color() -> None:
-    assert len(set(SERIES_COLORS)) == MOST_MACHINES == 8
+    assert len(set(SERIES_COLORS)) == MAX_MACHINES == 8
     drawn = draw("three GPUs")
     slopes = [line for line in roofs(drawn) if line not in flats(drawn)]
     assert [to_hex(line.get_color()).upper() for line in slopes] == list(SERIES_COLORS[:3])

@@ -1,0 +1,61 @@
+"""Scaling laws: training FLOPs, compute-optimal sizes and the fitted loss."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from results.show.units import number
+from roofline.estimate.answer import Curve
+
+HOFFMANN = "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)"
+TOKENS_PER_PARAM = 20
+"""Source: Hoffmann et al. (2022): about 20 tokens per parameter."""
+
+
+def six_nd(params: float, tokens: float) -> float:
+    """Return the FLOPs of training N parameters on D tokens: 6 N D.
+
+    Source: Kaplan et al., Scaling Laws for Neural Language Models (2020), section 2.1.
+    """
+    return 6 * params * tokens
+
+
+def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PARAM) -> float:
+    """Return N of 6 N D = C with D = r N: sqrt(C / (6 r)), so sqrt(C / 120) at 20 tokens per parameter."""
+    return sqrt(flops / six_nd(1, tokens_per_param))
+
+
+FIT = (1.69, 406.4, 0.34, 410.7, 0.28)
+FITTED_LOSS = "{} + {} / N^{} + {} / D^{}".format(*FIT)
+"""L = E + A / N^alpha + B / D^beta.
+
+Source: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants.
+"""
+
+
+def fitted_loss(params: float, tokens: float) -> float:
+    floor, of_params, alpha, of_tokens, beta = FIT
+    loss: float = floor + of_params / params**alpha + of_tokens / tokens**beta
+    return loss
+
+
+SIZES = [10 ** (power / 12) for power in range(-18, 19)]
+"""Sizes of the models along a budget, relative to the compute-optimal one: 1/32 to 32."""
+
+
+def size_against_data(flops: float, tokens_per_param: float, run: tuple[float, float] | None = None) -> Curve:
+    """Return the plot of N against D: models of equal compute, and models of equal tokens per parameter."""
+    best = compute_optimal_params(flops, tokens_per_param)
+    sizes = [best * factor for factor in SIZES]
+    lines = {
+        f"{number(flops)} FLOPs: D = C / (6 N)": [(params, flops / six_nd(params, 1)) for params in sizes],
+        f"{tokens_per_param:g} tokens per parameter": [(params, tokens_per_param * params) for params in sizes],
+    }
+    lines["compute-optimal"] = [(best, tokens_per_param * best)]
+    return Curve("parameters N", "tokens D", lines | ({"this run": [run]} if run else {}))
+
+
+def loss_along(flops: float) -> list[tuple[float, float]]:
+    """Return (parameters, fitted loss) of the models that C FLOPs train on D = C / (6 N) tokens."""
+    sizes = (compute_optimal_params(flops) * factor for factor in SIZES)
+    return [(params, fitted_loss(params, flops / six_nd(params, 1))) for params in sizes]
