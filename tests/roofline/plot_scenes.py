@@ -66,7 +66,6 @@ def environment(**changes: Any) -> Environment:
 
 
 def saved(path: Path, records: Sequence[Record], stamp: Environment | None = None) -> Path:
-    """Write a run file as the store keeps it."""
     lines = [(stamp or environment()).to_dict(), *(record.to_dict() for record in records)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -181,17 +180,14 @@ def scene(name: str) -> Scene:
 
 @cache
 def draw(name: str) -> Figure:
-    """Return the figure of a scene; no test may change it."""
     return draw_roofline(scene(name))
 
 
 def drawn(ceilings: Machine, *records: Record) -> Figure:
-    """Return the picture of records on a machine."""
     return draw_roofline(build_scene([on(ceilings, *records)]))
 
 
 def texts(figure: Figure) -> list[Text]:
-    """Return all texts but the numbers of the axes: title, legend, labels and caption."""
     axes = figure.axes[0]
     legend = axes.get_legend()
     return [text for text in (*figure.texts, *axes.texts, *(legend.get_texts() if legend else ())) if text.get_text()]
@@ -212,7 +208,6 @@ def renderer(figure: Figure) -> Any:
 
 
 def anchor(text: Text) -> tuple[float, float]:
-    """Return the pixel around which a text is turned."""
     if not isinstance(text, Annotation):
         x, y = text.get_transform().transform(text.get_position())
         return float(x), float(y)
@@ -222,7 +217,6 @@ def anchor(text: Text) -> tuple[float, float]:
 
 
 def corners(figure: Figure, text: Text) -> np.ndarray:
-    """Return the four corners of a text in pixels, turned as it is."""
     angle = math.radians(text.get_rotation())
     text.set_rotation(0)
     box = text.get_window_extent(renderer(figure))
@@ -246,18 +240,15 @@ def overlap(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def assert_apart(shapes: Sequence[tuple[str, np.ndarray]]) -> None:
-    """Assert that no text overlaps another, by its words and corners."""
     for (one, first), (other, second) in itertools.combinations(shapes, 2):
         assert not overlap(first, second), f"{one!r} overlaps {other!r}"
 
 
 def labels_in(figure: Figure) -> list[Text]:
-    """Return the texts inside of the axes."""
     return [text for text in figure.axes[0].texts if text.get_text()]
 
 
 def roofs(figure: Figure) -> list[Line2D]:
-    """Return the lines of two points at the layer of the roofs."""
     return [line for line in figure.axes[0].lines if line.get_zorder() == 3]
 
 
@@ -267,7 +258,6 @@ def ends(line: Line2D) -> Ends:
 
 
 def thin(figure: Figure) -> list[Line2D]:
-    """Return the lines of the mixes, at the layer below the roofs."""
     return [line for line in figure.axes[0].lines if line.get_zorder() == 2.5]
 
 
@@ -276,7 +266,6 @@ def flats(figure: Figure) -> list[Line2D]:
 
 
 def markers(figure: Figure) -> list[Line2D]:
-    """Return the lines that hold the markers of points."""
     return [line for line in figure.axes[0].lines if line.get_zorder() == 7 and line.get_marker() != "None"]
 
 

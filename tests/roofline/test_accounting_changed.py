@@ -50,7 +50,7 @@ def real_total(values):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(20))
-def test_changed_configurations_count_as_the_real_architecture_or_are_refused(seed):
+def test_changed_configurations_count_as_real_models_or_are_rejected(seed):
     """1,000 in all. What transformers cannot build is no architecture whose number could be wrong."""
     draw, counted, refusals = random.Random(seed), 0, []
     for _ in range(50):

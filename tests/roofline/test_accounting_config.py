@@ -50,7 +50,9 @@ def test_a_file_gives_the_shape_of_its_preset(tmp_path):
 def test_what_a_file_leaves_out_is_named():
     config = read_config({key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}, "config.json")
     assert config.kv_heads == 32
-    assert any("'num_key_value_heads' is missing in the configuration: default 32" in line for line in config.assumptions)
+    assert any(
+        "'num_key_value_heads' is missing in the configuration: default 32" in line for line in config.assumptions
+    )
 
 
 @pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"])
@@ -92,7 +94,7 @@ def test_an_unsupported_architecture_is_named(family):
     assert "supported: gpt2" in message
 
 
-def test_the_text_part_of_a_model_that_sees_is_counted_and_named():
+def test_text_part_of_a_multimodal_model_is_counted_and_named():
     """LLaVA 1.5 7B holds Vicuna 7B, which is Llama 2 7B with 64 more rows of vocabulary."""
     text = {**LLAMA, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32064}
     seeing = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "vision_config": {}}
@@ -102,13 +104,14 @@ def test_the_text_part_of_a_model_that_sees_is_counted_and_named():
     assert "'model_type' is missing" in refused(model_type="gemma3", text_config={})
 
 
-def test_a_rank_that_is_null_is_none_and_one_left_out_is_the_familys():
+def test_null_rank_is_none_and_missing_rank_is_the_family_default():
     """transformers: `q_lora_rank` is 1536 where a file does not name it; DeepSeek-V2-Lite says null."""
     values = tomllib.loads((MODEL_FOLDER / "deepseek-v3.toml").read_text(encoding="utf-8"))["config"]
     named, left_out = read_config(values, "a"), {k: v for k, v in values.items() if k != "q_lora_rank"}
     assert read_config(left_out, "a").latent == named.latent
     assert any(
-        "'q_lora_rank' is missing in the configuration: default 1536" in line for line in read_config(left_out, "a").assumptions
+        "'q_lora_rank' is missing in the configuration: default 1536" in line
+        for line in read_config(left_out, "a").assumptions
     )
     assert read_config({**values, "q_lora_rank": None}, "a").latent.query_rank == 0
 

@@ -31,7 +31,6 @@ def real_model(values, attention="eager", experts="eager"):
 
 
 def counted(model):
-    """Return the FLOPs that torch counts forward, and forward and backward together."""
     ids = torch.randint(1, 1000, (BATCH, SEQUENCE))
     with FlopCounterMode(display=False) as counter:
         loss = model(input_ids=ids, use_cache=False).logits.float().square().mean()
@@ -109,7 +108,7 @@ def test_projections_and_convolutions_of_mamba_2():
 
 
 @pytest.mark.parametrize("name", ["mixtral", "deepseek_v3"])
-def test_what_the_counter_leaves_out_has_a_name(name):
+def test_ops_that_the_counter_ignores_are_named(name):
     """It counts nothing for grouped products."""
     count = predicted(VARIED[name])
     forward, both = counted(real_model(VARIED[name], experts="grouped_mm"))
@@ -117,7 +116,7 @@ def test_what_the_counter_leaves_out_has_a_name(name):
     assert count.model_flops - both == count.components["experts"]
 
 
-def test_flash_attention_on_a_cpu_is_left_out_or_counted_as_the_hardware_executes_it():
+def test_flash_attention_on_a_cpu_is_uncounted_or_counted_as_executed():
     """Releases up to 2.13 have no formula for it; 2.15 counts the scores that the backward pass computes again, too."""
     count = train_flops(read_config(VARIED["llama"], "config.json"), SEQUENCE, BATCH, "gemm-full", is_flash=True)
     forward, both = sum(count.forward.values()), count.hardware_flops

@@ -19,7 +19,6 @@ SEQUENCE, BATCH = 24, 2
 
 
 def kept_by_layers(values, layers, element_bytes):
-    """Return the bytes that the body of a real model keeps for its backward pass."""
     model = real_model({**values, "n_layer" if "n_layer" in values else "num_hidden_layers": layers})
     model = model.to(DTYPES[element_bytes])
     for module in model.modules():
@@ -42,7 +41,7 @@ def test_a_layer_keeps_what_real_models_keep(name, element_bytes):
     assert sum(layer_activations(config, SEQUENCE, BATCH, kernels).values()) == layer
 
 
-def test_the_eager_framework_keeps_more(capsys):
+def test_eager_kernels_save_more(capsys):
     """32 layers with 32 heads of 2,048 x 2,048 scores, in fp32 and in bf16."""
     fused, eager = (data_of(capsys, f"memory --model llama-3-8b --kernels {word}") for word in ("fused", "eager"))
     scores = 32 * 32 * 2048 * 2048

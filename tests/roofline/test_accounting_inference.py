@@ -66,7 +66,7 @@ def test_weights_that_a_decode_step_reads():
     assert difference == pytest.approx(2 * experts * (touched - 2) / 8, rel=1e-9)
 
 
-def test_the_batch_from_which_a_step_computes_as_long_as_it_reads():
+def test_critical_batch_balances_compute_and_memory_time():
     """Without cache and experts it is the formula but for norms; every batch around it is on the side that it says."""
     llama, mixtral = load_preset("llama-2-70b"), load_preset("mixtral-8x7b")
     assert Serving(llama, 1, 1.97e14, 8.2e11).critical_batch(0) == 241  # 240.2 of Austin et al. 2025, rounded up
@@ -93,7 +93,7 @@ def test_a_run_under_published_ceilings_does_not_call_them_measured(kind):
     assert run_machine(SimpleNamespace(environment=environment, records=[]), "run 1").source == f"{kind}, run 1"
 
 
-def test_a_state_takes_the_place_of_a_cache():
+def test_state_space_models_store_a_constant_state():
     """Mamba 2.8B: 64 layers of 5,120 channels with 16 states and 4 columns of the convolution, whatever the length."""
     config = load_preset("mamba-2.8b")
     assert kv_cache_bytes(config, 10) == kv_cache_bytes(config, 10**6) == 64 * 5120 * (16 + 4) * 2

@@ -82,7 +82,7 @@ def test_checkpointing():
             model_activations(config, 2048, 1, kernels, word)
 
 
-def test_recomputed_layer_exists_once_beside_micro_batches_under_way():
+def test_recomputed_layer_exists_once_with_micro_batches_in_flight():
     """Llama 3 70B, a stage of 10 layers, full checkpointing: 8 x 10 inputs of 2 s h bytes, and one layer."""
     stage = load_preset("llama-3-70b").with_layers(10)
     parts = model_activations(stage, 8192, checkpoint="full", micro_batches=8)

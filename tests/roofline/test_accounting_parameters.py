@@ -91,7 +91,6 @@ def test_components_add_up(name):
 
 
 def meta_model(values):
-    """Return the real architecture, without memory."""
     import torch
     import transformers
 

@@ -112,7 +112,6 @@ def config_of(block, kv_heads, group, dim, mlp_width, layers=1):
 
 
 def kernels_of(block, element_bytes, is_flash):
-    """Return what torch's own kernels on a CPU save."""
     is_gpt, is_half = block is GptBlock, element_bytes == 2
     return Kernels(
         element_bytes=element_bytes,
@@ -140,7 +139,6 @@ def saved_bytes(run, *inputs, parameters=()):
 
 
 def stack_of(block, shape, is_flash, layers, is_core_recomputed=False):
-    """Return blocks, an input, and their parameters."""
     kv_heads, group, dim, mlp_width, sequence, batch, element_bytes = shape
     group = 1 if block is GptBlock else group
     sizes = (kv_heads, group, dim, mlp_width, is_flash, is_core_recomputed)
@@ -150,7 +148,6 @@ def stack_of(block, shape, is_flash, layers, is_core_recomputed=False):
 
 
 def estimate_of(block, shape, is_flash, layers=1):
-    """Return the arguments of an estimate."""
     kv_heads, group, dim, mlp_width, sequence, batch, element_bytes = shape
     config = config_of(block, kv_heads, group, dim, mlp_width, layers)
     return config, sequence, batch, kernels_of(block, element_bytes, is_flash)

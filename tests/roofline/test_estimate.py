@@ -32,7 +32,6 @@ def data_of(capsys, line):
 
 
 def result_of(text, label):
-    """Return what stands behind the equals sign of a step."""
     line = next(line for line in text.splitlines() if line.startswith(f"{label}  "))
     return line.rpartition("=")[2].strip()
 
@@ -65,7 +64,7 @@ def test_largest_model(capsys, gpus, size_of_one, shown):
     assert data_of(capsys, line)["params"] == 80 * 10**9 * gpus // size_of_one
 
 
-def test_fit_says_what_the_memory_holds_as_it_is_sold(capsys):
+def test_fit_reports_parameters_for_the_marketed_memory(capsys):
     """`notes` and CS336 count 80 GB of an H100 as 80e9 bytes: 40.0e9 parameters on eight; it reports 85.0e9."""
     data = data_of(capsys, "fit --gpu h100-sxm --gpus 8")
     assert data["params"] == 42_513_989_632
@@ -169,7 +168,7 @@ def test_inference(capsys):
     assert eight_bit["kv_bytes_per_token"] == 65_536
 
 
-def test_what_does_not_fit_is_said_first_with_the_gpus_it_takes(capsys):
+def test_warning_names_the_gpus_needed_if_a_model_does_not_fit(capsys):
     """812 GB of weights and 1.06 GB of cache over 81,089 MiB of an H100: ten of them."""
     line = "infer --model llama-3-405b --gpu h100-sxm"
     data, text = data_of(capsys, line), text_of(capsys, line)
@@ -377,7 +376,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(capsys, line, words):
     assert words in printed.err
 
 
-def test_windows_are_in_the_flops_unasked(capsys):
+def test_flops_include_windows_by_default(capsys):
     """Mistral 7B sees 4,096 of 16,384 keys: sum of min(i, 4096) pairs a layer, 4 a d each, forward three times."""
     data = data_of(capsys, "flops --model mistral-7b --sequence 16384")
     pairs = 4096 * 4097 // 2 + (16384 - 4096) * 4096

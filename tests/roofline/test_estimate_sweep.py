@@ -56,7 +56,7 @@ def test_points_that_do_not_fit_are_marked(capsys):
     assert texts["does not fit from 512"] == 512
 
 
-def test_what_fits_only_from_a_place_on_is_marked_up_to_it():
+def test_plot_marks_the_last_value_that_does_not_fit():
     """Llama 3 8B trained with 142.7 GB on one H100 of 85.0 GB, with 72.4 GB on each of two."""
     over = Over.read("tensor-parallel=1:4:x2")
     rows = swept("memory", {"model": "llama-3-8b", "gpu": "h100-sxm"}, [over]).rows
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_named_on_a_page(capsys, tmp_path):
     assert large == f"{small} does not fit in memory"
 
 
-def test_a_picture_has_a_line_for_each_of_the_other_values_and_the_critical_batch(tmp_path, capsys):
+def test_sweep_plot_has_a_line_per_other_value_and_the_critical_batch(tmp_path, capsys):
     words = f"{DECODE} --over batch=1:2048:x4 --over weight-dtype=bf16,int8".split()
     given = {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 128}
     overs = [Over.read("batch=1:2048:x4"), Over.read("weight-dtype=bf16,int8")]

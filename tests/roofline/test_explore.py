@@ -34,7 +34,6 @@ def draw_page(page):
 
 
 def opened(page, **address):
-    """Return the page of a calculator, as its address has it."""
     from streamlit.testing.v1 import AppTest
 
     app = AppTest.from_function(draw_page, args=(page,), default_timeout=60)
@@ -52,7 +51,6 @@ def errors_of(app):
 
 
 def typed(capsys, command):
-    """Return what the command beside an answer prints for programs."""
     words = shlex.split(command)
     assert words[:4] == ["python", "-m", "roofline", "estimate"]
     capsys.readouterr()

@@ -47,7 +47,6 @@ def served(tmp_path):
 
 
 def answering(address, server):
-    """Return an address once it answers."""
     for _ in range(600):
         assert server.poll() is None
         try:
@@ -60,7 +59,6 @@ def answering(address, server):
 
 @pytest.fixture
 def opened(served):
-    """A page of a browser that knows no other host, with all that it asked for and what went wrong."""
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     alone = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"]
     with driver.sync_playwright() as started:

@@ -36,7 +36,6 @@ class Terminal(io.StringIO):
 
 
 def at_width(monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> list[str]:
-    """Return the lines that a terminal of this width would show."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", str(width))

@@ -19,7 +19,7 @@ def bandwidth(value: float, kind: str = "datasheet", name: str = "memory") -> Ce
     return Ceiling("bandwidth", name, value, kind, "a test")
 
 
-def test_a_record_is_judged_by_what_is_published_and_an_estimate_made_by_what_was_measured() -> None:
+def test_records_use_published_peaks_and_estimates_use_measured_ones() -> None:
     known = Machine("g", "G", (peak(800e12, "measured"), peak(1070e12, "clock-limited"), peak(989e12)))
     assert known.peak("bf16") == peak(989e12)
     assert known.peak("bf16", MEASURED_FIRST) == peak(800e12, "measured")

@@ -217,7 +217,7 @@ def test_with_a_datasheet_mbu_is_of_it_and_the_mix_has_its_own_share() -> None:
 CUBE = {"flops": 2 * 8192**3, "bytes_read": 4 * 8192**2, "bytes_written": 2 * 8192**2, "median_s": 2 * 8192**3 / 780e12}
 
 
-def test_with_a_datasheet_mfu_is_of_it_and_the_fastest_matmul_has_its_own_share() -> None:
+def test_mfu_uses_the_datasheet_and_measured_pct_the_fastest_matmul() -> None:
     judged = judge(record(**CUBE), calibrated(*H200))
     assert (judged.mfu, judged.measured_pct) == pytest.approx((780 / 989.4, 78000 / 795))
     assert (judged.mix, judged.bound) == ("triad", "compute")
@@ -235,7 +235,7 @@ def test_with_a_datasheet_mfu_is_of_it_and_the_fastest_matmul_has_its_own_share(
         (streamed(1, 1, 3.85e12), calibrated(*H200, published=False, peak=None), None),
     ],
 )
-def test_a_published_ceiling_replaces_a_measured_one_only_if_it_does_not_bind(
+def test_published_ceiling_replaces_a_measured_one_unless_it_binds(
     row: Record, known: Machine, measured_pct: float | None
 ) -> None:
     assert judge(row, known).measured_pct == pytest.approx(measured_pct)
@@ -252,7 +252,7 @@ def test_more_than_the_matched_mix_is_kept_and_names_it(published: bool) -> None
     assert judge(streamed(1, 0, 4e12), known).excess is None
 
 
-def test_more_than_the_fastest_matmul_is_kept_though_less_than_the_datasheet() -> None:
+def test_excess_over_the_fastest_matmul_is_reported_below_the_datasheet() -> None:
     cube = record(**CUBE | {"median_s": 2 * 8192**3 / 800e12})
     assert "measured compute ceiling" in str(judge(cube, calibrated(*H200)).excess)
     assert judge(cube, calibrated(*H200, peak=None)).excess is None
@@ -286,7 +286,7 @@ VECTOR = Machine(
 """Ridge points of 500 FLOP/byte for products and 25 for everything else."""
 
 
-def test_ops_without_a_product_are_held_against_the_vector_units_and_products_against_the_tensor_cores() -> None:
+def test_matmuls_use_the_tensor_core_peak_and_other_ops_the_vector_peak() -> None:
     work = {"flops": 2**31, "bytes_read": 2**25, "bytes_written": 2**21, "median_s": 2**31 / 25e12}  # 60 FLOP/byte
     gelu, product = (judge(record(op=op, **work), VECTOR) for op in ("gelu", "matmul"))
     assert (gelu.peak_units, gelu.bound, gelu.roofline_pct) == ("vector", "compute", pytest.approx(50))
@@ -294,7 +294,7 @@ def test_ops_without_a_product_are_held_against_the_vector_units_and_products_ag
     assert gelu.mfu == product.mfu == 0.025  # over the dense peak of the dtype, whatever the units
 
 
-def test_a_dtype_without_vector_units_of_its_own_is_computed_in_fp32_but_fp64_is_not() -> None:
+def test_vector_peak_falls_back_to_fp32_except_for_fp64() -> None:
     assert [getattr(VECTOR.vector_peak(dtype), "name", None) for dtype in ("fp32", "bf16", "int8", "fp64")] == [
         *("fp32", "fp32", "fp32"),
         None,
@@ -311,7 +311,7 @@ def test_more_than_the_peak_of_the_vector_units_has_a_cause() -> None:
 @pytest.mark.parametrize(
     ("share", "launch_s", "held_back"), [(0.29, None, True), (0.31, None, False), (0.05, 3e-5, False)]
 )
-def test_a_row_far_below_every_ceiling_is_held_back_by_what_no_ceiling_tells(
+def test_row_far_below_all_ceilings_is_held_back_by_another_cause(
     share: float, launch_s: float | None, held_back: bool
 ) -> None:
     known = ceilings(flops=PEAK, bandwidth=BANDWIDTH, **({"launch": launch_s} if launch_s else {}))

@@ -24,7 +24,6 @@ def printed(capsys, *words):
 
 
 def kept(answer):
-    """Return the bytes that the layers keep for the backward pass."""
     return sum(size for name, size in answer["components"].items() if name.startswith("activations_"))
 
 

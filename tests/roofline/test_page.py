@@ -67,7 +67,6 @@ def page_of(runs: list[Measured], gpus: list[Machine] | None = None, **more: Any
 
 
 def content(text: str) -> dict[str, Any]:
-    """Return the data that a page holds: figures, colors and the table."""
     found: dict[str, Any] = json.loads(Elements(text).scripts[0])
     return found
 

@@ -38,7 +38,6 @@ class Opened:
         page.wait_for_selector(PICTURE)
 
     def column(self, title: str) -> list[str]:
-        """Return the texts of a column of the table."""
         script = """(title) => { const heads = [...document.querySelectorAll("#rows thead button")];
             const at = heads.findIndex((head) => head.textContent === title);
             return [...document.querySelectorAll("#rows tbody tr")].map((row) => row.children[at].textContent); }"""
@@ -64,7 +63,6 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Any]:
     contexts = []
 
     def visit(text: str, **options: Any) -> Opened:
-        """Open a page."""
         target = tmp_path / "page with a blank.html"
         target.write_text(text, encoding="utf-8", errors="backslashreplace")
         contexts.append(browser.new_context(offline=True, **options))

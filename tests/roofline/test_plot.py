@@ -215,7 +215,6 @@ def test_labels_stay_in_the_axes_and_all_text_in_the_figure(figure: Figure) -> N
 
 
 def axis_texts(figure: Figure) -> list[Text]:
-    """Return the words beside the axes: labels of both axes and of the ticks in view."""
     axes = figure.axes[0]
     shown: list[Text] = [axes.xaxis.label, axes.yaxis.label]
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
@@ -277,7 +276,7 @@ def test_the_caption_says_what_was_measured_and_what_is_not_drawn() -> None:
     assert f"Without a label: {15 - labeled} of 15 points" in last_line(figure)
 
 
-def test_of_many_points_the_one_above_its_ceiling_and_the_fastest_of_an_op_have_a_label() -> None:
+def test_many_points_label_only_excesses_and_the_fastest_of_each_op() -> None:
     said = words(draw("a crowd"))
     assert {"matmul bf16 torch 6144³ 102 %", "add bf16 torch 134217728 90 %"} <= set(said)
     assert sum(word.startswith("relu") and word.endswith("%") for word in said) == 1
@@ -294,7 +293,7 @@ def test_nearly_every_point_that_should_have_a_label_has_one(name: str, missing:
     assert sum(label.replace("$", r"\$") not in said for label in labels) <= missing
 
 
-def test_the_suffix_names_the_format_and_the_same_picture_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_suffix_selects_the_format_and_output_is_reproducible(tmp_path: Path) -> None:
     for name, signature in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.PDF", b"%PDF")):
         save_picture(draw("one GPU"), tmp_path / name)
         first = (tmp_path / name).read_bytes()

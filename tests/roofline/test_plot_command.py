@@ -33,7 +33,6 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the scene, the dtypes and the title of what the last command drew."""
     seen: dict[str, Any] = {}
 
     def built(runs: Any, gpus: Any, dtypes: list[str]) -> Scene:
@@ -50,7 +49,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def refused(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the one line that a command is refused with."""
     try:
         code = main([str(argument) for argument in arguments])
     except SystemExit as exit_:

@@ -118,7 +118,7 @@ def test_a_row_that_falls_short_of_its_share_ends_with_1(
         assert "matmul 512x512x512 bf16 torch: 86 % of its roof, 90 % asked for" in said.out.splitlines()
 
 
-def test_a_row_that_failed_falls_short_and_one_that_was_skipped_does_not_count(
+def test_check_fails_for_failed_rows_and_ignores_skipped_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = [matmul(64, "bf16", 1.0, status=status, median_s=None, ci95_s=None) for status in ("failed", "skipped")]

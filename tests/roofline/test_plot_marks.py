@@ -54,7 +54,6 @@ def test_a_point_whose_launch_is_longer_than_its_roof_has_a_cap() -> None:
 
 
 def arrows(figure: Figure) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """Return start and end of each arrow."""
     found = [text for text in figure.axes[0].texts if isinstance(text, Annotation) and not text.get_text()]
     return [(text.xyann, text.xy) for text in found]
 

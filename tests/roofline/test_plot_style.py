@@ -56,7 +56,7 @@ def test_dtypes_of_one_op_have_their_own_fillings() -> None:
     assert {"bf16", "fp32"} <= set(words(drawn))
 
 
-def test_two_runs_of_one_machine_have_their_own_fillings_and_are_named_by_their_start() -> None:
+def test_runs_of_one_machine_differ_in_filling_and_are_named_by_start() -> None:
     runs = [
         on(CPU, matmul(512, "bf16", 7e11)),
         on(CPU, matmul(512, "bf16", 7.1e11), started_at="2026-11-20T22:03:12+00:00"),
@@ -73,7 +73,7 @@ def test_as_many_machines_as_a_picture_takes_have_their_own_color() -> None:
     assert [to_hex(line.get_color()).upper() for line in slopes] == list(SERIES_COLORS[:3])
 
 
-def test_where_there_is_one_dtype_color_tells_the_provider_and_the_ceilings_have_none() -> None:
+def test_one_dtype_colors_providers_and_leaves_ceilings_neutral() -> None:
     drawn = draw_roofline(build_scene(*RUNS["versions"]))
     assert {to_hex(line.get_color()).upper() for line in markers(drawn)} == set(SERIES_COLORS[:5])
     assert {line.get_fillstyle() for line in markers(drawn)} == {"full"}
@@ -81,14 +81,14 @@ def test_where_there_is_one_dtype_color_tells_the_provider_and_the_ceilings_have
     assert {"torch", "triton-v4", "torch 71 %", "triton-v3 60 %"} <= set(words(drawn))
 
 
-def test_peaks_of_vector_units_are_drawn_beside_those_of_products_where_ops_need_them() -> None:
+def test_vector_peaks_are_drawn_if_ops_need_them() -> None:
     said = words(draw_roofline(build_scene(*RUNS["vector and matrix"])))
     assert {"vector fp32 66.9 TFLOP/s datasheet", "vector fp32 58 TFLOP/s measured"} <= set(said)
     assert "bf16 989 TFLOP/s datasheet" in said
     assert not any(word.startswith("vector") for word in words(draw_roofline(build_scene(*RUNS["sweep"]))))
 
 
-def test_points_with_flags_are_crossed_out_and_the_caption_counts_the_flags() -> None:
+def test_flagged_points_are_crossed_out_and_counted_in_the_caption() -> None:
     drawn = draw_roofline(build_scene(*RUNS["flagged"]))
     crosses = [
         spot for line in drawn.axes[0].lines if line.get_marker() == "x" for spot in zip(*line.get_data(), strict=True)
@@ -121,7 +121,6 @@ def test_roofs_on_one_another_take_turns_and_share_a_label() -> None:
 
 
 def lab(rgb: Sequence[float]) -> np.ndarray:
-    """Return CIE L*a*b* of linear sRGB."""
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = to_xyz @ np.clip(rgb, 0, 1) / (0.9505, 1, 1.089)
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
@@ -184,7 +183,7 @@ def test_every_dtype_has_a_color() -> None:
     assert len(set(DTYPE_COLORS.values())) == len(DTYPES)
 
 
-def test_the_points_of_a_profile_have_the_area_of_their_time_and_the_large_ones_a_name() -> None:
+def test_profile_points_have_area_by_time_and_large_ones_a_label() -> None:
     drawn = draw_roofline(build_scene(*RUNS["a profile"]))
     scene = build_scene(*RUNS["a profile"])
     sizes = [line.get_markersize() for line in markers(drawn)]
@@ -196,7 +195,7 @@ def test_the_points_of_a_profile_have_the_area_of_their_time_and_the_large_ones_
     assert "Area: that share, 100 % in all points" in " ".join(" ".join(said).split())
 
 
-def test_points_of_a_profile_that_took_next_to_no_time_are_counted_and_not_drawn() -> None:
+def test_profile_points_of_negligible_time_are_counted_but_not_drawn() -> None:
     ((stamp, records),), gpus, dtypes = RUNS["a profile"]
     small = [replace(record, extra={"share": 0.0009}) for record in records[:3]]
     scene = build_scene([(stamp, [*small, *records[3:]])], gpus, dtypes)

@@ -34,7 +34,7 @@ def test_gpt_2_in_fp32_at_4x1024():
     assert found.total == sum(found.components().values())
 
 
-def test_micro_batches_divide_what_a_pass_keeps_and_nothing_else():
+def test_micro_batches_divide_only_activations():
     whole, parts = step_memory(plan()).sizes(), step_memory(plan(micro_batches=4)).sizes()
     for name in ("activations", "logits_loss", "kept_by_layers"):
         assert parts[name] * 4 == whole[name]
@@ -96,14 +96,14 @@ def test_logits_of_llama_3():
         assert (half.name, 2 * half.head["log_probabilities"]) == ("loss", copy)
 
 
-def test_selective_checkpointing_keeps_no_scores_while_the_loss_is_differentiated():
+def test_selective_checkpointing_holds_no_scores_in_the_loss_backward():
     step = plan(kernels=Kernels(4, is_flash=False), checkpoint="selective")
     found = step_memory(step)
     assert (found.moment.name, found.moment.layers["attention_scores"]) == ("loss", 0)
     assert found.kept_by_layers - found.sizes()["activations"] == 4 * 4 * 12 * 1024 * 1024  # one layer's
 
 
-def test_a_stage_of_a_pipeline_holds_its_micro_batches_under_way():
+def test_pipeline_stage_holds_its_micro_batches_in_flight():
     """The first of four stages holds four micro-batches of three layers, and no logits."""
     step = plan(config=replace(GPT2, vocabulary=1000), batch=8, micro_batches=8)
     whole, piped = step_memory(step), step_memory(replace(step, sharding=Sharding(pipeline_parallel=4)))
@@ -115,7 +115,7 @@ def test_a_stage_of_a_pipeline_holds_its_micro_batches_under_way():
     assert full.kept_by_layers == (4 * 3 - 1) * 4 * 1024 * H + layer
 
 
-def test_adapters_need_no_gradients_of_what_they_leave_alone():
+def test_adapters_need_no_gradients_of_frozen_weights():
     step = plan(sequence=8, batch=1)
     trained, adapted = step_memory(step), step_memory(replace(step, lora_rank=4))
     assert trained.moment.name == "embedding"
