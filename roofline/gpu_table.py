@@ -1,7 +1,6 @@
-"""The GPUs of the table: one TOML file in `roofline/gpus` for each, with its peaks, clocks and memory, and sources.
+"""The GPU table: one TOML file per GPU in `roofline/gpus`, with peaks, clocks, memory and sources.
 
-A GPU is chosen by its slug or by the exact name that its driver reports. Parts of names are never compared: "H200"
-is inside "GH200", "L4" inside "L40S", "A10" inside "A100", and cards of one compute capability differ up to fourfold.
+A GPU is selected by its slug or its exact driver name. Substrings are ambiguous: "H200" is in "GH200", "L4" in "L40S".
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ RATES_FILE = Path(__file__).parent / "rates.toml"
 
 PEAKS_OF_DTYPE = {
     "fp64": ("fp64_tensor", "fp64"),
-    "fp32": ("fp32_tensor", "fp32"),  # only AMD multiplies fp32 matrices without rounding the inputs
+    "fp32": ("fp32_tensor", "fp32"),  # only AMD has fp32 matmuls without rounded inputs
     "tf32": ("tf32_tensor",),
     "fp16": ("fp16_tensor", "fp16_vector"),  # P100 has no tensor cores, but packed fp16
     "bf16": ("bf16_tensor",),
@@ -31,29 +30,28 @@ PEAKS_OF_DTYPE = {
     "int8": ("int8_tensor",),
     "nvfp4": ("fp4_tensor",),  # not on AMD, see `peak_key`
 }
-"""The stated peaks that count for a dtype, best first.
+"""Keys of the peak of a dtype, best first: dense, with fp32 accumulation, the default of matmuls.
 
-The peak of a dtype is the best dense one whose sums are kept in fp32, because that is what matmuls do by default; fp16
-accumulation is faster on GeForce cards and never counts here.
+fp16 accumulation, which is faster on GeForce cards, does not count.
 """
 
 VECTOR_PEAK_OF_DTYPE = {"fp64": "fp64", "fp32": "fp32", "fp16": "fp16_vector"}
 
 REPORTED_OF_MARKETED = (0.88, 1.02)
-"""Memory that the driver reports, as a fraction of the marketed size: 0.919 (A10G, with ECC in GDDR6) to 1.000 in the
-table. 0.88 leaves room for reserved memory and still separates 80 GB from 94 GB (0.85)."""
+"""Range of reported over marketed memory: 0.919 (A10G, with ECC in GDDR6) to 1.000 in the table. 0.88 allows for
+reserved memory and distinguishes 80 GB from 94 GB (0.85)."""
 
 INTEGRATED_CAPABILITIES = ("5.3", "6.2", "7.2", "8.7", "11.0")
 """Compute capabilities of Jetson modules, whose device properties misstate the memory bus.
 
-Source: developer.nvidia.com/cuda-gpus. Jetson AGX Orin reports 128 bit at 1.3 GHz, hence 41.6 GB/s; it has 204.8.
+Source: developer.nvidia.com/cuda-gpus. Jetson AGX Orin reports 128 bit at 1.3 GHz (41.6 GB/s) instead of 204.8 GB/s.
 """
 
 PCIE_BITS_PER_S = {3: 8e9 * 128 / 130, 4: 16e9 * 128 / 130, 5: 32e9 * 128 / 130, 6: 64e9 * 242 / 256}
-"""Bits of data per second and lane of a PCI Express generation, in one direction; packet headers left out.
+"""Bits per second and lane of a PCI Express generation, one direction, without packet headers.
 
-Source: PCI-SIG, PCI Express Base Specification, revisions 3.0 to 6.0: 8, 16, 32 and 64 GT/s, of which the coding
-128b/130b carries data, and 242 of 256 bytes of a unit of generation 6."""
+Source: PCI-SIG, PCI Express Base Specification, revisions 3.0 to 6.0: 8, 16, 32 and 64 GT/s, with
+128b/130b encoding, and 242 of 256 bytes per FLIT in generation 6."""
 
 
 class UnknownGpuError(ValueError):
@@ -62,7 +60,7 @@ class UnknownGpuError(ValueError):
 
 @cache
 def load_gpus() -> dict[str, Machine]:
-    """Return the GPUs of the table by slug, which is the stem of the file, sorted."""
+    """Return the GPUs by slug (the stem of the file), sorted."""
     return {path.stem: _gpu(path.stem, _read(path)) for path in sorted(GPU_FOLDER.glob("*.toml"))}
 
 
@@ -91,12 +89,12 @@ def _gpu(slug: str, data: dict[str, Any]) -> Machine:
 
 @cache
 def load_rates() -> dict[str, dict[str, int]]:
-    """Return the dense FLOPs per clock per SM (CU on AMD) of each family of GPUs: by its name, by key of a peak."""
+    """Return dense FLOPs per clock per SM (AMD: CU) by rate class and key of a peak."""
     return {name: entry["flops_per_clock_per_sm"] for name, entry in _read(RATES_FILE)["classes"].items()}
 
 
 def find_gpu(slug: str) -> Machine:
-    """Return the GPU of a slug; UnknownGpuError names the closest ones."""
+    """Return the GPU of a slug; UnknownGpuError suggests similar ones."""
     gpus = load_gpus()
     if slug in gpus:
         return gpus[slug]
@@ -106,24 +104,24 @@ def find_gpu(slug: str) -> Machine:
     if not close and len(longer) > 1:
         raise UnknownGpuError(f"{wanted} is ambiguous: {', '.join(longer)}")
     hint = f"did you mean {' or '.join(close or longer)}?" if close or longer else did_you_mean(wanted, gpus)
-    hint = hint or "`python -m roofline gpus` lists those it knows"
-    raise UnknownGpuError(f"unknown GPU {slug[:80]!r}: {hint}")
+    hint = hint or "list GPUs with `python -m roofline gpus`"
+    raise UnknownGpuError(f"unknown GPU {slug[:80]!r}; {hint}")
 
 
 def gpus_named(driver_name: str, memory_bytes: int | None = None, sm_count: int | None = None) -> list[Machine]:
-    """Return the GPUs whose driver name is exactly `driver_name`: one, or none, or several if it is ambiguous.
+    """Return the GPUs with exactly this driver name; several if it is ambiguous.
 
-    What the device reports, if given, must agree with the table: a slice of a GPU (MIG, vGPU) or another module of the
-    same name (all Jetson Orin call themselves `Orin`) must not get the peaks of the whole.
+    Reported memory and SMs must match the table, to exclude slices of a GPU (MIG, vGPU) and other modules of the same
+    name (all Jetson Orin are called `Orin`).
     """
     low, high = REPORTED_OF_MARKETED
-    found = []
+    matches = []
     for gpu in load_gpus().values():
         has_memory = memory_bytes is None or not gpu.memory_bytes or low <= memory_bytes / gpu.memory_bytes <= high
         has_sms = sm_count is None or gpu.sm_count in (None, sm_count)
         if driver_name in gpu.driver_names and has_memory and has_sms:
-            found.append(gpu)
-    return found
+            matches.append(gpu)
+    return matches
 
 
 def unknown_gpu(
@@ -132,10 +130,10 @@ def unknown_gpu(
     bus_width_bits: int | None = None,
     compute_capability: str | None = None,
 ) -> Machine:
-    """Return a GPU that is not in the table: its bandwidth marked `derived`, and no peak, so that MFU stays blank.
+    """Return a GPU that is not in the table, with a `derived` bandwidth and no peak.
 
-    The bandwidth is 2 x clock x bits / 8 bytes/s: the 2 is the double data rate, for the memory clock that drivers
-    report, GDDR6 and GDDR7 included. An integrated GPU has none, see `INTEGRATED_CAPABILITIES`.
+    The bandwidth is 2 (double data rate) x clock x bits / 8 bytes/s, also for GDDR6 and GDDR7. Integrated GPUs have
+    none, see `INTEGRATED_CAPABILITIES`.
 
     Source: H100 SXM, 5120 bit x 2619 MHz, published 3.35 TB/s; T4, 256 bit x 5001 MHz, published 320 GB/s.
     """
@@ -150,9 +148,9 @@ def unknown_gpu(
 
 
 def peak_key(keys: Mapping[str, object], dtype: str, vendor: str | None) -> str | None:
-    """Return which of `keys` is the peak of a dtype by `PEAKS_OF_DTYPE`, or None.
+    """Return the key of the peak of a dtype, or None.
 
-    The fp4 of AMD has the OCP microscaling format (blocks of 32 with power-of-two scales), so it is not nvfp4.
+    The fp4 of AMD has OCP microscaling (blocks of 32 with power-of-two scales), and is not nvfp4.
     """
     if dtype == "nvfp4" and vendor == "amd":
         return None
@@ -160,7 +158,7 @@ def peak_key(keys: Mapping[str, object], dtype: str, vendor: str | None) -> str 
 
 
 def lacks(gpu: Machine, dtype: str) -> bool:
-    """Return whether `dtype` is known to have no hardware path; False if that is only unknown."""
+    """Return whether `dtype` is known to have no hardware path."""
     keys = PEAKS_OF_DTYPE.get(dtype, ())
     is_known = any(key in gpu.unsupported or key in gpu.stated_peaks_flops_per_s for key in keys)
     return is_known and gpu.peak(dtype) is None
@@ -169,8 +167,8 @@ def lacks(gpu: Machine, dtype: str) -> bool:
 def clock_limited_flops_per_s(gpu: Machine, dtype: str, clock_hz: float, is_vector: bool = False) -> float | None:
     """Return the dense peak at an SM clock: SMs x FLOPs per clock per SM x clock, FLOP/s.
 
-    None if the rate is not known, or if the product is capped below its rate (fp64 of H800 and H20). It may exceed the
-    datasheet peak, which holds at a lower clock on Hopper and Blackwell.
+    None if the rate is unknown or capped (fp64 of H800 and H20). It may exceed the datasheet peak, which is for a lower
+    clock on Hopper and Blackwell.
 
     Source: the rates and their sources in rates.toml; H100 SXM, 132 x 4096 x 1.83 GHz = 989.4 TFLOP/s of bf16.
     """
@@ -182,7 +180,7 @@ def clock_limited_flops_per_s(gpu: Machine, dtype: str, clock_hz: float, is_vect
 
 
 def pcie_bytes_per_s(gpu: Machine) -> float | None:
-    """Return the bytes per second that the PCI Express link of a GPU carries in one direction; None if not known."""
+    """Return the one-way bandwidth of the PCI Express link of a GPU, bytes/s; None if unknown."""
     if gpu.pcie_gen is None or gpu.pcie_lanes is None:
         return None
     return PCIE_BITS_PER_S[gpu.pcie_gen] * gpu.pcie_lanes / 8

@@ -1,4 +1,4 @@
-"""A machine: its peaks, bandwidths and launch floor, each with its kind and its source, and other facts of it."""
+"""Machines: peaks, bandwidths and launch floor with kind and source, and other facts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ QUANTITIES = {**dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"),
 """What a ceiling limits, and the unit of its value.
 
 `flops` is the fastest matmul; `fma` is fused multiply-adds outside the tensor cores, the peak of the vector units.
-`launch` is a floor of time: no launch is shorter. Runs of earlier versions have `burst` and `sustained` too, the matmul
-at the start of a long run and in its later half, by which nothing is judged."""
+`launch` is the minimum time of a launch. Older runs also have `burst` and `sustained`, the matmul at the start and in
+the later half of a long run, which are not used."""
 
 KINDS = ("datasheet", "clock-limited", "power-limited", "measured", "derived")
-"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited`, of earlier
-versions: what a long run sustained at the power limit; `measured`: reached on this machine; `derived`: computed from
-what the device reports about itself."""
+"""`datasheet`: published; `clock-limited`: from the rate per clock at a measured clock; `power-limited` (older
+runs): sustained at the power limit; `measured`: reached on this machine; `derived`: computed from device properties."""
 
 PUBLISHED_FIRST = ("datasheet", "derived", "measured")
-"""Kinds by which a record is judged, best first: MFU is by definition over the dense peak that is published."""
+"""Kinds of ceilings for records, best first: MFU is defined by the published dense peak."""
 
 MEASURED_FIRST = ("given", "measured", "datasheet", "derived")
-"""Kinds by which an estimate is made, best first; `given` is a figure of the user's."""
+"""Kinds of ceilings for estimates, best first; `given` is a figure of the user."""
 
 MIX_RATIOS = {"read": (1, 0), "triad": (2, 1), "copy": (1, 1), "write": (0, 1)}
-"""Bytes read to bytes written, by the mixes whose bandwidth is measured.
+"""Bytes read and written by each measured mix, as a ratio.
 
 Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
 December 1995, for copy and triad, in arrays that a kernel reads and writes."""
@@ -41,12 +40,12 @@ Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 class CeilingError(ValueError):
-    """The ceilings of a file are not valid."""
+    """Invalid ceilings in a file."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One limit of one machine; what is not known is None."""
+    """One limit of a machine; unknown values are None."""
 
     quantity: Annotated[str, one_of(QUANTITIES)]
     name: str
@@ -54,10 +53,10 @@ class Ceiling:
     value: Annotated[float, Meta(gt=0, le=sys.float_info.max)]
     kind: Annotated[str, one_of(KINDS)]
     source: str
-    """Where the value comes from: a publication, or the case and date of the measurement."""
+    """A publication, or the case and date of the measurement."""
     ci95: tuple[Magnitude, Magnitude] | None = None
-    """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the shortest time,
-    as on a CPU, is at its upper end or above it."""
+    """95 % confidence interval of the rate by the median time, in the unit of `value`; a `value` by the minimum time,
+    as on a CPU, is at its upper end or above."""
     p5_p95: tuple[Magnitude, Magnitude] | None = None
     config: str | None = None
     work_per_launch: Annotated[int, Meta(ge=0)] | None = None
@@ -67,7 +66,7 @@ class Ceiling:
     at_power_limit: bool | None = None
     measured_at: str | None = None
     disturbed: str | None = None
-    """What held the device back during the samples, so that a rate may be too low."""
+    """Interference during the measurement, which may have lowered the rate."""
 
     @property
     def unit(self) -> str:
@@ -79,39 +78,39 @@ class Ceiling:
         return f"{self.name} {known.get(self.quantity, self.quantity)}"
 
     def judges(self, dtypes: Iterable[str]) -> bool:
-        """Return whether a row of one of these dtypes is judged by it."""
+        """Return whether the ceiling applies to a row of one of these dtypes."""
         is_peak = self.quantity in ("flops", "fma")
         return self.name in dtypes if is_peak else self.quantity in ("bandwidth", "launch")
 
     @property
     def flops_per_j(self) -> float | None:
-        """FLOP/J, which is FLOP/s per W; None if it limits something else or the power is not known."""
+        """FLOP/J; None if the quantity is not FLOP/s or the power is unknown."""
         return self.value / self.power_w if self.power_w and self.unit == "FLOP/s" else None
 
     @property
     def band(self) -> tuple[float, float] | None:
-        """What is drawn along a measured ceiling: p5 to p95 of its samples, or else the interval of their median."""
+        """p5 to p95 of the samples of a measured ceiling, else the confidence interval."""
         found = self.p5_p95 or self.ci95
         return found if self.kind == "measured" and found and found[0] > 0 else None
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A device with its ceilings in `entries`; of a GPU of the table also the facts of its file, in SI units.
+    """A device with its ceilings in `entries`, and for GPUs of the table the facts of the file, in SI units.
 
-    A fact that is not known is None or missing. All peaks are dense.
+    Unknown facts are None or missing. All peaks are dense.
     """
 
     slug: str = "unknown"
     name: str = "unknown"
     entries: tuple[Ceiling, ...] = ()
     note: str | None = None
-    """What a reader must know, for example that the device is not in the table."""
+    """Remark, for example that the device is not in the table."""
     source: str = ""
-    """Where the figures come from, as an estimate states it."""
+    """Source of the figures, for estimates."""
     run: str | None = None
     mfu: Mapping[str, tuple[float, str]] = field(default_factory=dict)
-    """By dtype: the MFU that the run reached, and the words that say by what."""
+    """By dtype: MFU of the run, and a note on its origin."""
     driver_names: tuple[str, ...] = ()
     vendor: str | None = None
     architecture: str | None = None
@@ -127,12 +126,12 @@ class Machine:
     max_clock_hz: float | None = None
     memory_type: str | None = None
     memory_bytes: int | None = None
-    """As marketed, with GB read as GiB: an H100 80GB reports 85.0e9 bytes, more than 80 GB."""
+    """As marketed, in GiB: an H100 80GB reports 85.0e9 bytes, more than 80 GB."""
     memory_reported_bytes: int | None = None
     """As the driver reports it: less than marketed."""
     memory_bandwidth_bytes_per_s: float | None = None
     bandwidth_from_device_clock_bytes_per_s: float | None = None
-    """The bandwidth by the device's own memory clock, if that is not the one of the datasheet."""
+    """Bandwidth at the memory clock of the device, if it differs from the datasheet."""
     l2_bytes: int | None = None
     llc_bytes: int | None = None
     tdp_w: float | None = None
@@ -144,55 +143,53 @@ class Machine:
     """By the keys of the file, which distinguish tensor, vector and accumulation."""
     unsupported: tuple[str, ...] = ()
     capped: tuple[str, ...] = ()
-    """Keys of peaks that the product holds below SMs x rate x clock."""
+    """Keys of peaks that are capped below SMs x rate x clock."""
     confidence: str | None = None
     """`high`, `medium` or `low`."""
     sources: tuple[str, ...] = ()
-    """Each starts with a word on how far to trust it, see `tests/roofline/test_gpu_files.py`."""
+    """Each starts with its kind, see `tests/roofline/test_gpu_files.py`."""
     notes: tuple[str, ...] = ()
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """By key, how a value is known that no source simply states: "derived: from the datasheet bf16 peak"."""
+    """Origin of values that no source states, by key: "derived: from the datasheet bf16 peak"."""
 
     @property
     def dtypes(self) -> list[str]:
-        """The dtypes with a known peak, in the order of `DTYPES`."""
+        """Dtypes with a known peak, in the order of `DTYPES`."""
         return ordered_dtypes(entry.name for entry in self.entries if entry.quantity == "flops")
 
     @property
     def usable_memory_bytes(self) -> int | None:
-        """As the device reports it, or if that is not known, as marketed."""
+        """Memory as reported, else as marketed."""
         return self.memory_reported_bytes or self.memory_bytes
 
     def peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
-        """Return the FLOP/s of matmuls in `dtype`, of the first kind that is known; None if none is."""
+        """Return the peak of matmuls in `dtype`, of the first known kind, or None."""
         return self.fastest("flops", [dtype], kinds)
 
     def vector_peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
-        """Return the FLOP/s of the vector units for an operation in `dtype` without a matmul, or None.
+        """Return the peak of the vector units for `dtype`, or None.
 
-        A dtype without its own rate is computed in fp32, as torch and Triton do for elementwise operations and
-        reductions; for fp64 that rate would be no ceiling.
+        Dtypes without a rate are computed in fp32, as in torch and Triton, except fp64.
         """
         names = [dtype] if dtype == "fp64" else [dtype, "fp32"]
         found = (self.fastest("fma", [name], kinds) for name in names)
         return next((entry for entry in found if entry is not None), None)
 
     def bandwidth(self, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
-        """Return the memory bandwidth of the first kind that is known; of measured mixes the fastest."""
+        """Return the memory bandwidth of the first known kind; the fastest of measured mixes."""
         return self.fastest("bandwidth", None, kinds)
 
     def bandwidth_for(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
-        """Return the memory bandwidth that MBU of a record is taken over: published, or else of the nearest mix."""
+        """Return the memory bandwidth for the MBU of a record: published, else of the nearest mix."""
         ceiling = self.bandwidth()
         if ceiling is None or ceiling.kind != "measured":
             return ceiling
         return self.mix(bytes_read, bytes_written) or ceiling
 
     def mix(self, bytes_read: int, bytes_written: int) -> Ceiling | None:
-        """Return the measured bandwidth of the mix nearest to that of a record, by the fraction of bytes read.
+        """Return the measured bandwidth of the mix nearest to a record by the fraction of bytes read, or None.
 
-        None if nothing is moved or no mix was measured. Halfway between two mixes it is the faster one, so that no tie
-        flatters a record.
+        A tie gives the faster mix, which does not flatter the record.
         """
         moved, measured = bytes_read + bytes_written, self.mixes
         if not moved or not measured:
@@ -209,7 +206,7 @@ class Machine:
     def fastest(
         self, quantity: str, names: list[str] | None = None, kinds: Iterable[str] = ("measured",)
     ) -> Ceiling | None:
-        """Return the largest ceiling of a quantity of the first kind that is known, under one of the names if given."""
+        """Return the largest ceiling of a quantity, of the first known kind and optionally one of `names`."""
         known = [e for e in self.entries if e.quantity == quantity and (names is None or e.name in names)]
         for kind in kinds:
             if matching := [entry for entry in known if entry.kind == kind]:
@@ -217,7 +214,7 @@ class Machine:
         return None
 
     def with_entries(self, entries: Iterable[Ceiling]) -> Machine:
-        """Return the same machine with `entries` added; an entry of the same quantity, name and kind is replaced."""
+        """Return the machine with `entries` added; they replace those of equal quantity, name and kind."""
         merged = {(e.quantity, e.name, e.kind): e for e in (*self.entries, *entries)}
         return replace(self, entries=tuple(merged.values()))
 
@@ -228,18 +225,18 @@ class Machine:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Read what `to_dict` wrote, without quantities of other versions; CeilingError if it is not valid."""
-        found = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
-        if isinstance(entries := found.get("entries"), list | tuple):
-            found["entries"] = [entry for entry in entries if _is_known(entry)]
+        """Read the object of `to_dict`, without unknown quantities; CeilingError if it is invalid."""
+        values = {key: data[key] for key in ("slug", "name", "entries", "note") if key in data}
+        if isinstance(entries := values.get("entries"), list | tuple):
+            values["entries"] = [entry for entry in entries if _is_known(entry)]
         try:
-            return convert(found, cls)
+            return convert(values, cls)
         except ValidationError as error:
             raise CeilingError(f"in 'hardware': {error}") from None
 
 
 def _is_known(entry: Any) -> bool:
-    """Return False for quantities of other versions, and for what an early version took for the FMA rate of a CPU."""
+    """Return False for unknown quantities, and for the wrong FMA rate of a CPU in early versions."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("quantity"), str):
         return True
     return entry["quantity"] in QUANTITIES and "torch addcmul" not in str(entry.get("config"))

@@ -1,6 +1,4 @@
-"""The roofline: every formula that turns work, time and ceilings into a judgment, once.
-
-Nothing here is stored. A record keeps what was counted and timed; `judge` computes the rest when it is read.
+"""The roofline formulas. Records store counts and times; `judge` computes the rest when they are read.
 
 Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model for multicore
 architectures, CACM 52(4), 2009. Formulas name what they add to it.
@@ -19,31 +17,31 @@ from roofline.machine import Ceiling, CeilingError, Machine
 from roofline.work import VECTOR_OPS
 
 MIXED_WITHIN = 0.10
-"""Two limits whose times differ by less than this fraction of the larger bind together: the bound is `mixed`."""
+"""Limits whose times differ by less than this fraction of the longer give the bound `mixed`."""
 
 FAR_BELOW = 0.3
-"""A row that reaches less than this fraction of every ceiling, including the launch, is held back by something else."""
+"""Below this fraction of every ceiling, including launch, a row is held back by something else."""
 
 OTHER_CAUSES = "latency, instructions or the library"
 
-SLOWER_THEN = "the machine was slower when the ceiling was measured (python -m bench calibrate measures it again)"
+SLOWER_THEN = "the machine was slower when the ceiling was measured (remeasure it with python -m bench calibrate)"
 
 
 def intensity(flops: int, bytes_moved: int) -> float | None:
     """Return the arithmetic intensity in FLOP/byte, or None if no byte is moved.
 
-    Williams et al. count the bytes between cache and memory; compulsory bytes make this an upper limit of theirs.
+    Williams et al. count actual memory traffic; compulsory bytes give an upper bound.
     """
     return flops / bytes_moved if bytes_moved else None
 
 
 def ridge_intensity(peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the intensity in FLOP/byte from which on the peak binds instead of the bandwidth."""
+    """Return the intensity in FLOP/byte above which the peak binds."""
     return peak_flops_per_s / bandwidth_bytes_per_s
 
 
-def least_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
-    """Return the time that the roofline allows: max(FLOPs / peak, bytes / bandwidth), seconds."""
+def min_time_s(flops: int, bytes_moved: int, peak_flops_per_s: float, bandwidth_bytes_per_s: float) -> float:
+    """Return the minimum time, max(FLOPs / peak, bytes / bandwidth), seconds."""
     return max(flops / peak_flops_per_s, bytes_moved / bandwidth_bytes_per_s)
 
 
@@ -58,26 +56,22 @@ def mfu(flops_per_s: float, peak_flops_per_s: float) -> float:
 def mbu(bytes_per_s: float, bandwidth_bytes_per_s: float) -> float:
     """Return compulsory bytes per second over the bandwidth, as a fraction.
 
-    Source: defined here, as `mfu` for bandwidth. Inference reports count the weights and the cache instead.
+    Source: defined here by analogy to `mfu`; inference reports count weights and cache instead.
     """
     return bytes_per_s / bandwidth_bytes_per_s
 
 
 def roofline_pct(time_s: float, flops: int, bytes_moved: int, peak: float, bandwidth: float) -> float:
-    """Return the fraction of the roofline that was reached, in percent; it may be above 100.
-
-    Achieved FLOP/s over min(peak, intensity x bandwidth) equals the least time over the measured time, and the
-    second form also holds for a copy, which has no FLOPs.
-    """
-    return 100 * least_time_s(flops, bytes_moved, peak, bandwidth) / time_s
+    """Return the percentage of the roofline, which may exceed 100: minimum over measured time, also without FLOPs."""
+    return 100 * min_time_s(flops, bytes_moved, peak, bandwidth) / time_s
 
 
 def measured_pct(
     time_s: float, flops: int, bytes_moved: int, peak: Ceiling | None, bandwidth: Ceiling | None
 ) -> float | None:
-    """Return `roofline_pct` of what was measured on the machine: the fastest matmul, the bandwidth of the nearest mix.
+    """Return `roofline_pct` by measured ceilings: the fastest matmul, the bandwidth of the nearest mix.
 
-    If one of the two was not measured, the published one is used as long as it does not bind; else None.
+    If only one of them was measured, the published other one is used unless it binds; else None.
     """
     if bandwidth is None or (peak is None and flops):
         return None
@@ -89,9 +83,9 @@ def measured_pct(
 
 
 def hidden_share(copy_s: float, compute_s: float, both_s: float) -> float:
-    """Return how much of the shorter of two jobs hides behind the longer one: 1 all of it, 0 nothing.
+    """Return the fraction of the shorter of two jobs that overlaps the longer one; negative if they slow each other.
 
-    It is below 0 if they slow each other down. Times in seconds, of each alone and of both together.
+    Times in seconds, of each alone and of both together.
 
     Source: NVIDIA, How to Overlap Data Transfers in CUDA C/C++ (2012): at best max(copy, compute), else their sum.
     """
@@ -104,7 +98,7 @@ def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
     Source: the max() form of the roofline of Williams et al. (2009); the launch as a third limit is ours.
     """
     if not compute_s and not memory_s:
-        return "launch"  # an empty kernel, also if the floor is not known
+        return "launch"  # an empty kernel
     times = {"compute": compute_s, "memory": memory_s, "launch": launch_s or 0.0}
     first, second = sorted(times, key=lambda name: times[name], reverse=True)[:2]
     return "mixed" if times[second] > times[first] * (1 - MIXED_WITHIN) else first
@@ -112,7 +106,7 @@ def bound(compute_s: float, memory_s: float, launch_s: float | None) -> str:
 
 @dataclass(frozen=True)
 class Judgment:
-    """What a record means on its machine; None if a count, a time or a ceiling is missing."""
+    """Derived values of a record; None if a count, a time or a ceiling is missing."""
 
     flops_per_s: float | None = None
     bytes_per_s: float | None = None
@@ -134,29 +128,28 @@ class Judgment:
     mix_pct: float | None = None
     measured_pct: float | None = None
     hfu: float | None = None
-    """Of a training step: as `mfu`, by the FLOPs that were executed, recomputation included."""
+    """Training steps: MFU including recomputation."""
     tokens_per_s: float | None = None
-    """Of a training step, or of a loop that loads its batches."""
+    """Training steps, and loops that load their batches."""
     link_share: float | None = None
-    """Of a copy: fraction of what the link to the GPU carries one way."""
+    """Copies: fraction of the one-way bandwidth of the GPU link."""
     hidden_share: float | None = None
-    """Of a copy during matmuls: fraction of the shorter of the two that hides behind the other."""
+    """Copies during matmuls: overlapping fraction of the shorter one."""
     wait_share: float | None = None
-    """Of a loop that loads its batches: fraction of the steps' time that they wait for their batch."""
+    """Loops that load their batches: fraction of time spent waiting."""
     excess: str | None = None
 
 
 JUDGED_KEYS = tuple(key.name for key in fields(Judgment))
 
 JUDGED_TEXTS = tuple(key.name for key in fields(Judgment) if key.type == "str | None")
-"""The judged keys whose values are texts; all others are numbers."""
+"""Keys with text values; all others are numbers."""
 
 
 def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
-    """Return the peak by which a record is judged, and whether it is of `matrix` or `vector` units.
+    """Return the peak for a record, and its units: `matrix`, or `vector` for operations without a matmul.
 
-    An operation without a matmul runs on vector units. If their rate is not known, the peak of matmuls, which is
-    higher, is used.
+    If the vector rate is unknown, the higher matmul peak is used.
     """
     by_name = record.op in VECTOR_OPS or record.extra.get("matmul_flops") == 0
     is_vector = record.units == "vector" if record.units else by_name
@@ -165,7 +158,7 @@ def peak_of(record: Record, machine: Machine) -> tuple[Ceiling | None, str]:
 
 
 def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | None:
-    """Return the least seconds of a record by computing, moving bytes, launching (0: not measured); or None."""
+    """Return the minimum seconds of a record by compute, memory and launch (0: not measured); or None."""
     if record.flops is None or record.bytes_read is None:
         return None
     (peak, _), launch, written = peak_of(record, machine), machine.fastest("launch"), record.bytes_written or 0
@@ -173,13 +166,13 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
     if peak is None or bandwidth is None:
         return None
     count = record.extra.get("count")
-    launches = count if isinstance(count, int) else 1  # a row of a profile is the sum of its calls
+    launches = count if isinstance(count, int) else 1  # profile rows are sums over calls
     moved_s = (record.bytes_read + written) / bandwidth.value
     return record.flops / peak.value, moved_s, launches * launch.value if launch else 0.0
 
 
 def judge(record: Record, machine: Machine) -> Judgment:
-    """Return the judgment of one record against the ceilings of its machine."""
+    """Evaluate one record against the ceilings of its machine."""
     flops, read, written, time_s = record.flops, record.bytes_read, record.bytes_written or 0, record.median_s
     values = _transfer(record)
     if flops is not None and read is not None:
@@ -229,7 +222,7 @@ def _transfer(record: Record) -> dict[str, Any]:
 
 
 def _excess(record: Record, judged: Mapping[str, Any]) -> str | None:
-    """Nothing is clamped: more than all of a ceiling is a finding about the ceiling, the byte count or the cache."""
+    """Values above a ceiling are not clamped: they indicate a wrong ceiling or byte count, or cache hits."""
     over_bandwidth = (judged.get("mbu") or 0) > 1
     over_peak = (judged.get("mfu") or 0) > 1 or (not over_bandwidth and (judged.get("roofline_pct") or 0) > 100)
     over_memory = over_bandwidth or (judged.get("mix_pct") or 0) > 100
@@ -257,11 +250,11 @@ def judged(
 def judge_of(
     environment: Environment, report: Callable[[str], None] | None = None
 ) -> Callable[[Record], dict[str, Any]]:
-    """Return what judges a record: the keys of `Judgment`, all None if the ceilings are not valid."""
+    """Return a function from records to the keys of `Judgment`, all None if the ceilings are invalid."""
     try:
         machine = Machine.from_dict(environment.hardware)
     except CeilingError as error:
         if report:
-            report(f"the ceilings of the run cannot be used, so nothing is judged by them: {error}")
+            report(f"invalid ceilings in this run: {error}")
         return lambda record: dict.fromkeys(JUDGED_KEYS)
     return lambda record: dict(vars(judge(record, machine)))

@@ -1,4 +1,4 @@
-"""The work of an operation: its floating-point operations and its compulsory bytes, counted before it runs."""
+"""The work of operations: FLOPs and compulsory bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ DTYPE_BITS = {
     **{"fp64": 64, "fp32": 32, "tf32": 32, "fp16": 16, "bf16": 16, "fp8e4m3": 8, "fp8e5m2": 8, "int8": 8, "nvfp4": 4},
     **{"int32": 32, "int64": 64, "int16": 16, "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64, "bool": 8},
 }
-"""Bits of one element in memory, without the scale factors of block-scaled formats; data of tf32 are stored as fp32."""
+"""Bits of one element in memory, without the scale factors of block-scaled formats; tf32 is stored as fp32."""
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4")
-"""The dtypes of operands; outputs of int8 matmuls and rows of a profile may have the others."""
+"""Dtypes of operands; outputs of int8 matmuls and profile rows may have others."""
 
 OTHER_NAMES = {
     **dict.fromkeys(("float64", "double", "f64"), "fp64"),
@@ -23,27 +23,27 @@ OTHER_NAMES = {
     **dict.fromkeys(("float8e5m2", "e5m2"), "fp8e5m2"),
     **{"tfloat32": "tf32", "i8": "int8"},
 }
-"""Names of these dtypes in torch and elsewhere, without `torch.` and underscores."""
+"""Other names of these dtypes, without `torch.` and underscores."""
 
 LABEL_BYTES = 8
-"""Bytes of a label or a seed: int64, as torch takes class indices."""
+"""Bytes of a label or a seed: int64, as class indices in torch."""
 
 OFFSET_BYTES = 4
-"""Bytes of the end of a group of tokens: int32, as torch takes it."""
+"""Bytes of the end offset of a token group: int32, as in torch."""
 
 FLOPS_PER_ELEMENT = {
     **{"add": 1, "mul": 1, "triad": 2, "relu": 1, "gelu": 20, "silu": 4, "swiglu": 5, "softmax": 5},
     **{"rmsnorm": 4, "layernorm": 7, "residual-rmsnorm": 5, "sum": 1, "dot": 2},
 }
-"""Counted by formula for each element: additions, multiplications, divisions, negations, comparisons and exponentials
-are one each; the error function and the hyperbolic tangent make GELU 20."""
+"""Additions, multiplications, divisions, negations, comparisons and exponentials count as 1; GELU, with the error
+function or the hyperbolic tangent, as 20."""
 
 VECTOR_OPS = {*FLOPS_PER_ELEMENT, "copy", "gelu-tanh", "bias-gelu", "residual-add", "dropout", "cross-entropy"}
-"""Vector ops of older records, which do not say `units`. New ops say it in their definition."""
+"""Vector ops of older records, which have no `units`."""
 
 
 def dtype_named(word: str) -> str:
-    """Return the dtype of a name, by torch's names too; an unknown word is returned unchanged."""
+    """Return the dtype of a name, also of a torch name; unknown names are returned unchanged."""
     plain = word.lower().removeprefix("torch.").replace("_", "").replace("-", "")
     return OTHER_NAMES.get(plain, plain if plain in DTYPE_BITS else word)
 
@@ -55,7 +55,7 @@ def ordered_dtypes(dtypes: Iterable[str]) -> list[str]:
 
 
 def bytes_of(elements: int, dtype: str) -> int:
-    """Return the bytes that `elements` of `dtype` take in memory, rounded up; ValueError if the dtype is unknown."""
+    """Return the bytes of `elements` of `dtype`, rounded up; ValueError if the dtype is unknown."""
     if dtype not in DTYPE_BITS:
         raise ValueError(f"unknown dtype '{dtype}'; known: {', '.join(DTYPES)}")
     return -(-elements * DTYPE_BITS[dtype] // 8)
@@ -78,7 +78,7 @@ class Work:
         for name in ("flops", "bytes_read", "bytes_written"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name} must be an integer, 0 or more, found {value!r}")
+                raise ValueError(f"{name} must be an integer from 0, got {value!r}")
 
     @property
     def bytes(self) -> int:
@@ -125,11 +125,11 @@ def causal_pairs(queries: int, keys: int, window: int) -> int:
 
 
 def causal_attention_work(batch: int, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype: str) -> Work:
-    """Return the work of causal attention in `batch` sequences: each token sees itself and those before.
+    """Return the work of causal attention in `batch` sequences: each token sees itself and earlier ones.
 
     FLOPs = 4 d for each of the tokens (tokens + 1) / 2 pairs of each query head: 2 d for its score and 2 d for its
-        part of the output. The softmax is not counted.
-    Bytes = queries, keys and values read once, the output written once; scores are not an operand.
+        part of the output. Softmax is not counted.
+    Bytes = queries, keys and values read once, the output written once.
 
     Source: Dao, FlashAttention-2 (2023), section 4.1, which halves 4 tokens^2 d for a causal mask.
     """
@@ -149,7 +149,7 @@ def matvec_work(m: int, n: int, dtype: str) -> Work:
 def int8_matvec_work(m: int, n: int, dtype: str) -> Work:
     """Return the work of y = (A x) s with A (m, n) in int8, x (n) and y (m) in `dtype`, scales s (m) in fp32.
 
-    FLOPs = 2 m n + m: the matmul, and one multiplication by its scale for each row. Widening a weight is not counted.
+    FLOPs = 2 m n + m: the matmul, and one multiplication by the scale per row. Conversions are not counted.
     Bytes = m n of weights, x and the scales read once, y written once.
     """
     return Work(
@@ -170,7 +170,7 @@ def elementwise_work(
 ) -> Work:
     """Return the work of an operation that maps `inputs` arrays of `elements` to `outputs` of the same size.
 
-    Operations on rows are of this kind too, if a row is read once and each element of it is written. Smaller operands
+    This includes row operations that read each row once. Smaller operands
     (`broadcast_elements`) and those of another dtype (`other_bytes`) are read once.
     """
     return Work(
@@ -181,9 +181,9 @@ def elementwise_work(
 
 
 def cross_entropy_work(m: int, v: int, dtype: str, out_dtype: str) -> Work:
-    """Return the work of the loss of each of m rows of v logits, given a label for each.
+    """Return the work of the cross entropy of m rows of v logits with labels.
 
-    FLOPs = 4 m v: for each logit the comparison with the maximum, its subtraction, one exponential and one addition.
+    FLOPs = 4 m v: per logit one comparison, subtraction, exponential and addition.
     Bytes = the logits and m labels of 8 bytes read once, m losses written.
     """
     return Work(
@@ -196,8 +196,7 @@ def cross_entropy_work(m: int, v: int, dtype: str, out_dtype: str) -> Work:
 def reduction_work(elements: int, flops_per_element: int, inputs: int, dtype: str) -> Work:
     """Return the work of reducing `inputs` arrays of `elements` to one number of the same dtype.
 
-    The first addition, to an empty sum, is counted too: n additions for n elements. CS336 (2025) lecture 2 counts
-    n - 1, which differs in the seventh digit at a million elements.
+    n elements count as n additions; CS336 (2025) lecture 2 counts n - 1.
     """
     return Work(
         flops=flops_per_element * elements,

@@ -19,7 +19,7 @@ NAMES = {
     "width": "hidden_size",
     "heads": "num_attention_heads",
     "head_dim": "head_dim",
-    "mlp_width": "intermediate_size",
+    "ffn": "intermediate_size",
     "context": "max_position_embeddings",
 }
 
@@ -28,7 +28,7 @@ GPT2_NAMES = {
     "width": "n_embd",
     "heads": "n_head",
     "head_dim": "",
-    "mlp_width": "n_inner",
+    "ffn": "n_inner",
     "context": "n_positions",
 }
 
@@ -62,14 +62,14 @@ def _decoder(
     has_head_dim = keys.has(names["head_dim"])
     if not has_head_dim and width % heads:
         raise ConfigError(f"'{names['width']}' {width} is not a multiple of {heads} heads")
-    is_fourfold = names["mlp_width"] in FOURFOLD and not keys.has(names["mlp_width"])
+    is_fourfold = names["ffn"] in FOURFOLD and not keys.has(names["ffn"])
     return {
         "layers": keys.whole(names["layers"], largest="layers"),
         "width": width,
         "heads": heads,
         "kv_heads": kv_heads or heads,
         "head_dim": keys.whole(names["head_dim"]) if has_head_dim else width // heads,
-        "mlp_width": 4 * width if is_fourfold else keys.whole(names["mlp_width"]),
+        "mlp_width": 4 * width if is_fourfold else keys.whole(names["ffn"]),
         "vocabulary": keys.whole("vocab_size"),
         "context": keys.whole(names["context"]) if keys.has(names["context"]) else None,
         "is_tied": keys.flag("tie_word_embeddings", is_tied),
@@ -112,7 +112,6 @@ def _experts(keys: ConfigKeys, *count_keys: str, **others: Any) -> Experts:
 
 
 def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
-    """GPT-2: LayerNorm with biases, learned positions, two MLP matrices of 4 h, tied."""
     _refuse_if_on(keys, "add_cross_attention")
     positions = keys.whole("n_positions")
     values = _decoder(keys, is_tied=True, names=GPT2_NAMES)
@@ -128,7 +127,7 @@ def _nanogpt(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
-    """GPT-NeoX and Pythia: LayerNorm and biases everywhere, rotary positions, two MLP matrices."""
+    """Also Pythia."""
     return _decoder(keys) | _layer_norm(True) | _attention_biases(keys, True)
 
 
@@ -156,7 +155,6 @@ def _mixtral(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _qwen2(keys: ConfigKeys) -> dict[str, Any]:
-    """Qwen2 and 2.5: Llama with biases on query, key and value alone."""
     values = _grouped(keys) | {"has_qkv_bias": True}
     return values | _qwen_window(keys, values["layers"])
 
@@ -199,7 +197,6 @@ def _qwen3_moe(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _gemma(keys: ConfigKeys) -> dict[str, Any]:
-    """Gemma: tied, explicit head width, which is not h / a."""
     return _grouped(keys, is_tied=True) | {"head_dim": keys.whole("head_dim")} | _attention_biases(keys, False)
 
 
@@ -219,7 +216,6 @@ def _gemma3(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
-    """DeepSeek-V3: latent attention, a few dense layers, then many small experts and a shared one."""
     _refuse_if_on(keys, "attention_bias")
     latent = LatentAttention(
         query_rank=keys.rank("q_lora_rank", default=1536),
@@ -265,7 +261,6 @@ def _cohere(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
-    """GPT-OSS: experts with biases in every layer, attention sinks, a window in every second layer."""
     values = _grouped(keys) | _attention_biases(keys, True)
     layers = values["layers"]
     experts = _experts(keys, "num_local_experts", mlp_width=values["mlp_width"], layers=layers, has_router_bias=True)
@@ -274,7 +269,6 @@ def _gpt_oss(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _llama4(keys: ConfigKeys) -> dict[str, Any]:
-    """Llama 4: layers with experts and a shared one among dense layers of another width."""
     values = _llama(keys)
     layers, width = values["layers"], values["mlp_width"]
     step = keys.whole("interleave_moe_layer_step", default=1)
@@ -302,7 +296,7 @@ def _falcon(keys: ConfigKeys) -> dict[str, Any]:
     heads, is_shared = keys.whole("num_attention_heads"), keys.flag("multi_query", True)
     norms = keys.whole("num_ln_in_parallel_attn") if keys.has("num_ln_in_parallel_attn") else 1 + is_new
     grouped = keys.whole("num_kv_heads", default=heads) if is_new else 1 if is_shared else heads
-    values = _decoder(keys, True, grouped, NAMES | {"head_dim": "", "mlp_width": "ffn_hidden_size"})
+    values = _decoder(keys, True, grouped, NAMES | {"head_dim": "", "ffn": "ffn_hidden_size"})
     return values | {
         "context": keys.whole("max_position_embeddings", default=2048),
         **_layer_norm(keys.flag("bias", False)),
@@ -312,7 +306,7 @@ def _falcon(keys: ConfigKeys) -> dict[str, Any]:
 
 def _opt(keys: ConfigKeys) -> dict[str, Any]:
     """OPT: GPT-3 with two unused positions; 350M, with a narrower embedding, is not supported."""
-    values = _decoder(keys, is_tied=True, names=NAMES | {"head_dim": "", "mlp_width": "ffn_dim"})
+    values = _decoder(keys, is_tied=True, names=NAMES | {"head_dim": "", "ffn": "ffn_dim"})
     if keys.has("word_embed_proj_dim") and keys.whole("word_embed_proj_dim") != values["width"]:
         keys.refuse("word_embed_proj_dim", f"{values['width']}, as 'hidden_size'")
     if not keys.flag("layer_norm_elementwise_affine", True):
@@ -326,13 +320,11 @@ def _opt(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _mamba(keys: ConfigKeys) -> dict[str, Any]:
-    """Mamba: layers of one mixer each, a state for every channel, no attention and no MLP."""
     rank = keys.whole("time_step_rank") if keys.has("time_step_rank") else -(-keys.whole("hidden_size") // 16)
     return _state_space(keys, True, state_size=keys.whole("state_size", default=16), step_rank=rank)
 
 
 def _mamba2(keys: ConfigKeys) -> dict[str, Any]:
-    """Mamba 2: heads that share the state's inputs and outputs in groups, and a gated norm."""
     heads, groups = keys.whole("num_heads"), keys.whole("n_groups")
     values = _state_space(keys, False, state_size=keys.whole("state_size"), heads=heads, groups=groups)
     inner = values["state"].inner_width

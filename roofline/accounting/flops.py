@@ -34,21 +34,17 @@ class Convention:
 
 LOOKED_UP = ("embedding", "positions")
 KAPLAN = "Kaplan et al., Scaling Laws for Neural Language Models (2020)"
+BODY = "N without embedding, positions and head"
 EXECUTED = "matrix products as executed"
 
 CONVENTIONS = {
     convention.name: convention
     for convention in (
         Convention("6nd", "6 N, all parameters used by a token", "Kaplan et al. (2020); CS336 lecture 2", left_out=()),
-        Convention(
-            "6nd-no-embedding",
-            "6 N, without embedding, positions and head",
-            f"{KAPLAN}, section 2.1",
-            left_out=(*LOOKED_UP, "lm_head"),
-        ),
+        Convention("6nd-no-embedding", f"6 {BODY}", f"{KAPLAN}, section 2.1", left_out=(*LOOKED_UP, "lm_head")),
         Convention(
             "kaplan",
-            "6 N + 6 L a d s, N without embedding, positions and head",
+            f"6 N + 6 L a d s, {BODY}",
             f"{KAPLAN}, equation 2.2, times 3",
             "causal-half",
             (*LOOKED_UP, "lm_head"),

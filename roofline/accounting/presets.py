@@ -30,7 +30,7 @@ def preset_names() -> list[str]:
 def load_preset(name: str) -> ModelConfig:
     names = preset_names()
     if name not in names:
-        alike = [known for known in names if known.startswith(SMALL) == name.startswith(SMALL)]
+        alike = sorted((known for known in names if known.startswith(SMALL) == name.startswith(SMALL)), key=len)
         hint = did_you_mean(name.rpartition("/")[2], alike, 4, 0.5) or "see estimate params --help,"
         raise ConfigError(f"unknown model {shown_value(name)}: {hint} or give --config path/to/config.json")
     data = tomllib.loads((MODEL_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))

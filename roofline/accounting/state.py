@@ -75,7 +75,7 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
     if weight.component == "parameters":
         allowed = ", ".join(MOMENTS)
-        raise ConfigError(f"the state of {optimizer!r} requires a model; with --params choose from {allowed}")
+        raise ConfigError(f"the state of {optimizer!r} requires a model; without one choose from {allowed}")
     if optimizer == "adafactor":
         return FP32_BYTES * weight.copies * (sum(weight.shape) if len(weight.shape) == 2 else size)
     if optimizer == "adam-8bit":

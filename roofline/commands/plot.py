@@ -79,25 +79,22 @@ def draw(
     theme: str = "light",
     ax: Axes | None = None,
 ) -> Figure:
-    """Return the roofline of saved runs, of GPUs of the table, or of both, as `python -m roofline plot` draws it.
-
-    Notes go to stderr, as those of the command.
+    """Return the roofline plot of saved runs, GPUs or both, as `python -m roofline plot` draws it.
 
     Args:
-        runs: each the path of a run file, a run's id or the beginning of one, or `latest`.
-        gpu: slugs of the table, one or several, such as `h100-sxm`; their datasheet ceilings are drawn.
-        dtype: only these dtypes; by default those of the runs, without a run a few common ones.
+        runs: paths, run ids or their unique beginnings, or `latest`.
+        gpu: one or several GPU slugs, such as `h100-sxm`, for datasheet ceilings.
+        dtype: dtypes to draw (default: those of the runs, else common ones).
         op: only records of these ops; `latest` is the newest run that has one.
-        provider: the same of providers.
-        folder: where runs are found by name; by default where all are saved.
-        title: in place of the names of the machines.
+        provider: the same for providers.
+        folder: directory of saved runs.
+        title: title (default: names of the machines).
         theme: `light` or `dark`.
-        ax: axes to draw in, without the caption, as large as they are now; by default a new figure.
+        ax: axes to draw in, without the caption; None for a new figure.
 
     Raises:
-        ValueError: nothing is requested, or a dtype or theme is unknown; `PlotError` if nothing can be drawn,
-            `StoreError` if a run is not found or cannot be read.
-        UnknownGpuError: no GPU has such a slug; the message names the closest ones.
+        ValueError: no run and no GPU, or unknown dtype or theme; `PlotError` if nothing can be drawn,
+            `StoreError` if a run is missing or unreadable, `UnknownGpuError` for an unknown slug.
     """
     gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
     chosen = Selection(ops=frozenset(ops), providers=frozenset(providers))

@@ -14,19 +14,11 @@ from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
+from roofline.estimate import scaling
 from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.models import Convention, Optimizer, Recipe
 from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
-from roofline.estimate.scaling import (
-    FITTED_LOSS,
-    HOFFMANN,
-    TOKENS_PER_PARAM,
-    compute_optimal_params,
-    fitted_loss,
-    six_nd,
-    size_against_data,
-)
 from roofline.machine import Machine
 from roofline.model import mfu as share_of
 
@@ -116,7 +108,7 @@ def train(
         source=sources_of(use.machine for use in uses),
         assumptions=[*notes, *counting, LEFT_OUT],
         columns={**TRAINED, "days": "days", "device_hours": "device hours"},
-        curve=size_against_data(six_nd(*run), TOKENS_PER_PARAM, run),
+        curve=scaling.size_against_data(scaling.six_nd(*run), scaling.TOKENS_PER_PARAM, run),
     )
 
 
@@ -336,7 +328,7 @@ def fit(
 def chinchilla(
     flops: Number | None = None,
     days: Number | None = None,
-    tokens_per_param: Number = TOKENS_PER_PARAM,
+    tokens_per_param: Number = scaling.TOKENS_PER_PARAM,
     gpus: Whole = 1,
     mfu: Share | None = None,
     **options: Unpack[Computing],
@@ -355,7 +347,7 @@ def chinchilla(
     row = rows[0] if rows else _optimal_of(flops or 0, tokens_per_param)
     budget = f"{number(row['flops'])} FLOPs" if not uses else f"{devices(gpus)} and {days:g} days"
     spent = [f"{gpus:,} x {number(use.peak)} x {use.mfu:.4g} x {days:g} x 86,400" for use in uses[:1]]
-    optimum = f"sqrt({number(row['flops'])} / {six_nd(1, tokens_per_param):g})"
+    optimum = f"sqrt({number(row['flops'])} / {scaling.six_nd(1, tokens_per_param):g})"
     return Answer(
         main=("params", "tokens"),
         title=f"Compute-optimal model for {budget}",
@@ -364,10 +356,10 @@ def chinchilla(
             *(Step("FLOPs", arithmetic, number(row["flops"])) for arithmetic in spent),
             Step("parameters", optimum, billions(row["params"])),
             Step("tokens", f"{tokens_per_param:g} x {billions(row['params'])}", billions(row["tokens"])),
-            Step("fitted loss", FITTED_LOSS, f"{row['fitted_loss']:.3f} nats per token"),
+            Step("fitted loss", scaling.FITTED_LOSS, f"{row['fitted_loss']:.3f} nats per token"),
         ],
         formula="C = 6 N D with D = r N, so N = sqrt(C / (6 r))",
-        source="; ".join(dict.fromkeys([HOFFMANN, *(use.machine.source for use in uses)])),
+        source="; ".join(dict.fromkeys([scaling.HOFFMANN, *(use.machine.source for use in uses)])),
         assumptions=[
             f"{tokens_per_param:g} tokens per parameter; 6 N D excludes attention scores",
             "loss: Hoffmann et al. (2022), equation 10; Besiroglu et al. (2024) dispute its constants",
@@ -375,13 +367,13 @@ def chinchilla(
             *notes,
         ],
         columns={**TRAINED, "flops": "FLOPs", "params": "parameters", "tokens": "tokens", "fitted_loss": "fitted loss"},
-        curve=size_against_data(row["flops"], tokens_per_param),
+        curve=scaling.size_against_data(row["flops"], tokens_per_param),
     )
 
 
 def _optimal_of(flops: float, tokens_per_param: float) -> dict[str, float]:
-    params = compute_optimal_params(flops, tokens_per_param)
+    params = scaling.compute_optimal_params(flops, tokens_per_param)
     if params < 1:
         raise ConfigError(f"{flops:g} FLOPs do not suffice for a model of one parameter")
     tokens = tokens_per_param * params
-    return {"flops": flops, "params": params, "tokens": tokens, "fitted_loss": fitted_loss(params, tokens)}
+    return {"flops": flops, "params": params, "tokens": tokens, "fitted_loss": scaling.fitted_loss(params, tokens)}

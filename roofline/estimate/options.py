@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
+from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
@@ -19,25 +20,10 @@ from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
 
 STYLES = {
-    "llama": {
-        "layers": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "kv_heads": "num_key_value_heads",
-        "head_dim": "head_dim",
-        "ffn": "intermediate_size",
-        "vocab": "vocab_size",
-        "context": "max_position_embeddings",
-    },
-    "gpt2": {
-        "layers": "n_layer",
-        "width": "n_embd",
-        "heads": "n_head",
-        "ffn": "n_inner",
-        "vocab": "vocab_size",
-        "context": "n_positions",
-    },
+    "llama": {**NAMES, "kv_heads": "num_key_value_heads", "vocab": "vocab_size"},
+    "gpt2": {name: key for name, key in GPT2_NAMES.items() if key} | {"vocab": "vocab_size"},
 }
+"""Keys of `config.json` by dimension."""
 
 REQUIRED = ("layers", "width", "heads", "vocab")
 """Required dimensions; style llama also requires `ffn`."""

@@ -1,1 +1,1 @@
-"""EXPLORE: calculators in a browser, described in `calculators.toml`; may import all but `__main__`."""
+"""EXPLORE: calculators in a browser, defined in `calculators.toml`; may import everything except `__main__`."""

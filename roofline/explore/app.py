@@ -1,4 +1,4 @@
-"""The script that Streamlit runs: each page of `calculators.toml` with its fields, its answer and its command."""
+"""The Streamlit script: the pages of `calculators.toml` with fields, answer and command."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from roofline.machine import CeilingError
 from roofline.picture.charts import draw_answer, draw_sweep
 
 DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
-# By name: title, question in words, and fields of each calculator. Streamlit would show a docstring here on the page.
+# Title, question and fields of each calculator; a comment, because Streamlit shows docstrings on the page.
 PAGES: dict[str, dict[str, Any]] = DATA["pages"]
 
-REFUSALS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
+ERRORS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
 
 def command_line(*words: str) -> str:
@@ -66,19 +66,19 @@ def draw(page: str) -> None:
                 options |= form.fields(about["one_of"][choice("way", ways, ways[0], "by")])
         answer, given = ask(form, options)
         with head:
-            _say(answer)
+            _show_result(answer)
             st.code(command_line(form.question, *words_of(given)), language=None, wrap_lines=True)
         with right:
             if "along" in about:
                 _along(answer, given, form, about)
             else:
                 _picture(page, answer, form.values(given))
-            _show(answer)
-    except REFUSALS as refusal:
-        head.error(plain(str(refusal)), icon=":material/error:")
+            _show_steps(answer)
+    except ERRORS as error:
+        head.error(plain(str(error)), icon=":material/error:")
 
 
-def _say(answer: Answer) -> None:
+def _show_result(answer: Answer) -> None:
     for warning in answer.warnings:
         st.warning(plain(warning), icon=":material/warning:")
     texts = answer.main_texts()
@@ -99,9 +99,9 @@ def _picture(page: str, answer: Answer, given: Mapping[str, Any]) -> None:
 def _along(answer: Answer, given: Options, form: Form, about: Mapping[str, Any]) -> None:
     option, *others = about["along"]
     if others:
-        option = choice("against", list(about["along"]), option, "drawn against")
+        option = choice("against", list(about["along"]), option, "plotted against")
     if option not in given and option not in ("batch", "prompt"):
-        return  # without tokens there are no days
+        return  # no tokens, no days
     others_given: Options = {name: value for name, value in given.items() if name != option}
     over = f"{option}={about['along'][option]}"
     sweep = swept(form.question, form.values(others_given), [Over.read(over)])
@@ -112,7 +112,7 @@ def _along(answer: Answer, given: Options, form: Form, about: Mapping[str, Any])
             pictures.show(draw_sweep, sweep, answer.title, key)
 
 
-def _show(answer: Answer) -> None:
+def _show_steps(answer: Answer) -> None:
     if len(answer.rows) > 1 or (answer.rows and not answer.worked):
         table(answer.rows, list(answer.columns.items()))
     if answer.steps:
@@ -124,17 +124,17 @@ def _show(answer: Answer) -> None:
         st.table(steps, hide_index=True)
     st.markdown(f"**Formula:** {plain(answer.formula)}")
     st.markdown(f"**Source:** {plain(answer.source)}")
-    with st.expander("What it takes for granted, and what it leaves out"):
+    with st.expander("Assumptions"):
         st.markdown("\n".join(f"- {plain(note)}" for note in answer.assumptions))
     rows = [dict(row) for row in answer.rows] or [step._asdict() for step in answer.steps]
-    st.download_button("numbers as CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore")
+    st.download_button("download CSV", csv_text(rows, ()), "estimate.csv", "text/csv", on_click="ignore")
 
 
 def main() -> None:
     pages = [st.Page(partial(draw, name), title=about["title"], url_path=name) for name, about in PAGES.items()]
     page = st.navigation(pages, expanded=True)
     st.set_page_config(page_title=f"{page.title} - Ridgepoint", layout="wide")
-    st.sidebar.caption("Each answer is that of the command beside it. Nothing leaves this machine.")
+    st.sidebar.caption("Each answer shows its command. Nothing leaves this machine.")
     page.run()
 
 

@@ -1,4 +1,4 @@
-"""The fields of a page, one for each parameter: each draws itself, keeps its value in the address, and returns it."""
+"""The fields of a page, one per parameter; their values are stored in the URL."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from roofline.estimate.question import (
 from roofline.gpu_table import load_gpus
 
 Options = dict[str, str | bool]
-"""By name, with dashes: what is typed, or whether a switch is on. An empty text is left out."""
+"""Typed text or state of a switch by name with dashes; an empty text counts as omitted."""
 
 PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
 LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
 MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
 NOT_GIVEN, BY_DEFAULT, RUN = 0, "by default", "measured: run "
-MOST_RUNS, LONGEST, TYPED = 10, 500, 116
-"""Runs to choose from, letters of a text, and width of the field of a number, pixels."""
-ADDRESS = "query-params"
-"""Where a field keeps its value, under its key."""
+MAX_RUNS, MAX_LETTERS, NUMBER_PX = 10, 500, 116
+"""Number of listed runs, letters of a text, and width of a number field, pixels."""
+URL = "query-params"
+"""Store of the values of the fields, by their keys."""
 
 
 class Form:
@@ -61,14 +61,14 @@ class Form:
         return options
 
     def values(self, options: Options) -> dict[str, Any]:
-        """Return options by their names in Python; the model of a file that was sent is that model itself."""
+        """Return options by Python name, with the model of an uploaded file."""
         sent = {} if self.config is None else {"model": self.config, "config": None}
         return {name.replace("-", "_"): value for name, value in options.items()} | sent
 
     def _field(self, parameter: Parameter, first: Any) -> Options:
         name, read = parameter.name, parameter.read
         if read is bool:
-            return {name: st.toggle(_label(name), key=name, bind=ADDRESS)}
+            return {name: st.toggle(_label(name), key=name, bind=URL)}
         if isinstance(first, list) and isinstance(read, OneOf):
             return {name: ",".join(_choices(name, read.known, first))}
         if read is product_shape:
@@ -84,27 +84,33 @@ class Form:
         return {name: self.number(name, first)}
 
     def number(self, name: str, default: str, label: str = "") -> str:
-        """Draw a number to type, such as 70B, and a slider for it."""
+        """Draw a text field for a number, such as 70B, and its slider."""
         label = label or _label(name)
         first = positive(default) if default else NOT_GIVEN
         stops = sorted({*_stops(*self._ranges[name]), first})
         with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
             left = st.container()
-            text = _text(name, default, f"{label}, typed", label_visibility="collapsed", width=TYPED)
+            text = _text(name, default, f"{label}, typed", label_visibility="collapsed", width=NUMBER_PX)
         try:
             value = positive(text)
         except ConfigError:
             value = first
         st.session_state[f"{name} slider"] = min(stops, key=lambda stop: abs(stop - value))
         left.select_slider(
-            label, stops, key=f"{name} slider", format_func=spelled, help=HELP.get(name), on_change=_take, args=(name,)
+            label,
+            stops,
+            key=f"{name} slider",
+            format_func=number_text,
+            help=HELP.get(name),
+            on_change=_take,
+            args=(name,),
         )
         return text
 
     def _product(self, first: Sequence[str]) -> str:
         extents = {"m": "rows of A", "n": "columns of B", "k": "columns of A, rows of B"}
         sides = zip(extents.items(), first, strict=True)
-        return "x".join(self.number(name, default, f"{name}: {what}") for (name, what), default in sides)
+        return "x".join(self.number(name, default, f"{name}: {text}") for (name, text), default in sides)
 
     def _model(self, first: str) -> Options:
         params = next((word for word in first.split() if word[0].isdigit()), "")
@@ -115,15 +121,15 @@ class Form:
             return self._field(self._known["params"], params)
         if way == PRESET:
             return {"model": choice("model", preset_names(), preset or "llama-3-8b")}
-        return self._sent() if way == FILE else self._dimensions()
+        return self._uploaded() if way == FILE else self._dimensions()
 
-    def _sent(self) -> Options:
-        sent = st.file_uploader("config.json of Hugging Face transformers", type="json", max_upload_size=1)
-        if sent is None:
-            st.info("Choose a config.json. It stays in the memory of this machine, and its name in no address.")
+    def _uploaded(self) -> Options:
+        upload = st.file_uploader("config.json of Hugging Face transformers", type="json", max_upload_size=1)
+        if upload is None:
+            st.info("Choose a config.json. It stays on this machine.")
             st.stop()
-        self.config = config_of_bytes(sent.getvalue(), sent.name)
-        return {"config": sent.name}
+        self.config = config_of_bytes(upload.getvalue(), upload.name)
+        return {"config": upload.name}
 
     def _dimensions(self) -> Options:
         style = choice("style", list(STYLES), "llama")
@@ -141,20 +147,20 @@ class Form:
 
 def choice(name: str, known: Sequence[str], default: str, label: str = "") -> str:
     index = list(known).index(default)
-    return str(st.selectbox(label or _label(name), known, index, key=name, help=HELP.get(name), bind=ADDRESS))
+    return str(st.selectbox(label or _label(name), known, index, key=name, help=HELP.get(name), bind=URL))
 
 
 def _choices(name: str, known: Sequence[str], default: Sequence[str]) -> list[str]:
-    return list(st.multiselect(_label(name), known, default, key=name, bind=ADDRESS))
+    return list(st.multiselect(_label(name), known, default, key=name, bind=URL))
 
 
 def _text(name: str, default: str, label: str, **looks: Any) -> str:
-    return str(st.text_input(label, default, key=name, max_chars=LONGEST, bind=ADDRESS, **looks))
+    return str(st.text_input(label, default, key=name, max_chars=MAX_LETTERS, bind=URL, **looks))
 
 
 def _take(name: str) -> None:
     stop = st.session_state[f"{name} slider"]
-    st.session_state[name] = "" if stop == NOT_GIVEN else spelled(stop)
+    st.session_state[name] = "" if stop == NOT_GIVEN else number_text(stop)
 
 
 def _label(name: str) -> str:
@@ -166,19 +172,19 @@ def known_machines() -> list[str]:
         runs = [run.run_id for run in list_runs(counts_records=False) if run.error is None]
     except StoreError:
         runs = []
-    return [*load_gpus(), *(f"{RUN}{name}" for name in runs[:MOST_RUNS])]
+    return [*load_gpus(), *(f"{RUN}{name}" for name in runs[:MAX_RUNS])]
 
 
 def _stops(low: float, high: float) -> list[float]:
-    """Return powers of two between two integers, and round numbers of each decade between others."""
+    """Return powers of two between integers, else round numbers of each decade."""
     if isinstance(low, int):
         return [low * 2**power for power in range(int(math.log2(high / low)) + 1)]
     numbers = (round(10.0**power * mantissa, 9) for power in range(-3, 31) for mantissa in MANTISSAS)
     return [number for number in numbers if low <= number <= high]
 
 
-def spelled(value: float) -> str:
-    """Return a number as it is typed, with the letter of its size if that says all of it: 70B, 2048, 0.5, 1e23."""
+def number_text(value: float) -> str:
+    """Return a number as typed text: 70B, 2048, 0.5, 1e23."""
     if value == NOT_GIVEN:
         return "not given"
     for letter, factor in (("T", 10**12), ("B", 10**9), ("M", 10**6)):

@@ -52,14 +52,10 @@ if TYPE_CHECKING:
 Line = tuple[tuple[float, float], tuple[float, float]]
 WIDTH, LEFT, RIGHT = 11.0, 0.95, 0.3
 """Width of the figure and margins of its axes, inches."""
-TICKS, LEGEND_ROW, CAPTION_ROW = 0.72, 0.25, 0.17
-"""Heights of the axis labels, and of one row of legend and caption, inches."""
-TICK_WIDTH = 0.6
-"""Width of the longest tick label, inches."""
-LINE_PT = 15.0
-"""Height of a line of a roof label, points."""
-LETTER_PT = 6.0
-"""Width of a letter of a roof label, points."""
+TICKS, TICK_WIDTH, LEGEND_ROW, CAPTION_ROW = 0.72, 0.6, 0.25, 0.17
+"""Height of the axis labels, width of a tick label, and heights of one row of legend and caption, inches."""
+LINE_PT, LETTER_PT = 15.0, 6.0
+"""Height of a line and width of a letter of a roof label, points."""
 MARKER_PT, RING_PT, MIX_WIDTH = 7.5, 16, 0.8
 """Diameters of markers and of rings around them; line width of mixes."""
 SAME_SPOT = 0.12
@@ -67,17 +63,14 @@ SAME_SPOT = 0.12
 TURN = 10.0
 """Dash length of coinciding roofs, line widths."""
 LETTERS_PER_INCH = 13.0
-"""Letters per inch of legend and caption."""
 
 
 def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = None, theme: str = "light") -> Figure:
     """Return the plot of a scene.
 
     Args:
-        scene: result of `build_scene`.
         title: title (default: names of the machines).
         axes: axes to draw in, without the caption; None for a new figure.
-        theme: one of `THEMES`.
     """
     names, subtitle = title_lines(scene)
     heading = names if title is None else title
@@ -250,9 +243,15 @@ def _draw_series(points: Sequence[Point], axes: Axes) -> None:
 
 
 def _draw_arrows(scene: Scene, axes: Axes) -> None:
-    style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 10, "shrinkA": 5, "shrinkB": 5, "linewidth": 1.0}
+    style: dict[str, Any] = {
+        "arrowstyle": "-|>",
+        "mutation_scale": 10,
+        "shrinkA": 5,
+        "shrinkB": 5,
+        "color": tone(MUTED),
+    }
     for old, new in version_steps(scene):
-        axes.annotate("", (new.x, new.y), (old.x, old.y), arrowprops=style | {"color": tone(MUTED)}, zorder=5.5)
+        axes.annotate("", (new.x, new.y), (old.x, old.y), arrowprops=style, zorder=5.5)
 
 
 def _write_labels(scene: Scene, axes: Axes) -> int:

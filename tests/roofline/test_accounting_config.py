@@ -78,13 +78,13 @@ def test_a_missing_key_is_named(key):
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(key, value):
     message = refused(**{key: value})
-    assert f"'{key}' must be" in message
+    assert f"'{key}'" in message
     assert "\x1b" not in message
 
 
 def test_heads_that_cannot_share_are_refused():
-    assert "cannot share" in refused(num_key_value_heads=7)
-    assert "cannot be shared" in refused(num_attention_heads=40)
+    assert "not a multiple" in refused(num_key_value_heads=7)
+    assert "is not a multiple of" in refused(num_attention_heads=40)
 
 
 @pytest.mark.parametrize("family", ["rwkv", "t5", "gemma3", "llama4", 7, ["llama"], "llama\n"])
@@ -100,7 +100,7 @@ def test_text_part_of_a_multimodal_model_is_counted_and_named():
     seeing = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"], "vision_config": {}}
     config = read_config({**seeing, "text_config": text}, "config.json")
     assert count_parameters(config).total == 6_738_415_616 + 2 * 64 * 4096
-    assert "'text_config' of a 'llava' alone" in config.assumptions[0]
+    assert "'text_config' of a 'llava' only" in config.assumptions[0]
     assert "'model_type' is missing" in refused(model_type="gemma3", text_config={})
 
 
@@ -137,7 +137,7 @@ def test_windows():
     ("content", "words"),
     [
         (b"", "not JSON"),
-        (b"[1, 2]", "one JSON object"),
+        (b"[1, 2]", "a JSON object"),
         (b"{" * 10, "not JSON"),
         (b'{"model_type": NaN}', "not JSON"),
         (b'{"model_type": "llama", "hidden_size": Infinity}', "not JSON"),
@@ -158,7 +158,7 @@ def test_hostile_files_get_one_line(tmp_path, content, words):
 def test_an_unknown_preset_names_the_closest():
     with pytest.raises(ConfigError, match=r"unknown model 'llama3-8b': did you mean llama-3-8b"):
         load_preset("llama3-8b")
-    with pytest.raises(ConfigError, match="lists those it knows"):
+    with pytest.raises(ConfigError, match="see estimate params --help"):
         load_preset("../../etc/passwd")
 
 

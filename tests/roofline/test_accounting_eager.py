@@ -48,4 +48,4 @@ def test_eager_kernels_save_more(capsys):
     assert eager["components"]["activations_attention_scores"] == (2 + 4) * scores
     assert "activations_attention_scores" not in fused["components"]
     assert any(line.startswith("kernels: fused norms, flash attention") for line in fused["assumptions"])
-    assert any(line.startswith("kernels: plain operations of transformers") for line in eager["assumptions"])
+    assert any(line.startswith("kernels: eager ones of transformers") for line in eager["assumptions"])

@@ -293,7 +293,7 @@ def test_the_measured_run_may_be_the_latest_of_an_op(capsys, tmp_path, monkeypat
 )
 def test_a_run_that_tells_no_mfu_says_that_one_is_assumed(capsys, tmp_path, question, notes):
     path = measured_run(tmp_path, [("relu", 10**9)])
-    line = "MFU 0.5 is assumed, for run 20260101T000000Z-abc has no train-step and no matmul in bf16: published runs"
+    line = "MFU 0.5 is assumed because run 20260101T000000Z-abc has no train-step and no matmul in bf16: published runs"
     command = [*question.split(), "--measured", str(path)]
     assert call(*command) == 0
     out, err = capsys.readouterr()
@@ -308,56 +308,56 @@ def test_a_run_that_tells_no_mfu_says_that_one_is_assumed(capsys, tmp_path, ques
 )
 def test_a_sequence_too_long_for_the_model_is_named(capsys, question):
     option = "--prompt" if question.startswith("infer") else "--sequence"
-    words = "4096 tokens are more than the 1024"
+    words = "4096 tokens exceed the context of 1024"
     assert words in text_of(capsys, f"{question} --model gpt2 {option} 4096")
     assert words not in text_of(capsys, f"{question} --model gpt2 {option} 1024")
 
 
 BAD = {
-    "train --params -3 --tokens 1 --gpu h100-sxm": "must be a number above 0",
+    "train --params -3 --tokens 1 --gpu h100-sxm": "is not a number above 0",
     "train --params 1e99 --tokens 1 --gpu h100-sxm": "at most 10^30",
-    "train --params nan --tokens 1 --gpu h100-sxm": "must be a number",
+    "train --params nan --tokens 1 --gpu h100-sxm": "is not a number",
     "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 50": "40 % is 0.4",
-    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 0": "above 0 and at most 1",
-    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 1e-999": "above 0 and at most 1",
-    "train --params 1e9 --tokens 1e9": "give a machine",
-    "train --tokens 1e9 --gpu h100-sxm": "give one model",
-    "train --params 1e9 --model gpt2 --tokens 1e9 --gpu h100-sxm": "leave --model",
+    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 0": "above 0, at most 1",
+    "train --params 1e9 --tokens 1e9 --gpu h100-sxm --mfu 1e-999": "above 0, at most 1",
+    "train --params 1e9 --tokens 1e9": "expected a machine",
+    "train --tokens 1e9 --gpu h100-sxm": "expected one model",
+    "train --params 1e9 --model gpt2 --tokens 1e9 --gpu h100-sxm": "mutually exclusive",
     "train --params 1e9 --tokens 1e9 --gpu h300": "unknown GPU 'h300'",
     "train --params 1e9 --tokens 1e9 --measured nothing": "no run 'nothing'",
     "params --model llama3-8b": "did you mean llama-3-8b",
-    "params --model gpt2 --config x.json": "give one model",
+    "params --model gpt2 --config x.json": "expected one model",
     "params --config /no/such/config.json": "cannot read",
     "matmul --shape 4096 --gpu t4 --dtype bf16": "t4 has no hardware path for bf16; its dtypes are",
-    "flops --model gpt2 --convention 6nd --checkpoint selective": "counts no attention of its own",
-    "matmul --shape 4x4 --gpu t4": "must be MxNxK",
-    "matmul --shape 4096 --gpu t4 --dtype bf17": "'bf17' is not known; did you mean bf16",
-    "fit --gpu h100-sxm --gpus 0": "must be a whole number from 1",
-    "fit --gpu h100-sxm --bytes-per-param 16 --recipe amp": "not both",
-    "fit --gpu h100-sxm --optimizer adafactor": "depends on the shapes",
-    "memory --model gpt2 --checkpoint every-99": "K a whole number from 1 to 12",
-    "memory --model gpt2 --tensor-parallel 5": "cannot share 12 heads",
-    "memory --model gpt2 --batch 1.5": "must be a whole number",
-    "chinchilla --gpu h100-sxm": "give a budget",
-    "chinchilla --flops 1e-3": "too few",
-    "infer --model gpt2 --gpu h100-sxm --kv-dtype nvfp4": "no cache in nvfp4",
+    "flops --model gpt2 --convention 6nd --checkpoint selective": "does not count attention scores",
+    "matmul --shape 4x4 --gpu t4": "is not MxNxK",
+    "matmul --shape 4096 --gpu t4 --dtype bf17": "unknown 'bf17'; did you mean bf16",
+    "fit --gpu h100-sxm --gpus 0": "is not an integer from 1",
+    "fit --gpu h100-sxm --bytes-per-param 16 --recipe amp": "mutually exclusive",
+    "fit --gpu h100-sxm --optimizer adafactor": "requires a model",
+    "memory --model gpt2 --checkpoint every-99": "an integer K from 1 to 12",
+    "memory --model gpt2 --tensor-parallel 5": "does not divide 12 heads",
+    "memory --model gpt2 --batch 1.5": "is not an integer",
+    "chinchilla --gpu h100-sxm": "expected a budget",
+    "chinchilla --flops 1e-3": "do not suffice",
+    "infer --model gpt2 --gpu h100-sxm --kv-dtype nvfp4": "--kv-dtype nvfp4",
     "tensor --shape 1e12x1e12x1e12": "more than 10^30 elements",
-    "tensor --shape 0x4": "must be a shape",
-    "dtype --dtype int8": "'int8' is not known",
-    "dtype --value abc": "must be a number, such as 1e-8",
-    "flops --model mamba-2.8b --checkpoint selective": "counts no attention of its own",
-    "memory --model mamba-2.8b": "is not estimated",
-    "params --layers 2 --width 8": "needs --heads, --vocab, --ffn, too",
-    "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "give one model",
-    "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "cannot be shared",
-    "mfu --params 1e9 --gpu h100-sxm": "give one of --tokens-per-s",
-    "mfu --params 1e9 --gpu h100-sxm --days 3": "--days needs --tokens",
-    "mfu --params 1e9 --model gpt2 --gpu h100-sxm --tokens-per-s 3": "in place of a model",
-    "gpus --params 1e9 --gpu h100-sxm --days 3": "--days needs --tokens",
-    "memory --model llama-3-8b --pipeline-parallel 64": "cannot share 32 layers",
+    "tensor --shape 0x4": "is not a shape",
+    "dtype --dtype int8": "unknown 'int8'",
+    "dtype --value abc": "is not a number such as 1e-8",
+    "flops --model mamba-2.8b --checkpoint selective": "does not count attention scores",
+    "memory --model mamba-2.8b": "are not supported",
+    "params --layers 2 --width 8": "requires --heads, --vocab, --ffn",
+    "params --layers 2 --width 8 --heads 2 --vocab 9 --ffn 8 --model gpt2": "expected one model",
+    "params --layers 2 --width 9 --heads 2 --vocab 9 --ffn 8": "is not a multiple of",
+    "mfu --params 1e9 --gpu h100-sxm": "expected one of --tokens-per-s",
+    "mfu --params 1e9 --gpu h100-sxm --days 3": "--days requires --tokens",
+    "mfu --params 1e9 --model gpt2 --gpu h100-sxm --tokens-per-s 3": "mutually exclusive",
+    "gpus --params 1e9 --gpu h100-sxm --days 3": "--days requires --tokens",
+    "memory --model llama-3-8b --pipeline-parallel 64": "exceed the 32 layers",
     "memory --model llama-3-8b --expert-parallel 2": "a model without experts",
     "memory --model mixtral-8x7b --expert-parallel 3": "8 experts",
-    "memory --model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1": "needs a multiple of it",
+    "memory --model mixtral-8x7b --expert-parallel 4 --data-parallel 6 --zero 1": "is not a multiple of --expert",
     "train --params 1e6 --tokens 1e6 --measured latest --machine nowhere --since 1m": "no run 'latest'",
 }
 

@@ -101,7 +101,7 @@ def test_a_product_is_drawn_under_the_roofs_of_the_page():
 def test_what_is_left_out_and_what_is_wrong_is_said_in_words():
     app = opened("train")
     field = app.text_input(key="tokens")
-    for text, said in (("", "are required: --tokens"), ("--help", "'--help' must be a number"), ("-1", "'-1' must be")):
+    for text, said in (("", "are required: --tokens"), ("--help", "'--help' is not a number"), ("-1", "'-1' is not")):
         field.set_value(text).run()
         assert said in errors_of(app)[0]
 
@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
     for text in ("80", "70000", "x"):
         with pytest.raises(SystemExit, match="2"):
             main(["explore", "--port", text])
-        assert "must be a port" in capsys.readouterr().err
+        assert "is not a port" in capsys.readouterr().err
     monkeypatch.setattr(explore, "find_spec", lambda name: None)
     assert main(["explore", "--no-browser"]) == 2
     assert "pip install -e '.[explore]'" in capsys.readouterr().err

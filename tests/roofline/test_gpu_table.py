@@ -81,13 +81,13 @@ def test_lacking_a_dtype_is_not_the_same_as_an_unknown_peak(gpu, dtype, is_lacki
     [
         ("h100", "h100 is ambiguous: h100-nvl, h100-pcie, h100-sxm"),
         ("a100-80gb", "a100-80gb is ambiguous: a100-pcie-80gb, a100-sxm-80gb"),
-        ("b200", "unknown GPU 'b200': did you mean b200-sxm?"),
-        ("H100-SXM", "unknown GPU 'H100-SXM': did you mean h100-sxm?"),
-        ("h100-smx", "unknown GPU 'h100-smx': did you mean h100-sxm, h800-sxm or h200-sxm?"),
-        ("NVIDIA H200", "unknown GPU 'NVIDIA H200': did you mean h200-sxm?"),
-        ("zzz", "unknown GPU 'zzz': `python -m roofline gpus` lists those it knows"),
-        ("", "unknown GPU '': `python -m roofline gpus` lists those it knows"),
-        ("\x1b[31mh", r"unknown GPU '\x1b[31mh': `python -m roofline gpus` lists those it knows"),
+        ("b200", "unknown GPU 'b200'; did you mean b200-sxm?"),
+        ("H100-SXM", "unknown GPU 'H100-SXM'; did you mean h100-sxm?"),
+        ("h100-smx", "unknown GPU 'h100-smx'; did you mean h100-sxm, h800-sxm or h200-sxm?"),
+        ("NVIDIA H200", "unknown GPU 'NVIDIA H200'; did you mean h200-sxm?"),
+        ("zzz", "unknown GPU 'zzz'; list GPUs with `python -m roofline gpus`"),
+        ("", "unknown GPU ''; list GPUs with `python -m roofline gpus`"),
+        ("\x1b[31mh", r"unknown GPU '\x1b[31mh'; list GPUs with `python -m roofline gpus`"),
     ],
 )
 def test_an_unknown_slug_is_reported_with_the_closest_ones(asked, message):

@@ -15,9 +15,9 @@ from roofline.model import (
     intensity,
     judge,
     judged,
-    least_time_s,
     mbu,
     mfu,
+    min_time_s,
     ridge_intensity,
     roofline_pct,
 )
@@ -71,7 +71,7 @@ def test_ridge_point_is_the_published_one(peak: float, bandwidth: float, publish
 
 @pytest.mark.parametrize(("flops", "moved"), [(2**31, 3 * 2**21), (2**20, 2**22), (1, 10**9), (10**12, 2)])
 def test_roofline_pct_equals_achieved_over_attainable(flops: int, moved: int) -> None:
-    time_s = 3 * least_time_s(flops, moved, PEAK, BANDWIDTH)
+    time_s = 3 * min_time_s(flops, moved, PEAK, BANDWIDTH)
     achieved = flops / time_s
     attainable = min(PEAK, flops / moved * BANDWIDTH)
     assert roofline_pct(time_s, flops, moved, PEAK, BANDWIDTH) == pytest.approx(100 * achieved / attainable, rel=1e-12)
@@ -270,7 +270,7 @@ def test_ceilings_that_are_not_valid_are_reported_once_and_judge_nothing(hardwar
     scores = judged(environment(hardware=hardware), [record()] * 3, reported.append)
     assert scores == [dict.fromkeys(JUDGED_KEYS)] * 3
     assert len(reported) == 1
-    assert reported[0].startswith("the ceilings of the run cannot be used")
+    assert reported[0].startswith("invalid ceilings")
     assert "\n" not in reported[0]
 
 

@@ -127,7 +127,7 @@ def test_rows_are_those_of_the_terminal_with_their_points() -> None:
     assert (rows[1]["status"], rows[1]["reason"]) == ("skipped", "no memory")
     assert "no memory" in table["rows"][1]["details"]
     assert summary(runs[0][1]) == "2 rows measured; 1 skipped."
-    assert "No row was measured: the ceilings alone." in page_of([], [BOTH])
+    assert "No row was measured, only ceilings are shown." in page_of([], [BOTH])
 
 
 def test_every_flag_and_bound_is_explained() -> None:
@@ -202,7 +202,8 @@ def test_estimates_are_places_in_the_view(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "is no JSON"), ("[]", "has no FLOPs"), ('{"flops": 1}', "has no FLOPs"), (None, "No such")]
+    ("text", "said"),
+    [("{", "is not JSON"), ("[]", "has no FLOPs"), ('{"flops": 1}', "has no FLOPs"), (None, "No such")],
 )
 def test_a_file_without_an_estimate_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, said: str
@@ -280,8 +281,8 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = saved(tmp_path / "run.jsonl", versions(), environment(hardware={}))
     target = tmp_path / "a.html"
-    assert refused(["page", "-o", target], capsys).startswith("nothing to show: give a RUN")
-    assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith("allowed: .html, .htm")
+    assert refused(["page", "-o", target], capsys).startswith("expected a RUN")
+    assert refused(["page", "latest", "-o", tmp_path / "a.png"], capsys).endswith("expected .html or .htm")
     assert refused(["page", run, "-o", target], capsys).startswith("no ceiling is known for cpu")
     assert refused(["page", "--gpu", "h900", "-o", target], capsys).startswith("unknown GPU 'h900'")
     for dtype, hint in (("fp8", "did you mean fp8e"), ("nothing", "known: fp64, fp32")):
@@ -295,7 +296,7 @@ def test_without_the_extra_the_command_says_how_to_get_it(
 ) -> None:
     monkeypatch.setattr(page, "find_spec", lambda name: None if name == "plotly" else name)
     said = refused(["page", "--gpu", "h100-sxm", "-o", tmp_path / "a.html"], capsys)
-    assert said == "a page needs plotly: python -m pip install -e '.[page]'"
+    assert said == "a page requires plotly: python -m pip install -e '.[page]'"
 
 
 def test_verdicts_of_a_page_allow_for_the_spread_of_earlier_runs(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_two_runs_of_one_machine_share_the_roofs_of_the_newer(
 def test_more_machines_than_can_be_told_apart_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slugs = "a2,a10,a30,a40,l4,l40,l40s,t4,mi210"
     said = refused(["plot", "--gpu", slugs, "-o", tmp_path / "x.png"], capsys)
-    assert "9 machines are too many" in said
+    assert "9 machines exceed the 8" in said
     assert "at most 8" in said
 
 
@@ -170,7 +170,7 @@ def test_a_dtype_that_a_gpu_lacks_is_noted(tmp_path: Path, capsys: pytest.Captur
     assert main(["plot", "--gpu", "h100-sxm,a100-sxm-80gb", "--dtype", "bf16", "--dtype", "fp8e4m3", "-o", target]) == 0
     said = capsys.readouterr()
     assert said.out == f"{target}\n"
-    assert said.err.startswith("note: a100-sxm-80gb has no known peak of fp8e4m3 (known: fp64")
+    assert said.err.startswith("note: a100-sxm-80gb has no known peak for fp8e4m3 (known: fp64")
     assert said.err.count("\n") == 1
 
 
@@ -211,13 +211,13 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-o", "x.png"], ["nothing to show", "latest", "--gpu SLUG"]),
+        (["-o", "x.png"], ["expected a RUN", "latest", "--gpu SLUG"]),
         (["--gpu", "h100"], ["-o"]),
         (["--gpu", "h300-sxm", "-o", "x.png"], ["unknown GPU 'h300-sxm'"]),
-        (["--gpu", " ,,", "-o", "x.png"], ["--gpu", "names nothing"]),
+        (["--gpu", " ,,", "-o", "x.png"], ["--gpu", "expected names"]),
         (["--gpu", "h100-sxm", "--dtype", "bf17", "-o", "x.png"], ["'bf17'", "did you mean bf16"]),
         (["--gpu", "h100-sxm", "--dtype", "fp8", "-o", "x.png"], ["'fp8'", "fp8e4m3"]),
-        (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "names nothing"]),
+        (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "expected names"]),
         (["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"], ["no ceiling to draw", "fp8e4m3", "known: "]),
         (["--gpu", "h100-sxm", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
         (["--gpu", "h100-sxm", "-o", "/dev/null/x.png"], ["/dev/null/x.png", "a part of its folder is a file"]),

@@ -113,9 +113,9 @@ def test_a_row_that_falls_short_of_its_share_ends_with_1(
     asked = [word for check in checks for word in ("--check", check)]
     assert main(["plot", str(path), *asked]) == code
     said = capsys.readouterr()
-    assert (said.out.count("asked for"), said.err) == (short, "")
+    assert (said.out.count("expected"), said.err) == (short, "")
     if short == 2:
-        assert "matmul 512x512x512 bf16 torch: 86 % of its roof, 90 % asked for" in said.out.splitlines()
+        assert "matmul 512x512x512 bf16 torch: 86 % of its roof, expected 90 %" in said.out.splitlines()
 
 
 def test_check_fails_for_failed_rows_and_ignores_skipped_ones(
@@ -125,7 +125,7 @@ def test_check_fails_for_failed_rows_and_ignores_skipped_ones(
     path = saved(tmp_path / "run.jsonl", [*GOOD, *bad])
     target = tmp_path / "x.svg"
     assert main(["plot", str(path), "--check", "matmul>=0.5", "-o", str(target)]) == 1
-    assert capsys.readouterr().out == f"{target}\nmatmul 64x64x64 bf16 torch: failed, 50 % asked for\n"
+    assert capsys.readouterr().out == f"{target}\nmatmul 64x64x64 bf16 torch: failed, expected 50 %\n"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from bench.harness.providers.registry import load, numerics
 from roofline import estimate
 from roofline.accounting.presets import preset_names
 from roofline.gpu_table import load_gpus
-from roofline.model import bound, intensity, least_time_s, ridge_intensity
+from roofline.model import bound, intensity, min_time_s, ridge_intensity
 from tests.bench.commands import CPU, here, inputs_of, keep_ceilings, meta_inputs
 
 OP = {op.name: op for op in OPS}
@@ -296,7 +296,7 @@ def test_decode_work_is_what_estimate_infer_predicts(model, batch):
     logits = 2 * batch * config.vocabulary
     assert work.flops == row["decode_flops"]
     assert work.bytes - logits == row["weight_bytes_read"] + row["cache_bytes"]
-    predicted = least_time_s(work.flops, work.bytes - logits, machine.peak("bf16").value, machine.bandwidth().value)
+    predicted = min_time_s(work.flops, work.bytes - logits, machine.peak("bf16").value, machine.bandwidth().value)
     assert row["decode_seconds"] == predicted
 
 
