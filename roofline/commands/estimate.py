@@ -1,4 +1,4 @@
-"""`python -m roofline estimate`: what a tensor, a model or a training run costs, each worked out step by step."""
+"""`python -m roofline estimate`: cost estimates with their steps."""
 
 from __future__ import annotations
 
@@ -18,41 +18,33 @@ EXAMPLES = """examples:
   python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
   python -m roofline estimate fit --gpu h100-sxm --gpus 8 --bytes-per-param 16
   python -m roofline estimate chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5
-  python -m roofline estimate params --model llama-3-8b
   python -m roofline estimate flops --config path/to/config.json --sequence 8192 --convention palm
   python -m roofline estimate memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
-  python -m roofline estimate mfu --params 540e9 --tokens-per-s 238e3 --gpu h100-sxm --gpus 6144 --peak 275e12
-  python -m roofline estimate gpus --params 70e9 --tokens 15e12 --days 90 --mfu 0.4 --gpu h100-sxm
-  python -m roofline estimate generate --model llama-3-8b --gpu h100-sxm --output-tokens 512 --batch 8 --price 2.5
-  python -m roofline estimate params --layers 16 --width 2048 --heads 32 --kv-heads 8 --ffn 8192 --vocab 128256 --tied
   python -m roofline estimate infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --prompt 4096 --batch 16
   python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
-  python -m roofline estimate tensor --shape 49152x12288 --dtype fp32
-  python -m roofline estimate dtype --value 1e-8
-
   python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png
 
-exit codes: 0 done, 2 a wrong value or an unreadable file
+exit codes: 0 success, 2 invalid argument or unreadable file
 """
 SWEEP = """\
-Any estimate over one or two of its options: --over batch=1,8,64 or --over sequence=2048:131072:x2 (:+1024 adds).
---format table, json, csv or md; -o PATH draws what was asked first, --theme in which colors."""
+Vary one or two options of an estimate: --over batch=1,8,64, or a range: --over sequence=2048:131072:x2 (+1024 adds).
+--format: table, json, csv or md. -o PATH: save a plot of the main result. --theme: light or dark."""
 PROG = "python -m roofline estimate"
 
 USUAL = {
     *("model", "config", "params", "tokens", "sequence", "batch", "prompt", "output_tokens", "recipe", "checkpoint"),
     *("gpu", "gpus", "mfu", "days", "dtype", "shape", "value"),
 }
-"""Parameters that a help shows first."""
+"""Parameters that are not advanced."""
 
 PLOTS = {
-    **dict.fromkeys(("params", "flops", "memory"), "the parts"),
+    **dict.fromkeys(("params", "flops", "memory"), "the components"),
     **dict.fromkeys(("train", "chinchilla"), "parameters against tokens for the same compute"),
 }
 
 
 class _Question(Parser):
-    """The parser of one estimate; its options are made when it is used, because that imports all that answers it."""
+    """The parser of one estimate; its options are added at first use, because they import the estimate."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         name = self.prog.rpartition(" ")[2]
@@ -64,19 +56,19 @@ class _Question(Parser):
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "estimate",
-        description="Resource accounting. Each answer shows its arithmetic, its formula, its source and what it leaves "
-        "out.\nNumbers may be written 70e9 or 70B. Nothing is measured here.",
+        description="Estimate costs. Each answer shows its steps, formula, sources and assumptions.\n"
+        "Numbers may be written as 70e9 or 70B. Nothing is measured.",
         epilog=EXAMPLES,
     )
-    questions = parser.add_subparsers(metavar="WHAT", required=True, parser_class=_Question)
+    questions = parser.add_subparsers(metavar="ESTIMATE", required=True, parser_class=_Question)
     for name, (_, help_text) in QUESTIONS.items():
         inner = questions.add_parser(name, help=help_text)
         add_format(inner)
         inner.set_defaults(run=run, prog=inner.prog, question=name, output=None)
         if name in PLOTS:
             add_picture(inner, f"save a plot of {PLOTS[name]}: .png, .svg or .pdf")
-    sweep = questions.add_parser("sweep", help="any of these over one or two of its options", description=SWEEP)
-    sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT [options] --over OPTION=VALUES")
+    sweep = questions.add_parser("sweep", help="one of these over a range of one or two options", description=SWEEP)
+    sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="ESTIMATE [options] --over OPTION=VALUES")
     sweep.set_defaults(run=run, prog=sweep.prog, question="sweep")
 
 
@@ -128,20 +120,20 @@ def _swept(words: Sequence[str]) -> str:
     own.add_argument("--over", action="append", default=[])
     add_format(own)
     add_picture(own)
-    asked, rest = argparse.ArgumentParser.parse_known_args(own, list(words))  # the rest is of another parser
+    options, rest = argparse.ArgumentParser.parse_known_args(own, list(words))  # without its error for unknown options
     if not rest or rest[0] not in QUESTIONS:
-        raise ConfigError(f"sweep needs one of: {', '.join(QUESTIONS)}")
+        raise ConfigError(f"sweep: expected one of {', '.join(QUESTIONS)}")
     name, *rest = rest
     given = vars(_Question(prog=f"{PROG} {name}").parse_args(rest))
-    sweep = swept(name, given, [Over.read(text) for text in asked.over])
-    if asked.output:
+    sweep = swept(name, given, [Over.read(text) for text in options.over])
+    if options.output:
         from roofline.picture.charts import draw_sweep
 
         title = f"{QUESTIONS[name][1]}: {' '.join(rest)}"
-        save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), asked.theme), asked.output)
+        save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), options.theme), options.output)
     table = Table(
         rows=lambda: sweep.rows,
         document=lambda: {"rows": sweep.rows},
         draw=lambda console: print_rows(console, sweep.rows, sweep.columns),
     )
-    return table.render(asked.format)
+    return table.render(options.format)

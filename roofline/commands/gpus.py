@@ -1,4 +1,4 @@
-"""`python -m roofline gpus`: dense peaks, bandwidth, L2 and ridge points of the GPUs in the table."""
+"""`python -m roofline gpus`: peaks, bandwidth, L2 and ridge points of known GPUs."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ FACTS: tuple[tuple[str, str, float], ...] = (
 
 NOT_FACTS = ("entries", "note", "source", "run", "mfu")
 
-MARKS = "-: no hardware path; ?: not known."
+MARKS = "-: not supported by the hardware; ?: unknown."
 EXAMPLES = """examples:
-  python -m roofline gpus                      every GPU, one line each
-  python -m roofline gpus h100-sxm             everything known of one, with sources
-  python -m roofline gpus h100-sxm h200-sxm    these alone
-  python -m roofline gpus --format json        for programs, in SI units
+  python -m roofline gpus                      all GPUs
+  python -m roofline gpus h100-sxm             all facts of one GPU, with sources
+  python -m roofline gpus h100-sxm h200-sxm    two GPUs
+  python -m roofline gpus --format json        in SI units
 """
 
 
@@ -70,7 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         description=f"{DENSE}\nThe ridge point is the peak over the memory bandwidth, in FLOP/byte.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU to show in detail; several: a line each")
+    parser.add_argument("slugs", nargs="*", metavar="SLUG", help="GPU; a single one is shown in detail")
     add_format(parser)
     parser.set_defaults(run=run, prog=parser.prog)
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def gpu_row(gpu: Machine) -> dict[str, Any]:
-    """Return all that is known of a GPU as a JSON object in SI units; None if a value is not known."""
+    """Return the JSON object of a GPU, in SI units; unknown values are None."""
     bandwidth = gpu.bandwidth()
     peaks = {dtype: gpu.peak(dtype) for dtype in DTYPES}
     return {key.name: getattr(gpu, key.name) for key in fields(gpu) if key.name not in NOT_FACTS} | {
@@ -128,7 +128,9 @@ def _ridge_text(gpu: Machine, dtype: str) -> str:
     point = ridge(gpu, dtype)
     if point is None:
         return _peak_text(gpu, dtype)
-    return f"{point:.2g}" if point < 10 else str(math.floor(point + 0.5))  # 312.5 is printed as 313, as datasheets do
+    return (
+        f"{point:.2g}" if point < 10 else str(math.floor(point + 0.5))
+    )  # rounds half up, as datasheets do: 312.5 becomes 313
 
 
 def _cells(gpu: Machine) -> dict[str, str]:
@@ -174,8 +176,8 @@ def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
         "",
         f"{DENSE} {MARKS}",
         "ridge: the peak of that dtype over the memory bandwidth, in FLOP/byte.",
-        "Everything known of one GPU, with sources and all ridge points: python -m roofline gpus SLUG",
-        "Of all GPUs, for programs: python -m roofline gpus --format json",
+        "All facts of one GPU, with sources and ridge points: python -m roofline gpus SLUG",
+        "All facts of all GPUs: python -m roofline gpus --format json",
     )
 
 
@@ -187,7 +189,7 @@ def _print_page(console: Console, gpu: Machine) -> None:
     _print_text(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
     labels, values, kinds = zip(*(row for row in _fact_rows(gpu) if row[1]), strict=True)
     _print_known(console, [Column("fact", labels), Column("value", values, "right")], kinds)
-    _print_text(console, "", "stated: a source below says it. Any other word says how far to trust the value.")
+    _print_text(console, "", "stated: given by a source below; other words say how the value was obtained.")
     for title, lines in (("notes", gpu.notes), ("sources", gpu.sources)):
         _print_text(console, "", title, *(f"- {line}" for line in lines), indent="  ")
 

@@ -1,4 +1,4 @@
-"""`python -m roofline notes`: claims of the study notes on CS336 lecture 2, each beside the value computed here."""
+"""`python -m roofline notes`: claims of study notes on CS336 lecture 2, compared with the values computed here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "re
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "notes",
-        description="Claims of five study notes on CS336 lecture 2: their value, ours, the formula, the verdict.",
+        description="Compare claims of five study notes on CS336 lecture 2 with the values computed here.",
     )
     add_format(parser)
     parser.set_defaults(run=run, prog=parser.prog)
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load_notes() -> dict[str, Any]:
-    """Return `course`, its address; `notes`, the title of each by its key; and `claims`, each with `KEYS` as text."""
+    """Return `course` (URL), `notes` (titles by key) and `claims` (each with `KEYS`)."""
     document = tomllib.loads(FILE.read_text(encoding="utf-8"))
     for claim in document["claims"]:
         claim["command"] = "; ".join(f"python -m roofline {command}" for command in claim["commands"])
@@ -51,7 +51,7 @@ def load_notes() -> dict[str, Any]:
 def _print_tables(console: Console, document: dict[str, Any]) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
-    print_lines(console, f"the course, CS336, Language Modeling from Scratch, is at {document['course']}")
+    print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
     leaving = {"notes": 4, "claim": 0, "theirs": 2, "ours": 3, "formula": 1, "verdict": 0}
     for subject in dict.fromkeys(claim["subject"] for claim in claims):
         print_lines(console, "")

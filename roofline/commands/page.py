@@ -1,4 +1,4 @@
-"""`python -m roofline page`: saved runs, GPUs of the table, or both, as one HTML page that needs no network."""
+"""`python -m roofline page`: saved runs, GPUs or both as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from roofline.picture.scene import PlotError, build_scene
 
 SUFFIXES = (".html", ".htm")
 
-DESCRIPTION = """Write one page, in one file: the roofline of runs to zoom and to filter, a table that sorts, the
-environment, and what each number and each flag means. It opens from the disk and loads nothing. Several runs are
-compared, the first with each of the others."""
+DESCRIPTION = """Write a self-contained HTML report: a roofline to zoom and filter, a table to sort, the environment,
+and the meaning of each number and flag. The first of several runs is compared with each of the others."""
 
 EXAMPLES = """examples:
   python -m roofline page latest -o report.html                       the newest run
-  python -m roofline page main.jsonl branch.jsonl -o compared.html    two runs with their verdicts
-  python -m roofline page latest --estimate infer.json -o report.html an estimate as a layer
+  python -m roofline page main.jsonl branch.jsonl -o compared.html    two runs and their verdicts
+  python -m roofline page latest --estimate infer.json -o report.html with an estimate
   python -m roofline page --gpu h100-sxm,h200-sxm -o gpus.html        datasheet ceilings, no GPU needed
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser("page", description=DESCRIPTION, epilog=EXAMPLES)
-    add_sources(parser, "dtypes whose roofs are shown at first")
-    parser.group("output").add_argument(
-        "-o", "--output", type=Path, required=True, metavar="PATH", help="the page: .html"
-    )
-    text = "a layer: what roofline estimate matmul or infer wrote with --format json; may repeat"
+    add_sources(parser, "dtypes to show")
+    parser.group("output").add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="HTML file")
+    text = "add the JSON output of roofline estimate matmul or infer; may be repeated"
     parser.add_argument("--estimate", action="append", type=Path, default=[], metavar="FILE", help=text)
     add_latest(parser)
     parser.set_defaults(run=run, prog=parser.prog)
@@ -43,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     check_extra()
     if args.output.suffix.lower() not in SUFFIXES:
         shown = one_line(str(args.output), 200)
-        raise PlotError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
+        raise PlotError(f"unknown suffix of '{shown}'; expected {' or '.join(SUFFIXES)}")
     dtypes, chosen = dtypes_of(args.dtype), latest_of(args)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
     scene = build_scene(sources.measured, sources.gpus, dtypes or default_dtypes(sources))

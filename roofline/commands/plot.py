@@ -1,4 +1,4 @@
-"""`python -m roofline plot`: saved runs, GPUs of the table, or both, in one roofline picture."""
+"""`python -m roofline plot`: saved runs, GPUs or both in one roofline plot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roofline.machine import CeilingError, Machine
 from roofline.model import judge
 from roofline.picture.figure import draw_roofline
 from roofline.picture.scene import PlotError, Scene, build_scene, judging, machine_of
-from roofline.picture.style import MOST_MACHINES
+from roofline.picture.style import MAX_MACHINES
 from roofline.work import DTYPES, dtype_named, ordered_dtypes
 
 if TYPE_CHECKING:
@@ -28,30 +28,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEFAULT_DTYPES = (("bf16", "fp16"), ("fp8e4m3",), ("tf32",), ("fp32",))
-"""Without a run and without --dtype: of each group the first that the GPU has. fp16 runs at the rate of bf16."""
+"""Without a run and --dtype, the first known dtype of each group; fp16 has the same rate as bf16."""
 OVERLAY_GROUPS = 2
-"""How many of these groups are drawn for several GPUs."""
+"""Number of groups for several GPUs."""
 
-DESCRIPTION = """Draw the roofline: attainable FLOP/s = min(peak, arithmetic intensity x memory bandwidth).
-Intensity is in FLOP per compulsory byte. With a RUN its points are drawn under the ceilings of its machine;
-with --gpu the datasheet ceilings of that GPU, on any machine. Both, and several of both, overlay."""
+DESCRIPTION = """Draw a roofline: attainable FLOP/s = min(peak, arithmetic intensity x memory bandwidth).
+A RUN is drawn with the ceilings of its machine, --gpu with datasheet ceilings. Several of both overlay.
+Arithmetic intensity is in FLOP per compulsory byte."""
 
 EXAMPLES = """examples:
-  python -m roofline plot latest -o roofline.png                 the newest run under its own ceilings
+  python -m roofline plot latest -o roofline.png                 newest run and its ceilings
   python -m roofline plot latest --op gelu --since 2d -o gelu.png
   python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
   python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
   python -m roofline plot latest --dtype bf16 --theme dark -o bf16.png
-  python -m roofline plot latest --check 'gelu>=0.9'             exits 1 where a row of gelu is below 90 % of its roof
+  python -m roofline plot latest --check 'gelu>=0.9'             exit with 1 if gelu is below 90 %
 """
 
 CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")
-"""An expression of `--check`: the op, and the fraction of its roof."""
 
 
 class Sources(NamedTuple):
-    """What a plot or a page shows."""
+    """Runs and GPUs of a plot or page."""
 
     runs: list[Run]
     gpus: list[Machine]
@@ -61,7 +60,7 @@ class Sources(NamedTuple):
         return [(run.environment, run.records) for run in self.runs]
 
     def report_problems(self, prog: str) -> int:
-        """Report the bad lines of the runs; return the exit code, 2 if there are any, though the rest is shown."""
+        """Print the invalid lines of the runs; return the exit code, 2 if there are any."""
         problems = [problem for run in self.runs for problem in run.problems]
         for problem in problems:
             say(f"{prog}: {problem}")
@@ -96,7 +95,9 @@ def draw(
         ValueError: no run and no GPU, or unknown dtype or theme; `PlotError` if nothing can be drawn,
             `StoreError` if a run is missing or unreadable, `UnknownGpuError` for an unknown slug.
     """
-    gpus, dtypes, ops, providers = ([one] if isinstance(one, str) else list(one) for one in (gpu, dtype, op, provider))
+    gpus, dtypes, ops, providers = (
+        [names] if isinstance(names, str) else list(names) for names in (gpu, dtype, op, provider)
+    )
     chosen = Selection(ops=frozenset(ops), providers=frozenset(providers))
     sources = load_sources([os.fspath(run) for run in runs], gpus, Path(folder) if folder else None, chosen)
     return draw_roofline(_scene(sources, dtypes_of(dtypes)), title, ax, theme)
@@ -106,38 +107,38 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser("plot", description=DESCRIPTION, epilog=EXAMPLES)
     add_sources(parser, f"dtypes to draw: {', '.join(DTYPES)}")
     add_picture(parser, "save a plot: .png, .svg or .pdf; not required with --check")
-    text = "exit with 1 where a row of this op reaches less than this share of its roof: 'gelu>=0.9'; may repeat"
-    parser.add_argument("--check", action="append", default=[], metavar="OP>=SHARE", help=text)
+    text = "exit with 1 if a row of OP is below this fraction of its roof, as in 'gelu>=0.9'; may be repeated"
+    parser.add_argument("--check", action="append", default=[], metavar="OP>=FRACTION", help=text)
     add_latest(parser)
     parser.set_defaults(run=run, prog=parser.prog)
 
 
 def add_sources(parser: Parser, dtypes: str) -> None:
-    """Add the arguments that a plot and a page share; `dtypes` says what `--dtype` chooses, for its help."""
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="a path, a run id, a unique beginning of one, or latest")
+    """Add the arguments of both plot and page; `dtypes` is the help of `--dtype`."""
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="path, run id or its unique beginning, or latest")
     several: dict[str, Any] = {"action": "extend", "type": _names, "default": []}
-    parser.add_argument("--gpu", **several, metavar="SLUG[,SLUG]", help="GPU of the table; may repeat")
-    text = f"{dtypes}; default: those of the runs, without a run a few common ones"
+    parser.add_argument("--gpu", **several, metavar="SLUG[,SLUG]", help="GPU slug, see roofline gpus; may be repeated")
+    text = f"{dtypes} (default: those of the runs, else common ones)"
     parser.add_argument("--dtype", **several, metavar="DTYPE[,DTYPE]", help=text)
     advanced = parser.group(ADVANCED)
-    advanced.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="where the runs are kept")
-    advanced.add_argument("--title", help="title, in place of the names of the machines")
+    advanced.add_argument("--runs", dest="folder", type=Path, metavar="DIR", help="directory of saved runs")
+    advanced.add_argument("--title", help="title (default: names of the machines)")
 
 
 def run(args: argparse.Namespace) -> int:
     wanted = dtypes_of(args.dtype)
-    floors = [_floor(text) for text in args.check]
+    checks = [_check(text) for text in args.check]
     pictures = [args.output] if args.output is not None else []
-    if not pictures and not floors:
-        raise PlotError("name the picture with -o PATH, or ask for shares of the roof with --check 'OP>=SHARE'")
+    if not pictures and not checks:
+        raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
     for path in pictures:
         check_picture(path)
     sources = load_sources(args.runs, args.gpu, args.folder, latest_of(args))
     scene = _scene(sources, wanted)
-    short = [line for floor in floors for line in _short_of(floor, sources, wanted)]
+    short = [line for check in checks for line in _short_of(check, sources, wanted)]
     for path in pictures:
         save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
-    kept = "".join(f"; the picture is in {path}" for path in pictures)
+    kept = "".join(f"; the plot is in {path}" for path in pictures)
     print_out("".join(f"{line}\n" for line in [*pictures, *short]), kept=kept)
     return sources.report_problems(args.prog) or (WRONG_RESULT if short else OK)
 
@@ -145,12 +146,12 @@ def run(args: argparse.Namespace) -> int:
 def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise argparse.ArgumentTypeError(f"it names nothing: '{text}'; write names with commas between")
+        raise argparse.ArgumentTypeError(f"expected names separated by commas, got '{text}'")
     return names
 
 
 def dtypes_of(words: Iterable[str]) -> list[str]:
-    """Return the dtypes that words name, each once, by this project's names or torch's."""
+    """Return the distinct dtypes of names as in this project or in torch."""
     dtypes = list(dict.fromkeys(map(dtype_named, words)))
     for dtype in dtypes:
         if dtype not in DTYPES:
@@ -160,11 +161,11 @@ def dtypes_of(words: Iterable[str]) -> list[str]:
 
 
 def load_sources(names: Sequence[str], slugs: Sequence[str], folder: Path | None, chosen: Selection) -> Sources:
-    """Return the wanted records of runs, each file once, and the GPUs; note what a killed run left behind."""
+    """Load the chosen records of runs, each file once, and the GPUs; print notes on interrupted runs."""
     if not names and not slugs:
-        raise PlotError("nothing to show: give a RUN (a path, a run id or latest), or --gpu SLUG, such as h100-sxm")
+        raise PlotError("expected a RUN (a path, a run id or latest) or --gpu SLUG, such as h100-sxm")
     if folder is not None and not folder.is_dir():
-        raise PlotError(f"--runs '{folder}' is not a folder")
+        raise PlotError(f"--runs '{folder}' is not a directory")
     gpus = [find_gpu(slug) for slug in dict.fromkeys(slugs)]
     loads = (chosen.load(name, folder) for name in names)
     runs = list({loaded.path.resolve(): loaded for loaded in loads}.values())
@@ -174,7 +175,7 @@ def load_sources(names: Sequence[str], slugs: Sequence[str], folder: Path | None
         try:
             machine_of(loaded.environment)
         except CeilingError as error:
-            raise PlotError(f"{loaded.path}: the ceilings of this run cannot be used: {error}") from None
+            raise PlotError(f"{loaded.path}: invalid ceilings: {error}") from None
     _note_ceilings(runs)
     return Sources(runs, gpus)
 
@@ -182,19 +183,19 @@ def load_sources(names: Sequence[str], slugs: Sequence[str], folder: Path | None
 def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
     dtypes = wanted or default_dtypes(sources)
     scene = build_scene(sources.measured, sources.gpus, dtypes)
-    if len(scene.machines) > MOST_MACHINES:
+    if len(scene.machines) > MAX_MACHINES:
         raise PlotError(
-            f"{len(scene.machines)} machines are too many for one picture; at most {MOST_MACHINES} can be told apart: "
-            "draw some of them, or compare all with python -m roofline gpus"
+            f"{len(scene.machines)} machines exceed the {MAX_MACHINES} of one plot; "
+            "compare them with python -m roofline gpus"
         )
     lacking = []
     for index, known in enumerate(scene.machines):
         drawn = {roof.ceiling.name for roof in scene.roofs if roof.machine == index}
         if missing := [dtype for dtype in dtypes if dtype not in drawn]:
             names = ", ".join(known.dtypes) or "none"
-            lacking.append(f"{known.slug} has no known peak of {', '.join(missing)} (known: {names})")
+            lacking.append(f"{known.slug} has no known peak for {', '.join(missing)} (known: {names})")
         if not drawn:
-            _note(f"no ceiling is known of {known.slug}: its points have no ceiling of their own")
+            _note(f"no ceiling is known for {known.slug}")
     if not scene.flats and not scene.points:
         raise PlotError("no ceiling to draw: " + "; ".join(lacking))
     for text in lacking if wanted or sources.runs else ():
@@ -202,19 +203,21 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
     if sources.runs and not scene.points:
         reasons = ", ".join(f"{count} {reason}" for reason, count in scene.left_out.items()) or "no record"
         paths = ", ".join(str(run.path) for run in sources.runs)
-        _note(f"{paths}: no point can be drawn ({reasons}); ceilings alone")
+        _note(f"{paths}: no point can be drawn ({reasons}), only ceilings")
     return scene
 
 
-def _floor(text: str) -> tuple[str, float]:
+def _check(text: str) -> tuple[str, float]:
     found = CHECK.fullmatch(text)
     if found is None or not 0 < float(found[2]) <= 1:
-        raise PlotError(f"--check '{one_line(text)}' is not OP>=SHARE with a share above 0 and up to 1: 'gelu>=0.9'")
+        raise PlotError(
+            f"--check '{one_line(text)}' is not OP>=FRACTION with a fraction above 0, at most 1, such as 'gelu>=0.9'"
+        )
     return found[1], float(found[2])
 
 
-def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
-    op, share = floor
+def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:
+    op, share = check
     known: dict[str, None] = {}
     lines, count = [], 0
     for environment, records in sources.measured:
@@ -226,13 +229,13 @@ def _short_of(floor: tuple[str, float], sources: Sources, dtypes: Sequence[str])
             count += 1
             reached = judge(row, machine).roofline_pct
             if reached is None or reached < 100 * share:
-                said = "no share of its roof is known" if reached is None else f"{reached:.3g} % of its roof"
-                said = said if row.status == "ok" else row.status
+                result = "its roof is unknown" if reached is None else f"{reached:.3g} % of its roof"
+                result = result if row.status == "ok" else row.status
                 words = " ".join(one_line(word) for word in (row.op, row.case, row.dtype, row.provider))
-                lines.append(f"{words}: {said}, {100 * share:g} % asked for")
+                lines.append(f"{words}: {result}, expected {100 * share:g} %")
     if not count:
         names = ", ".join(known) or "no op"
-        raise PlotError(f"--check '{op}>={share:g}': no row of {op} was measured; there are rows of: {names}")
+        raise PlotError(f"--check '{op}>={share:g}': no row of {op} was measured, only of {names}")
     return lines
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DRAWING = Lock()
-"""Matplotlib's styles are global, and two windows of a browser are two threads."""
+"""Matplotlib's styles are global, and each browser window has a thread."""
 
 
 def show(draw: Callable[..., Figure], *words: Any) -> None:
@@ -33,15 +33,15 @@ def show(draw: Callable[..., Figure], *words: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """Return text that Markdown shows as it is: names are a user's own, and none of them may become a link."""
+    """Escape text for Markdown."""
     return re.sub(r"([\\`*_{}\[\]()<>#+!|~$:&])", r"\\\1", text)
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
     titles = [title for _, title in columns]
-    apart = [title + " " * titles[:place].count(title) for place, title in enumerate(titles)]
+    unique = [title + " " * titles[:index].count(title) for index, title in enumerate(titles)]
     cells = [[plain(cell(key, row.get(key))) for key, _ in columns] for row in rows]
-    st.table([dict(zip(apart, line, strict=True)) for line in cells], hide_index=True)
+    st.table([dict(zip(unique, line, strict=True)) for line in cells], hide_index=True)
 
 
 BUDGETS = {"a tenth": 0.1, "all": 1.0, "ten times": 10.0}
@@ -60,7 +60,7 @@ def _formats(answer: Answer) -> None:
     ranges = {row["dtype"]: [(row[end], row["epsilon"]) for end in ends] for row in answer.rows}
     value = abs(answer.values.get("asked", 0))
     if value:
-        table(answer.rows, [("dtype", "format"), ("value", f"what {value:g} becomes"), ("epsilon", "epsilon")])
+        table(answer.rows, [("dtype", "format"), ("value", f"{value:g} rounded"), ("epsilon", "epsilon")])
     marks = {f"the value {value:g}": value} if value else {}
     show(draw_lines, answer.title, "magnitude", "epsilon", ranges, marks)
 

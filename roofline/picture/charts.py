@@ -48,7 +48,7 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
         return draw_lines(f"{answer.title}: {words}", x, y, lines, {}, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
-        raise ConfigError("--plot supports params, flops, memory, train and chinchilla; for others use sweep")
+        raise ConfigError("plots exist for params, flops, memory, train and chinchilla; for others use sweep")
     amounts = [step.amount or 0 for step in steps]
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
@@ -76,7 +76,7 @@ def draw_sweep(sweep: Sweep, title: str, y: str, theme: str = "light") -> Figure
         if not isinstance(row[x], str) and isinstance(row.get(y), int | float):
             drawn.setdefault(", ".join(f"{key} {row[key]}" for key in varying), []).append(row)
     if not drawn:
-        raise ConfigError(f"--plot requires numbers along --{x}, but {y or 'the answer'} has none")
+        raise ConfigError(f"a plot requires numbers along --{x}, but {y or 'the answer'} has none")
     marks: dict[str, float] = {}
     for name, rows in drawn.items():
         turn = rows[0].get("critical_batch")

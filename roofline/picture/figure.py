@@ -58,10 +58,8 @@ LINE_PT, LETTER_PT = 15.0, 6.0
 """Height of a line and width of a letter of a roof label, points."""
 MARKER_PT, RING_PT, MIX_WIDTH = 7.5, 16, 0.8
 """Diameters of markers and of rings around them; line width of mixes."""
-SAME_SPOT = 0.12
-"""Ridge points closer than this share a label, inches."""
-TURN = 10.0
-"""Dash length of coinciding roofs, line widths."""
+SAME_SPOT, TURN = 0.12, 10.0
+"""Distance of ridge points that share a label, inches; dash length of coinciding roofs, line widths."""
 LETTERS_PER_INCH = 13.0
 
 
@@ -69,8 +67,10 @@ def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = No
     """Return the plot of a scene.
 
     Args:
+        scene: result of `build_scene`.
         title: title (default: names of the machines).
         axes: axes to draw in, without the caption; None for a new figure.
+        theme: one of `THEMES`.
     """
     names, subtitle = title_lines(scene)
     heading = names if title is None else title

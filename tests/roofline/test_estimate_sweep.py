@@ -41,7 +41,7 @@ def test_an_answer_has_the_formats_of_a_table(capsys):
 def test_a_table_shows_what_was_asked_and_why_a_point_has_no_answer(capsys):
     text = text_of(capsys, "sweep memory --model gpt2 --over tensor-parallel=1,2,5")
     assert "3.838 GB" in text
-    assert "tensor parallelism of 5 cannot share 12 heads evenly" in text
+    assert "--tensor-parallel 5 does not divide 12 heads" in text
     assert "65,504" in text_of(capsys, "sweep dtype --over dtype=bf16,fp16")  # all there is, where nothing comes first
 
 
@@ -99,11 +99,11 @@ def test_only_estimates_that_can_draw_offer_plot(capsys, part, can_draw):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("sweep", "sweep needs one of"),
-        ("sweep nothing --over a=1", "sweep needs one of"),
-        ("sweep params --model gpt2", "give one or two different options"),
+        ("sweep", "expected one of tensor"),
+        ("sweep nothing --over a=1", "expected one of tensor"),
+        ("sweep params --model gpt2", "expected one or two different options"),
         ("sweep params --model gpt2 --over depth=1,2", "no option --depth; it has --model, --config, --layers"),
-        ("sweep flops --model gpt2 --over sequence=1:9:x1", "must be OPTION=1,8,64"),
+        ("sweep flops --model gpt2 --over sequence=1:9:x1", "is not OPTION=1,8,64"),
         ("sweep flops --model gpt2 --over sequence=1:100:+1 --over batch=1:100:+1", "10,000 points"),
         ("sweep params --over model=gpt3,gpt4", "unknown model"),
         ("sweep flops --model gpt2 --over batch=1,2 --plot x.bmp", "cannot tell the format"),
