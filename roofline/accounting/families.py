@@ -127,7 +127,6 @@ def _nanogpt(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
-    """Also Pythia."""
     return _decoder(keys) | _layer_norm(True) | _attention_biases(keys, True)
 
 
@@ -167,7 +166,6 @@ def _qwen_window(keys: ConfigKeys, layers: int) -> dict[str, Any]:
 
 
 def _qwen3(keys: ConfigKeys) -> dict[str, Any]:
-    """Qwen3: query and key are normalized per head, no biases, explicit head width."""
     values = _grouped(keys) | {"head_dim": keys.whole("head_dim"), "has_qk_norm": True}
     return values | _attention_biases(keys, False) | _qwen_window(keys, values["layers"])
 
@@ -243,7 +241,6 @@ def _deepseek_v3(keys: ConfigKeys) -> dict[str, Any]:
 
 
 def _deepseek_v2(keys: ConfigKeys) -> dict[str, Any]:
-    """DeepSeek-V2: as V3, without biases."""
     _refuse_if_on(keys, "mlp_bias")
     return _deepseek_v3(keys)
 

@@ -68,9 +68,8 @@ class Moment:
     """Weights in the compute dtype under autocast."""
     head: dict[str, int] = field(default_factory=dict)
     logits: int = 0
-    """Part of `temporary`."""
     logits_gradients: int = 0
-    """Part of `temporary`."""
+    """Part of `temporary`, as `logits`."""
 
     @property
     def total(self) -> int:

@@ -35,7 +35,6 @@ USUAL = {
     *("model", "config", "params", "tokens", "sequence", "batch", "prompt", "output_tokens", "recipe", "checkpoint"),
     *("gpu", "gpus", "mfu", "days", "dtype", "shape", "value"),
 }
-"""Parameters that are not advanced."""
 
 PLOTS = {
     **dict.fromkeys(("params", "flops", "memory"), "the components"),

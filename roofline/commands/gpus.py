@@ -59,7 +59,6 @@ MARKS = "-: not supported by the hardware; ?: unknown."
 EXAMPLES = """examples:
   python -m roofline gpus                      all GPUs
   python -m roofline gpus h100-sxm             all facts of one GPU, with sources
-  python -m roofline gpus h100-sxm h200-sxm    two GPUs
   python -m roofline gpus --format json        in SI units
 """
 

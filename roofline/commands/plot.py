@@ -41,8 +41,6 @@ EXAMPLES = """examples:
   python -m roofline plot latest --op gelu --since 2d -o gelu.png
   python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
-  python -m roofline plot latest --gpu a100-sxm-80gb -o against-a100.png
-  python -m roofline plot latest --dtype bf16 --theme dark -o bf16.png
   python -m roofline plot latest --check 'gelu>=0.9'             exit with 1 if gelu is below 90 %
 """
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, Unpack
 
+import roofline.estimate.scaling as scaling
 from results.show.terminal import say
 from results.show.units import billions, devices, number, size
 from results.show.units import memory as in_gib
@@ -14,7 +15,6 @@ from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, bytes_per_param
-from roofline.estimate import scaling
 from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.models import Convention, Optimizer, Recipe
 from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of

@@ -37,7 +37,6 @@ NOT_GIVEN, BY_DEFAULT, RUN = 0, "by default", "measured: run "
 MAX_RUNS, MAX_LETTERS, NUMBER_PX = 10, 500, 116
 """Number of listed runs, letters of a text, and width of a number field, pixels."""
 URL = "query-params"
-"""Store of the values of the fields, by their keys."""
 
 
 class Form:

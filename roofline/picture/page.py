@@ -31,9 +31,7 @@ from roofline.picture.scene import PlotError, Scene, caption, title_lines
 TEMPLATES = Path(__file__).parent / "templates"
 REQUIRED = ("plotly", "jinja2")
 EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof", "MFU", "MBU", "n", "first call")
-"""Columns that the page explains."""
 FACTS = ("device", "host", "versions", "git", "settings", "preflight")
-"""Shown parts of the environment of a run."""
 
 
 def check_extra() -> None:
@@ -110,12 +108,7 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """Return the policy of the page: these scripts run and no other, nothing is loaded, nothing is sent.
-
-    Plotly writes styles as it draws, so styles are allowed; its pictures are data.
-
-    Source: W3C, Content Security Policy Level 3.
-    """
+    """Return the Content Security Policy (W3C, level 3): these scripts, no requests; Plotly needs inline styles."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
@@ -125,24 +118,24 @@ def policy(scripts: Sequence[str]) -> str:
 
 
 def _words(records: Sequence[Record]) -> list[tuple[str, Word]]:
-    unknown = Word("flag", "A flag that this version does not know; its reason stands beside the row.")
+    unknown = Word("flag", "An unknown flag; see its reason in the row.")
     flags = dict.fromkeys(flag for record in records for flag in record.flags)
     entries = [(flag, FLAGS.get(flag, unknown)) for flag in flags]
     return [*entries, *BOUNDS.items(), *((name, COLUMNS[name]) for name in EXPLAINED)]
 
 
 MAX_ROWS = 500
-"""Of a comparison; of more, those that matter most are shown."""
+"""Of a comparison; the most important ones are shown."""
 PARTS = ("", "prefill_", "decode_")
-"""What stands before `flops`, `bytes` and `seconds` in the rows of an estimate."""
+"""Prefixes of `flops`, `bytes` and `seconds` in the rows of an estimate."""
 
 
 def verdicts_of(paths: Sequence[Path], chosen: Selection) -> list[dict[str, Any]]:
-    """Return the comparison of the first run with each of the others, or of the providers of the only one.
+    """Return the comparisons of the first run with the others, or of the providers of a single run.
 
-    Each is a JSON object with `runs` (ids of the baseline's and the candidate's run), `headline`, `rows` with the keys
-    of `results compare --format json`, `left_out` (how many rows are not among them), `unmatched` and `notes`. Where
-    the two cannot be compared, `headline` says why and there are no rows.
+    Each is a JSON object with `runs` (ids of baseline and candidate), `headline`, `rows` with the keys of `results
+    compare --format json`, `left_out` (number of omitted rows), `unmatched` and `notes`. Runs that cannot be compared
+    have no rows, and a `headline` with the reason.
     """
     whole = [load_run(path) for path in paths]
     runs = [chosen.records_of(run) for run in whole]

@@ -47,7 +47,6 @@ MIN_RATIO, MAX_RATIO = 0.55, 0.85
 
 T = TypeVar("T")
 Measured = tuple[Environment, Sequence[Record]]
-"""Environment and records of a run."""
 
 
 class PlotError(ValueError):
@@ -111,7 +110,6 @@ class Point:
 
     machine: int
     run: int
-    """Index of its run in the scene."""
     record: Record
     x: float
     """FLOP per compulsory byte."""
@@ -165,7 +163,6 @@ class RoofLabel(NamedTuple):
     lines: list[str]
     color: str
     roof: Roof
-    """Roof next to the label."""
     row: int = 0
     """-1 below the roof, else the row above it."""
 

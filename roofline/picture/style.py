@@ -30,7 +30,6 @@ Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of To
 """
 
 FOREIGN_COLOR = "#7A7A7A"
-"""Color of dtypes without an entry."""
 
 MIN_CONTRAST = 4.6
 """Minimum contrast of text; WCAG 2.2 requires 4.5 (success criterion 1.4.3)."""
@@ -57,7 +56,6 @@ MACHINE_WIDTHS = (2.2, 1.4, 2.8, 1.0)
 """Line width of the ceilings by machine, points."""
 
 MAX_MACHINES = len(SERIES_COLORS)
-"""Machines that colors distinguish."""
 
 
 def dtype_color(dtype: str) -> str:
