@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from kernels.audit import AuditError
-from results.show.terminal import INTERRUPTED, OK, OutputError, Parser, add_format, fail, print_out, say
+from results.show.terminal import INTERRUPTED, OK, OutputError, Parser, add_format, busy, fail, print_out, say
 
 EXAMPLES = """examples:
   python -m kernels list                                    all operations and versions
@@ -55,7 +55,8 @@ def _list(args: argparse.Namespace) -> None:
 def _audit(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("triton") is None:
         raise AuditError("Triton is not installed; it has wheels for Linux only")
-    from kernels.audit import command
+    with busy("loading Triton"):
+        from kernels.audit import command
 
     command.audit(args)
 

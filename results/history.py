@@ -19,7 +19,7 @@ from results.compare.sides import CompareError, RowKey, Side, definitions, revis
 from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
-from results.show.terminal import Parser, add_format, add_margin, printable
+from results.show.terminal import Parser, add_format, add_margin, busy, printable
 from results.show.units import ABSENT, PREFIXES, TIME_UNITS, format_half_width, format_percent, format_rate, format_time
 from results.stats.comparison import FASTER, MIN_PAIRS, SLOWER, UNKNOWN, Comparison, with_holm
 from results.stats.samples import median_ci95
@@ -84,7 +84,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     series = history(loaded, chosen, Selection.of(options), options.metric, options.margin, notes)
     if options.output is not None:
-        save_picture(draw(series, options.theme), options.output)
+        with busy("drawing"):
+            save_picture(draw(series, options.theme), options.output)
     table = Table(
         rows=lambda: [_flat_row(one, point) for one in series for point in one["points"]],
         shown=lambda: rows_of(_columns(series)),
@@ -254,7 +255,7 @@ def _columns(series: Sequence[Series]) -> list[Column]:
     columns = [
         Column("date", [_short_date(point["started_at"]) for point in points]),
         texts("revision", "revision"),
-        texts("provider", "provider", goes_below=1, heads=True),
+        texts("provider", "provider", goes_below=4, heads=True),
         Column(METRICS[metric], [_value_text(metric, point["value"]) for point in points], "right"),
         Column("95% CI", [format_half_width(point["ci95"], point["value"]) for point in points], "right"),
         ratios("time ratio to last", "ratio_to_last", leaves=2),

@@ -39,6 +39,10 @@ Document = Callable[[Environment, Sequence[Record]], Mapping[str, Any]]
 """Returns a run as the object that `--format json` prints."""
 
 
+MIN_LEFT_S = 2.0
+"""Time left that is worth an estimate."""
+
+
 class Progress:
     """Progress on stderr: a bar on a terminal, else a line per row; nothing if quiet."""
 
@@ -67,15 +71,21 @@ class Progress:
             self._bar.stop()
 
     def expect(self, rows: int, left_s: Callable[[], float | None] = lambda: None) -> None:
-        """Set the number of rows; `left_s` returns the seconds left of the budget, None if there is none."""
-        self._total, self._left_s = rows, left_s
-        if self._is_live:
+        """Set the number of rows; `left_s` returns the seconds left of the budget, None if there is none.
+
+        Without a budget, the rows so far give an estimate.
+        """
+        self._total, self._left_s, self._began = rows, left_s, time.perf_counter()
+        if self._is_live and rows:
             self._redraw(total=rows)
 
     def say(self, text: str) -> None:
         """Show the current work."""
         left_s = self._left_s()
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
+        if left_s is None and self._done:
+            others_s = (time.perf_counter() - self._began) / self._done * (self._total - self._done)
+            left = f", about {others_s:.0f} s left" if others_s >= MIN_LEFT_S else ""
         if self._is_live:
             self._redraw(description=printable(f"{text}{left}"))
         elif not self._quiet:

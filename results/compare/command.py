@@ -10,7 +10,7 @@ from results.compare.selection import Selection, add_selection
 from results.compare.sides import MODES, CompareError, CompareOptions
 from results.compare.turns import rounds_of
 from results.show.picture import add_picture
-from results.show.terminal import ADVANCED, USAGE, Parser, add_format, add_margin, margin, print_out, say
+from results.show.terminal import ADVANCED, USAGE, Parser, add_format, add_margin, busy, margin, print_out, say
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError, load_run
 
@@ -82,7 +82,8 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
     compared = compare(loaded[0], second, request, options.drift, earlier)
     if options.output is not None:
-        save_picture(draw(compared, options.theme), options.output)
+        with busy("drawing"):
+            save_picture(draw(compared, options.theme), options.output)
     text = as_text(compared, options.format, options.fail_on)
     notes = [note for one in loaded for note in one.notes] + list(compared.notes)
     return finish(text, loaded, notes, exit_code(compared, options.fail_on), options.output)

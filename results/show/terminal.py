@@ -9,8 +9,8 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from results.show.spelling import REMOVED, did_you_mean
@@ -102,6 +102,19 @@ def say(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
+
+
+@contextmanager
+def busy(text: str, quiet: bool = False) -> Iterator[None]:
+    """Show `text` on a terminal until the block ends, if it takes long to import or to draw something."""
+    is_shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    if is_shown:
+        print(text, end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if is_shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def fail(prog: str, message: object) -> int:

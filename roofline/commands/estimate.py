@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from results.show.grid import Table
 from results.show.picture import add_picture, save_picture
-from results.show.terminal import ADVANCED, OK, Parser, add_format, print_out
+from results.show.terminal import ADVANCED, OK, Parser, add_format, busy, print_out
 from roofline.estimate import QUESTIONS
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def _answered(args: argparse.Namespace) -> str:
     if args.output is not None:
         from roofline.picture.charts import draw_answer
 
-        save_picture(draw_answer(answer, args.theme), args.output)
+        with busy("drawing"):
+            save_picture(draw_answer(answer, args.theme), args.output)
     rows = answer.rows or [step._asdict() for step in answer.steps]
     table = Table(rows=lambda: rows, document=answer.to_dict, draw=lambda console: print_answer(console, answer))
     return table.render(args.format)
@@ -129,7 +130,8 @@ def _swept(words: Sequence[str]) -> str:
         from roofline.picture.charts import draw_sweep
 
         title = f"{QUESTIONS[name][1]}: {' '.join(rest)}"
-        save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), options.theme), options.output)
+        with busy("drawing"):
+            save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), options.theme), options.output)
     table = Table(
         rows=lambda: sweep.rows,
         document=lambda: {"rows": sweep.rows},

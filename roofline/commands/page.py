@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from results.compare.selection import add_latest, latest_of
-from results.show.terminal import Parser, one_line, print_out
+from results.show.terminal import Parser, busy, one_line, print_out
 from results.store.runfile import write_output
 from roofline.commands.plot import add_sources, default_dtypes, dtypes_of, load_sources
 from roofline.picture.scene import PlotError, build_scene
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
     scene = build_scene(sources.measured, sources.gpus, dtypes or default_dtypes(sources))
     verdicts = verdicts_of([run.path for run in sources.runs], chosen)
-    html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
+    with busy("drawing"):
+        html = page_html(scene, sources.measured, args.title, verdicts, estimates_of(args.estimate))
     write_output(args.output, html.encode("utf-8", "backslashreplace"))
     print_out(f"{args.output}\n", kept=f"; the page is in {args.output}")
     return sources.report_problems(args.prog)

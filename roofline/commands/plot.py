@@ -13,7 +13,7 @@ from results.compare.selection import Selection, add_latest, latest_of
 from results.record import Environment, Record
 from results.show.picture import add_picture, check_picture, save_picture
 from results.show.spelling import did_you_mean
-from results.show.terminal import ADVANCED, OK, USAGE, WRONG_RESULT, Parser, one_line, print_out, say
+from results.show.terminal import ADVANCED, OK, USAGE, WRONG_RESULT, Parser, busy, one_line, print_out, say
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
 from roofline.machine import CeilingError, Machine
@@ -135,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
     scene = _scene(sources, wanted)
     short = [line for check in checks for line in _short_of(check, sources, wanted)]
     for path in pictures:
-        save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
+        with busy("drawing"):
+            save_picture(draw_roofline(scene, args.title, theme=args.theme), path)
     kept = "".join(f"; the plot is in {path}" for path in pictures)
     print_out("".join(f"{line}\n" for line in [*pictures, *short]), kept=kept)
     return sources.report_problems(args.prog) or (WRONG_RESULT if short else OK)

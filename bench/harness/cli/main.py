@@ -16,7 +16,7 @@ from bench.harness.cli.arguments import UsageError, build_parser, chosen_ops, ma
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
-from results.show.terminal import INTERRUPTED, NO_DEVICE, USAGE, OutputError, prepare_streams, say
+from results.show.terminal import INTERRUPTED, NO_DEVICE, USAGE, OutputError, busy, prepare_streams, say
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -146,7 +146,8 @@ def device_of(args: argparse.Namespace) -> Device:
     """Return the device asked for, a CPU with the threads asked for."""
     from bench.harness.device import device
 
-    found = device.detect(args.device)
+    with busy("loading torch", args.quiet or "torch" in sys.modules):
+        found = device.detect(args.device)
     handle_signals((leave,), signal.default_int_handler)
     if args.threads is None:
         return found

@@ -13,7 +13,7 @@ from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
 from bench.harness.timing import protocol
-from results.show.terminal import ADVANCED, Parser, print_out, say
+from results.show.terminal import ADVANCED, Parser, busy, print_out, say
 from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def add_parser(commands: Any) -> None:
     )
     advanced.add_argument("--compile", action="store_true", help="use torch.compile; each fused region is a row")
     add(parser, "--signature", help="print a file to start from, and exit")
-    add(parser, *MACHINE, "--timeout", *OUTPUT)
+    add(parser, *MACHINE, "--timeout", *OUTPUT[:-1])
+    add(parser, "--verbose", help="show all rows, and a tree of the modules")
     by = "group the rows (default: one row per signature)"
     what.add_argument("--by", choices=BY, help=by)
     trace = "save the Chrome trace, for Perfetto or speedscope"
@@ -82,7 +83,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check(args)
     check_places(args)
     device = device_of(args)
-    answer = answer_of(args, device) if args.target is None else isolated(args, device)
+    with busy(f"profiling {args.target or args.model.name}", args.quiet):
+        answer = answer_of(args, device) if args.target is None else isolated(args, device)
     if not isinstance(answer, list):
         raise answer
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         for record in answer:
             run.keep(record)
         run.judge_again()
-    return run.conclude(partial(report.render, top=args.top, by=args.by), report.document_of)
+    return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
 
 
 def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:

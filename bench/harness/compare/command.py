@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli import main
@@ -102,7 +100,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.compare.turns import ComparePolicy
     from bench.harness.measure.rows import Settings, plan
     from bench.harness.providers.registry import is_user_kernel
-    from bench.harness.run import Progress, Run, refused_all
+    from bench.harness.run import Run, refused_all
     from bench.harness.worker import start_server
 
     if not args.op:
@@ -119,9 +117,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     main.check_places(args)
     if any(map(is_user_kernel, providers)) and hasattr(os, "fork"):
         start_server()  # it loads torch while this process loads it
-    with closing(Progress(args.quiet or "torch" in sys.modules)) as progress:
-        progress.say("loading torch")
-        device = main.device_of(args)
+    device = main.device_of(args)
     settings = Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance)
     planned = main.make_all_cases(args, ops, device.type)
     cases = [plan([(op, case)], providers, device, settings, family=family) for family, op, case in planned]
@@ -163,10 +159,12 @@ def measure_cases(run: Run, cases: Sequence[Sequence[Row]], policy: ComparePolic
 
     device, progress, deadline = run.device, run.progress, run.deadline
     budget = Budget(device, cases[0][0].settings, deadline)
-    progress.expect(len(cases))
+    progress.expect(len(cases), run.share_s)
+    is_open = deadline is None and policy.rounds is None
     for index, rows in enumerate(cases):
         case, names = rows[0].case, ", ".join(row.blank().provider for row in rows)
-        progress.say(f"{case.op} {case.name} {case.dtype}: {names}")
+        at_most = f", at most {policy.budget_s:g} s of rounds" if is_open else ""
+        progress.say(f"{case.op} {case.name} {case.dtype}: {names}{at_most}")
         how = device, run.ceilings, policy.of_case(index, len(cases), deadline, time.perf_counter())
         is_own = any(is_user_kernel(row.provider) for row in rows if not row.refused)
         in_worker = is_own or not release(device)

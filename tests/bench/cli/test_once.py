@@ -1,15 +1,20 @@
 """Runs whose rows are not ops: what is saved, printed and returned for each outcome."""
 
+import io
 import os
+import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from bench.harness import loop
 from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add
+from bench.harness.cli.main import device_of
 from bench.harness.device.device import cpu_device
 from bench.harness.loop import measure_once
+from bench.harness.run import Progress
 from results.record import Record
 from results.show.terminal import Parser
 from results.store.runfile import load_run
@@ -102,3 +107,28 @@ def test_a_spent_budget_starts_no_further_row(runs):
     assert outcomes(runs) == [("ok", None), ("skipped", "the budget of 0.25 s is spent")]
     assert 0 < shares[0] <= 0.25  # less than a second is shared by no others
     assert shares[1] == 0
+
+
+def test_time_left_is_estimated_without_a_budget(capsys, monkeypatch):
+    clock = iter((0.0, 10.0))
+    monkeypatch.setattr("bench.harness.run.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    progress = Progress(quiet=False)
+    progress.expect(3)
+    progress.say("one")
+    progress.advance()
+    progress.say("two")
+    assert capsys.readouterr().err == "[1/3] one\n[2/3, about 20 s left] two\n"
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "quiet", "shown"), [(True, False, "loading torch"), (True, True, ""), (False, False, "")]
+)
+def test_a_terminal_says_that_torch_is_loading(monkeypatch, is_terminal, quiet, shown):
+    stderr, seen = io.StringIO(), []
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", stderr)
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr("bench.harness.device.device.detect", lambda name: seen.append(stderr.getvalue()))
+    device_of(SimpleNamespace(device=None, threads=None, quiet=quiet))
+    assert seen == [shown]
+    assert stderr.getvalue().endswith("\033[K" if shown else "")
