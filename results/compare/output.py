@@ -12,8 +12,8 @@ from results.compare.comparison import Compared, ComparedRow
 from results.compare.sides import Unmatched, revision_text, text_of
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.terminal import printable
-from results.show.units import ABSENT, format_number, format_share, format_time
-from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, UNSURE, geometric_mean
+from results.show.units import ABSENT, format_share, format_time, format_uncertainty
+from results.stats.comparison import FASTER, MORE_SAMPLES, SAME, SLOWER, TOO_NOISY, UNSURE, geometric_mean
 from results.stats.verdict import MORE_RUNS
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ def geomean_lines(compared: Compared) -> list[str]:
 
 def _mean_words(mean: Mapping[str, Any]) -> str:
     low, high = mean["ci95"]
-    return f"{mean['ratio']:.4f}x the time (95 % CI {low:.4f} to {high:.4f})"
+    within = "too noisy" if high > TOO_NOISY * low else f"95 % CI {low:.4f} to {high:.4f}"
+    return f"{mean['ratio']:.4f}x the time ({within})"
 
 
 def json_row(row: ComparedRow) -> dict[str, Any]:
@@ -244,13 +245,13 @@ def _columns(compared: Compared) -> list[Column]:
         words("op", lambda row: row.key.op, heads=True),
         words("case", lambda row: row.key.case),
         words("dtype", lambda row: row.key.dtype, heads=True),
-        Column("provider", providers, goes_below=2, heads=len(set(providers)) == 1),
-        words("options", lambda row: row.key.options, goes_below=1),
-        numbers("baseline", lambda row: format_time(row.baseline.time_s), goes_below=3),
-        numbers("candidate", lambda row: format_time(row.candidate.time_s), goes_below=3),
-        numbers("MFU baseline", lambda row: format_share(row.baseline.rate("mfu")), leaves=1),
-        numbers("MFU candidate", lambda row: format_share(row.candidate.rate("mfu")), leaves=1),
-        numbers("% of ceiling", _of_ceiling, leaves=2),
+        Column("provider", providers, goes_below=4, heads=len(set(providers)) == 1),
+        words("options", lambda row: row.key.options, goes_below=3),
+        numbers("baseline", lambda row: format_time(row.baseline.time_s), goes_below=5),
+        numbers("candidate", lambda row: format_time(row.candidate.time_s), goes_below=5),
+        numbers("MFU baseline", lambda row: format_share(row.baseline.rate("mfu")), goes_below=2),
+        numbers("MFU candidate", lambda row: format_share(row.candidate.rate("mfu")), goes_below=2),
+        numbers("% of ceiling", _of_ceiling, leaves=1),
         words("flagged", lambda row: FLAGGED[bool(row.baseline.flags), bool(row.candidate.flags)]),
         words("reason", lambda row: row.reason),
     ]
@@ -263,7 +264,7 @@ def _half_width(row: ComparedRow) -> str:
     if row.ci95 is None:
         return ABSENT
     low, high = row.ci95
-    return f"±{format_number(100 * (math.sqrt(high / low) - 1), 2)}%"
+    return format_uncertainty(math.sqrt(high / low) - 1)
 
 
 def _of_ceiling(row: ComparedRow) -> str:
@@ -284,7 +285,9 @@ def _print_table(compared: Compared, console: Console) -> None:
     print_lines(console, *_run_lines(compared))
     _print_rows(compared, console)
     if compared.unmatched:
-        print_lines(console, "\nnot compared:", *(f"  {printable(describe(one))}" for one in compared.unmatched))
+        print_lines(
+            console, "\nnot compared:", *(f"  {printable(describe(one))}" for one in compared.unmatched), indent="    "
+        )
     print_lines(console, f"\n{headline(compared)}", *geomean_lines(compared))
 
 

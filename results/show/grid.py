@@ -5,10 +5,10 @@ On a terminal a table is columns, which hold the texts of their cells, and notes
     print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags, "flags")
 
 If there is no room for all of it, notes stand on the line below their row; columns with `heads` become one line above
-the rows that share their cells; columns with `leaves` leave in that order, and one line names those that left; then
-columns with `goes_below` join the notes. No cell is ever cut. In a pipe or a file each row is one line with all columns
-and its note, so that it can be cut and searched. The cells are aligned here: `rich.Table` takes ten times as long for
-tables of thousands of rows.
+the rows that share their cells; then columns with `leaves` leave, named on one line, and those with `goes_below` join
+the notes, all in the order of these numbers. No cell is ever cut. In a pipe or a file each row is one line with all
+columns and its note, so that it can be cut and searched. The cells are aligned here: `rich.Table` takes ten times as
+long for tables of thousands of rows.
 
 Text may come from a file of unknown origin: what a terminal could take for a command is shown as its escape.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ class Column:
     leaves: int = 0
     """Its turn to leave if there is no room, 1 first; 0: it never leaves."""
     goes_below: int = 0
-    """Its turn to join the notes below the rows if there is still no room, 1 first; 0: it never does."""
+    """Its turn, among those that leave, to join the notes below the rows; 0: it never does."""
     heads: bool = False
     """If there is no room, its cells stand once above the rows that share them."""
     styles: Sequence[str] = ()
@@ -84,8 +85,7 @@ def print_grid(
         shown, below, left = _fitting(shown, below, console.width)
     _print_rows(console, shown, headings, below)
     if left:
-        text = f"the terminal is too narrow for: {', '.join(left)} ({hint})"
-        print_lines(console, *textwrap.wrap(text, console.width, **WHOLE_WORDS), style="dim")
+        print_lines(console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim")
 
 
 def rows_of(columns: Sequence[Column]) -> list[dict[str, str]]:
@@ -115,9 +115,8 @@ def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
 
 def _fitting(columns: Sequence[Column], notes: Sequence[str], width: int) -> tuple[list[Column], list[str], list[str]]:
     staying = list(columns)
-    turns = sorted((each for each in columns if each.leaves), key=lambda each: each.leaves)
-    turns += sorted((each for each in columns if each.goes_below), key=lambda each: each.goes_below)
-    for column in turns:
+    turns = [column for column in columns if column.leaves or column.goes_below]
+    for column in sorted(turns, key=lambda column: column.leaves or column.goes_below):
         if width_of(staying) > width:
             staying.remove(column)
     going = [(column.title, column) for column in columns if column not in staying]
@@ -158,10 +157,12 @@ def _padded(cell: str, column: Column) -> str:
     return space + cell if column.side == "right" else cell + space
 
 
-def print_lines(console: Console, *lines: str, style: str = "") -> None:
-    """Print lines as they are, however wide the console is."""
-    for line in lines:
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+def print_lines(console: Console, *lines: str, style: str = "", indent: str = "") -> None:
+    """Print lines, wrapped at words on a terminal; `indent` stands before what is wrapped."""
+    width = console.width if console.width < WIDE else sys.maxsize
+    for line in "\n".join(lines).split("\n") if lines else ():
+        for part in textwrap.wrap(line, width, subsequent_indent=indent, **WHOLE_WORDS) or [""]:
+            console.print(part, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 # ---- the formats -----------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def render_table(
     """
     records = list(records)
     scored = list(zip(records, judged(environment, records, report), strict=True))
-    print_lines(console, *header_lines(environment, records))
+    print_header(environment, records, console)
     measured = [(record, score) for record, score in scored if record.status == "ok"]
     if measured:
         _print_measured(measured, console)
@@ -134,6 +134,12 @@ def name_of(record: Record) -> str:
     return f"{record.op} {record.case} {record.dtype} {record.provider}"
 
 
+def print_header(environment: Environment, records: Iterable[Record], console: Console) -> None:
+    *lines, command = header_lines(environment, records)
+    print_lines(console, *lines)
+    console.print(command, markup=False, highlight=False, soft_wrap=True)  # in one piece, to copy it
+
+
 def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
     """Return the lines that say what machine this was, what its ceilings are, and what was run on it when."""
     device, git = environment.device, environment.git
@@ -168,7 +174,7 @@ def _options(records: Sequence[Record]) -> list[Column]:
         if name != "process" and len({str(other.options.get(name)) for other in records if name in other.options}) > 1
     }
     cells = [", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling) for r in records]
-    return [Column("options", cells, goes_below=1)] if any(cells) else []
+    return [Column("options", cells, goes_below=9)] if any(cells) else []
 
 
 def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
@@ -195,19 +201,19 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         words("op", lambda record: record.op, heads=True),
         words("case", lambda record: record.case),
         words("dtype", lambda record: record.dtype, heads=True),
-        words("provider", lambda record: record.provider, goes_below=1, heads=has_one_provider),
-        words("fill", lambda record: record.fill or ABSENT),
+        words("provider", lambda record: record.provider, goes_below=11, heads=has_one_provider),
+        words("fill", lambda record: record.fill or ABSENT, goes_below=11),
         times("median", lambda record: record.median_s),
-        words("95% CI", lambda one: format_half_width(one.ci95_s, one.median_s), side="right", leaves=8),
+        words("95% CI", lambda one: format_half_width(one.ci95_s, one.median_s), side="right", leaves=12),
         rates(unit, "flops_per_s", partial(_scaled, scale=scale)),
-        rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=6),
+        rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=8),
         rates("FLOP/B", "intensity", format_number, leaves=5),
         Column("bound", [_bound(score) for score in scores], leaves=7),
-        rates("MFU", "mfu", format_share, leaves=9),
-        rates("HFU", "hfu", format_share, leaves=9),
+        rates("MFU", "mfu", format_share, leaves=13),
+        rates("HFU", "hfu", format_share, leaves=10),
         rates("MBU", "mbu", format_share, leaves=4),
-        rates("% roof", "roofline_pct", format_percent),
-        Column("% meas", [_of_measured(score) for score in scores], "right"),
+        rates("% roof", "roofline_pct", format_percent, leaves=9),
+        Column("% meas", [_of_measured(score) for score in scores], "right", leaves=6),
         Column("mix", [score["mix"] or ABSENT for score in scores], leaves=1),
         rates("tokens/s", "tokens_per_s", format_number),
         rates("% link", "link_share", format_share),

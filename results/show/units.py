@@ -10,7 +10,7 @@ from results.stats.samples import half_width
 ABSENT = "-"
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-TOO_NOISY = 10
+TOO_NOISY = 1
 """Half width of an interval, as a fraction of its center, above which its number is not shown."""
 
 
@@ -60,7 +60,10 @@ def format_half_width(interval: tuple[float, float] | None, center: float | None
     """Return half the width of an interval as a share of its center, such as `±1.2%`; `-` where one is None."""
     if interval is None or center is None:
         return ABSENT
-    share = half_width(interval, center)
+    return format_uncertainty(half_width(interval, center))
+
+
+def format_uncertainty(share: float) -> str:
     return f"±{format_number(100 * share, 2)}%" if share <= TOO_NOISY else "too noisy"
 
 

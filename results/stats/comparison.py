@@ -29,8 +29,10 @@ core; a GPU in hardware slowdown halves its clock.
 Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
 """
 
-TOO_NOISY = 100
-"""Ratio of times above which an end of an interval says nothing."""
+TOO_NOISY = 4
+"""Upper over lower end of an interval above which it says nothing: its half width is more than its center."""
+MAX_SHOWN = 100
+"""Largest ratio of times that is shown."""
 UNKNOWN = (0.0, math.inf)
 """The interval of a ratio if nothing is known of it."""
 
@@ -149,13 +151,15 @@ def _verdict_of(low: float, high: float, margin: float) -> str:
 
 def _reason(low: float, high: float, margin: float, remedy: str) -> str:
     verdict = _verdict_of(low, high, margin)
-    upper = f"{100 * (high - 1):+.2f} %" if high <= TOO_NOISY else f"more than {TOO_NOISY} times"
+    upper = f"{100 * (high - 1):+.2f} %" if high <= MAX_SHOWN else f"more than {MAX_SHOWN} times"
     between = f"time {100 * (low - 1):+.2f} % to {upper}"
     allowed = f"the margin of {100 * margin:g} %"
     if verdict in (FASTER, SLOWER):
         return f"{between}: all of it beyond {allowed}"
     if verdict == SAME:
         return f"{between}: all of it within {allowed}"
+    if high > TOO_NOISY * low:
+        return f"too noisy; {remedy}"
     if low > 1 or high < 1:
         return f"{between}: different, but perhaps by less than {allowed}; {remedy}"
     return f"{between}: wider than {allowed}, and perhaps not different at all; {remedy}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from results.show.grid import WHOLE_WORDS, Column, Table, print_grid, print_lines
-from results.show.terminal import OK, WIDE, Parser, add_format, print_out
+from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.terminal import OK, Parser, add_format, print_out
 from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, lacks, load_gpus, peak_key
 from roofline.machine import Machine
 from roofline.model import ridge_intensity
@@ -157,12 +156,6 @@ def _fact_rows(gpu: Machine) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _print_text(console: Console, *paragraphs: str, indent: str = "") -> None:
-    for text in paragraphs:
-        width = console.width if console.width < WIDE else len(text) or 1
-        print_lines(console, *textwrap.wrap(text, width, subsequent_indent=indent, **WHOLE_WORDS) or [""])
-
-
 def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
     rows = [_cells(gpu) for gpu in gpus]
     columns = []
@@ -170,7 +163,7 @@ def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
         leaves = LEAVING.index(title) + 1 if title in LEAVING else 0
         columns.append(Column(title, [row[title] for row in rows], "left" if title == "GPU" else "right", leaves))
     print_grid(console, columns, hint="--format json has all")
-    _print_text(
+    print_lines(
         console,
         "",
         f"{DENSE} {MARKS}",
@@ -183,14 +176,14 @@ def _print_overview(console: Console, gpus: Sequence[Machine]) -> None:
 def _print_page(console: Console, gpu: Machine) -> None:
     names = ", ".join(f'"{name}"' for name in gpu.driver_names) or "not known"
     kind = f" ({gpu.kinds['driver_names']})" if "driver_names" in gpu.kinds else ""
-    _print_text(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
+    print_lines(console, f"{gpu.name} ({gpu.slug})", f"driver names: {names}{kind}", "")
     _print_peaks(console, gpu)
-    _print_text(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
+    print_lines(console, "", f"{DENSE} {MARKS} _fp16acc: sums kept in fp16.", "")
     labels, values, kinds = zip(*(row for row in _fact_rows(gpu) if row[1]), strict=True)
     _print_known(console, [Column("fact", labels), Column("value", values, "right")], kinds)
-    _print_text(console, "", "stated: given by a source below; other words say how the value was obtained.")
+    print_lines(console, "", "stated: given by a source below; other words say how the value was obtained.")
     for title, lines in (("notes", gpu.notes), ("sources", gpu.sources)):
-        _print_text(console, "", title, *(f"- {line}" for line in lines), indent="  ")
+        print_lines(console, "", title, *(f"- {line}" for line in lines), indent="  ")
 
 
 def _print_known(console: Console, columns: Sequence[Column], kinds: Sequence[str]) -> None:

@@ -172,7 +172,7 @@ def _print_steps(console: Console, steps: Sequence[Step]) -> None:
     labels, arithmetic, results = zip(*shown, strict=True)
     columns = [
         Column("step", labels),
-        Column("arithmetic", arithmetic, goes_below=1),
+        Column("arithmetic", arithmetic, goes_below=2),
         Column("=", ["="] * len(labels), "right"),
         Column("result", results, "right"),
     ]

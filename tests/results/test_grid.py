@@ -14,7 +14,7 @@ COLUMNS = (
     Column("ratio", ("1.312x", "0.999x"), "right"),
     Column("95% CI", ("±0.4%", "±12%"), "right", leaves=2),
     Column("case", ("4096x4096x4096", "64")),
-    Column("provider", ("torch -> mine.py:a_long_name", "torch -> torch#2"), goes_below=2),
+    Column("provider", ("torch -> mine.py:a_long_name", "torch -> torch#2"), goes_below=3),
     Column("baseline", ("12.34 us", "1.000 ms"), "right"),
     Column("flagged", ("both", ""), leaves=1),
 )

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from results.show.table import header_lines, render_table
 from results.show.terminal import table_console
-from results.show.units import format_number, format_percent, format_rate, format_time
+from results.show.units import format_half_width, format_number, format_percent, format_rate, format_time
 
 
 def rendered(environment, records, width=200, report=None, terminal=False):
@@ -187,7 +187,7 @@ def test_a_narrow_terminal_loses_columns_by_name_and_never_cuts_a_number(make_en
     assert ("too narrow for: " in " ".join(text.split())) == (width < 100)
     assert ("first call, n (--format csv has all)" in " ".join(text.split())) == (width < 100)
     table = text[text.index("─") :].split()
-    for whole in ("torch", "1024x1024x1024", "bf16", "4.295", "500.0", "73.2%"):
+    for whole in ("torch", "1024x1024x1024", "bf16", "4.295", "500.0", *(["73.2%"] if width >= 60 else [])):
         assert whole in table
     assert "…" not in text
 
@@ -198,3 +198,25 @@ def test_a_file_gets_whole_lines(make_environment, make_skipped, tmp_path):
         render_table(make_environment(), [make_skipped(reason=reason)], table_console(file))
         file.seek(0)
         assert reason.strip() in file.read()
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_median_interval_rate_and_mfu_leave_a_narrow_terminal_last(make_environment, make_record, width):
+    records = [make_record(op=op, provider=provider) for op in ("matmul", "gelu") for provider in ("torch", "a.py:f")]
+    titles = next(line for line in rendered(make_environment(), records, width).splitlines() if "median" in line)
+    assert {"median", "95%", "CI", "TFLOP/s", "MFU"} <= set(titles.split())
+
+
+@pytest.mark.parametrize(("interval", "text"), [((0.9, 1.1), "±10%"), ((0.1, 2.0), "±95%"), ((0.0, 2.4), "too noisy")])
+def test_an_interval_wider_than_its_value_is_too_noisy(interval, text):
+    assert format_half_width(interval, 1.0) == text
+
+
+def test_header_lines_wrap_at_words_and_the_command_does_not(make_environment, make_record):
+    lines = rendered(
+        make_environment(argv=("python", "-m", "bench.matmul", *["--dtype", "bf16"] * 9)), [make_record()], 60
+    )
+    (command,) = [line for line in lines.splitlines() if line.startswith("python -m")]
+    assert len(command) > 60
+    assert all(len(line) <= 60 for line in lines.splitlines() if line != command)
+    assert header_lines(make_environment())[0] in " ".join(lines.splitlines())

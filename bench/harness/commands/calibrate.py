@@ -154,9 +154,10 @@ def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence
         return document(environment, run.records) | {"ceilings": entries, **notes}
 
     def draw(console: Console) -> None:
-        from results.show.table import header_lines
+        from results.show.table import print_header
 
-        print_lines(console, *header_lines(environment), "" if ceilings else "\nno ceiling was measured")
+        print_header(environment, (), console)
+        print_lines(console, "" if ceilings else "\nno ceiling was measured")
         if ceilings:
             print_grid(console, columns_of(ceilings), [entry.config or "" for entry in ceilings], "by")
         missing = [f"not measured: {reason}" for reason in notes["not_measured"]]
@@ -176,7 +177,7 @@ def columns_of(ceilings: Sequence[Ceiling]) -> list[Column]:
         Column("ceiling", [entry.quantity for entry in ceilings]),
         Column("of", [entry.name for entry in ceilings]),
         Column("value", [value_text(entry.value, entry.unit) for entry in ceilings], "right"),
-        Column("95% CI", [interval_text(entry) for entry in ceilings], goes_below=1),
+        Column("95% CI", [interval_text(entry) for entry in ceilings], goes_below=4),
         *(Column(title, texts, "right", leaves=turn) for turn, (title, texts) in enumerate(known, 1)),
     ]
 

@@ -13,7 +13,7 @@ from bench.harness.profile.counts import Breakdown, Operation
 from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
-from results.show.table import header_lines
+from results.show.table import print_header
 from results.show.terminal import printable
 from results.show.units import ABSENT, format_number, format_percent, format_rate, format_time
 from roofline.machine import Machine
@@ -244,7 +244,7 @@ def render(
     """Print a profile: `top` rows, put together by a key of `BY` if there is one, or all rows and a module tree."""
     scores = judged(environment, records)
     scored = [(record, score) for record, score in zip(records, scores, strict=True) if record.status == "ok"]
-    print_lines(console, *header_lines(environment, records))
+    print_header(environment, records, console)
     if not scored:
         reasons = dict.fromkeys(record.reason for record in records if record.reason)
         return print_lines(console, *(printable(f"no time was measured: {reason}") for reason in reasons))
@@ -285,7 +285,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     moving = [score if _moved(record) else {} for record, score in rows]  # a view has no roof, and nothing binds it
     columns = [
         Column("op", [record.op for record, _ in rows]),
-        Column("shapes", [record.case for record, _ in rows], goes_below=True),
+        Column("shapes", [record.case for record, _ in rows], goes_below=6),
         Column("count", [str(extra["count"]) for extra in extras], "right", 5),
         Column("time", [format_time(extra["time_s"]) for extra in extras], "right"),
         Column("share", [_pct(extra["share"]) for extra in extras], "right"),
@@ -295,7 +295,7 @@ def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
         Column("bound", [score.get("bound") or ABSENT for score in moving]),
         Column("% roof", [format_percent(score.get("roofline_pct")) for score in moving], "right"),
         Column("phase", [extra["phase"] for extra in extras], leaves=1),
-        Column("module", [extra["module"] for extra in extras], goes_below=True),
+        Column("module", [extra["module"] for extra in extras], goes_below=6),
     ]
     print_grid(console, columns, [", ".join(_flags(record, score)) for record, score in rows], "flags")
     if rest := scored[top:]:
