@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
 from bench.harness.model.layers import attention_magnitude, causal_attention, plain_attention
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_count, sequences_by_length
 from roofline.work import Work, causal_attention_work
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ QUERY_GAIN = 4.0
 """Queries are this much larger than keys. It spreads the scores, so a wrong scale, mask or head changes the result."""
 
 
-def parse_count(word: str) -> int:
-    return whole_number(word, 99999)
+def parse_option(text: str) -> int:
+    return parse_count(text, 99999)
 
 
 OPTIONS = (
-    Option("heads", "number of query heads", parse_count, lambda dtype: 32),
-    Option("kv-heads", "number of key and value heads", parse_count, lambda dtype: 8),
-    Option("head-dim", "elements per head", parse_count, lambda dtype: 128),
+    Option("heads", "number of query heads", parse_option, lambda dtype: 32),
+    Option("kv-heads", "number of key and value heads", parse_option, lambda dtype: 8),
+    Option("head-dim", "elements per head", parse_option, lambda dtype: 128),
 )
 
 

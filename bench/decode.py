@@ -45,7 +45,7 @@ from bench.harness.model.layers import (
     rotation_table,
     unsupported,
 )
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, sequences_by_length, whole_number
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_count, sequences_by_length
 from roofline.accounting import inference
 from roofline.accounting.config import ModelConfig
 from roofline.work import Work
@@ -75,7 +75,7 @@ def parse_model(name: str) -> str:
 
 def parse_layers(text: str) -> str:
     try:
-        return text if text == "all" else str(whole_number(text, MAX_LAYERS))
+        return text if text == "all" else str(parse_count(text, MAX_LAYERS))
     except ValueError:
         raise ValueError(f"layers '{text}' must be 'all' or a whole number from 1 to {MAX_LAYERS}") from None
 

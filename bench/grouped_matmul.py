@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, known_word, whole_number
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_choice, parse_count
 from roofline.work import DTYPE_BITS, Work, grouped_matmul_work
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ ALIGNED_BYTES = 16
 """Alignment of the rows of x and W. Source: torch 2.11, `_grouped_mm_validate_inputs`."""
 
 OPTIONS = (
-    Option("experts", "number of experts", lambda word: whole_number(word, 9999, "experts "), lambda dtype: 8),
+    Option("experts", "number of experts", lambda word: parse_count(word, 9999, "experts "), lambda dtype: 8),
     Option(
         "load",
         "distribution of tokens over experts: even, skewed",
-        lambda word: known_word(word, ("even", "skewed"), "load"),
+        lambda word: parse_choice(word, ("even", "skewed"), "load"),
         lambda dtype: "even",
     ),
 )

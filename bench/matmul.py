@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
-from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, known_word, whole_number
+from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_choice, parse_count
 from roofline.work import Work, matmul_work
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ OPTIONS = (
     Option(
         "layout",
         "storage order of A and B: nn, nt, tn",
-        lambda word: known_word(word, ("nn", "nt", "tn"), "layout"),
+        lambda word: parse_choice(word, ("nn", "nt", "tn"), "layout"),
         lambda dtype: "nt" if dtype[:3] == "fp8" or dtype == "int8" else "nn",  # int8: faster in libraries
         label=lambda layout: "" if layout == "nn" else layout,
         label_order=1,
@@ -39,7 +39,7 @@ OPTIONS = (
     Option(
         "batch",
         "number of matmuls in one launch",
-        lambda word: whole_number(word, 10**9 - 1, "batch "),
+        lambda word: parse_count(word, 10**9 - 1, "batch "),
         lambda dtype: 1,
         label=lambda batch: f"b{batch}" * (batch > 1),
     ),

@@ -1,12 +1,9 @@
-"""The files that ops are defined in, and which definition of an op was measured.
+"""Op files, and the hash of an op's definition.
 
-A family is one such file. It is called by the name of the file in `bench/`, `matmul`, or by the whole path of a user's
-own, so that every process finds it again.
+A family is one op file: its name in `bench/`, such as `matmul`, or the absolute path of a user's file.
 
-A record holds the hash of its op's definition: of the functions of the op (inputs, formula, work, what torch calls), of
-what they name in their own file, and of the modules that the op lists in `defined_in`, whole. Comments, docstrings and
-layout are left out, and so are other ops of the same file. What is not covered shows elsewhere in a record: FLOPs and
-bytes, kernels by `source_sha256`, versions of the libraries.
+The hash in a record covers the functions of the op (inputs, formula, work, torch calls), the names that they use from
+their own file, and the modules in `defined_in`. It excludes comments, docstrings, layout and other ops of the file.
 """
 
 from __future__ import annotations
@@ -32,22 +29,20 @@ BENCH = Path(__file__).resolve().parents[1]
 
 
 class OpFileError(ValueError):
-    """A file of ops cannot be used; the message says why in one line."""
+    """An op file cannot be used; the message is one line with the reason."""
 
 
 def family_of(file: str | Path) -> str:
-    """Return the family of an op file."""
     path = Path(file).resolve()
     return path.stem if path.parent == BENCH else str(path)
 
 
 def is_own(family: str) -> bool:
-    """Return whether a family is a user's file."""
+    """Return whether a family is the path of a user's file."""
     return family.endswith(".py")
 
 
 def command_of(family: str) -> str:
-    """Return the command of a family as a user types it."""
     if not is_own(family):
         return f"python -m bench.{family}"
     path = Path(family)
@@ -55,24 +50,22 @@ def command_of(family: str) -> str:
 
 
 def own_file(word: str) -> tuple[Path, str | None] | None:
-    """Return the file that a word of `--op` names, and one of its ops: `path/mine_op.py` or `path/mine_op.py:name`."""
+    """Return path and op of a value of `--op` such as `path/mine_op.py` or `path/mine_op.py:name`, else None."""
     path, _, name = word.rpartition(":") if not word.endswith(".py") else (word, "", "")
     return (Path(path).resolve(), name or None) if path.endswith(".py") else None
 
 
 def module_of(family: str) -> ModuleType:
-    """Return the module of a family, imported."""
     return import_file(Path(family)) if is_own(family) else importlib.import_module(f"bench.{family}")
 
 
 def options_of(family: str) -> Sequence[Option]:
-    """Return the options that only this family has."""
     options: Sequence[Option] = getattr(module_of(family), "OPTIONS", ())
     return options
 
 
 def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
-    """Return the ops of a family; `OpFileError` says why it cannot be used, alone or beside the `others`."""
+    """Return the ops of a family; raise `OpFileError` if it is invalid or conflicts with the `others`."""
     path = Path(family) if is_own(family) else BENCH / f"{family}.py"
     try:
         module = module_of(family)
@@ -80,52 +73,52 @@ def load_ops(family: str, others: Mapping[str, Sequence[Op]]) -> tuple[Op, ...]:
         raise OpFileError(error_text(error, path)) from None
     ops, options = getattr(module, "OPS", ()), getattr(module, "OPTIONS", ())
     if not ops:
-        raise OpFileError("it has no OPS (of an operation) and no SCENARIO")
+        raise OpFileError("it has no OPS and no SCENARIO")
     if not (isinstance(ops, tuple) and all(isinstance(op, Op) for op in ops)):
         raise OpFileError("its OPS must be a tuple of Op")
     if not all(isinstance(option, Option) for option in options):
         raise OpFileError("its OPTIONS must be a tuple of Option")
     if wrong := next((op for op in ops if op.units not in (None, *PEAKS)), None):
-        raise OpFileError(f"units of '{wrong.name}' must be {' or '.join(PEAKS)}, found {wrong.units!r}")
+        raise OpFileError(f"units of '{wrong.name}' must be {' or '.join(PEAKS)}, got {wrong.units!r}")
     known = {op.name: other for other, ops in others.items() for op in ops}
     for op in ops:
         if op.name in known:
-            place = known[op.name] if is_own(known[op.name]) else f"bench/{known[op.name]}.py"
-            raise OpFileError(f"{place} has an op '{op.name}' too; give it another name")
+            other = known[op.name] if is_own(known[op.name]) else f"bench/{known[op.name]}.py"
+            raise OpFileError(f"{other} also has an op '{op.name}'; rename it")
     return ops
 
 
 def own_families(words: Iterable[str], others: Mapping[str, Sequence[Op]]) -> dict[str, tuple[Op, ...]]:
-    """Return the ops of the users' files among the words of `--op`, by their families."""
-    found: dict[str, tuple[Op, ...]] = {}
+    """Return the ops of the users' files in the values of `--op`, by family."""
+    families: dict[str, tuple[Op, ...]] = {}
     for named in filter(None, map(own_file, words)):
         family = str(named[0])
-        if family not in found:
+        if family not in families:
             try:
-                found[family] = load_ops(family, {k: v for k, v in {**others, **found}.items() if k != family})
+                families[family] = load_ops(family, {k: v for k, v in {**others, **families}.items() if k != family})
             except OpFileError as error:
                 raise OpFileError(f"{named[0].name} cannot be used: {error}") from None
-    return found
+    return families
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The files in `bench/` by their names."""
+    """The files in `bench/` by name."""
 
     families: Mapping[str, tuple[Op, ...]]
     commands: Mapping[str, ModuleType]
     """Modules whose rows are not ops, with `LISTED`, `build_parser`, `measure`, `render` and `main`."""
     problems: Sequence[str]
-    """A line for each file that is left out because it raises when it is imported, or is not finished."""
+    """A line for each file that cannot be used."""
 
 
 def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_ops: bool = False) -> Catalog:
     """Return each public file of `bench` that has `OPS` or `LISTED`.
 
     Args:
-        reserved: names that no option of a family may have, as commands have them.
-        own: words of `--op`, whose files are families too; what is wrong with one is told where its ops are chosen.
-        only_ops: whether files with `LISTED` are left out, and not imported.
+        reserved: option names of commands, which a family must not use.
+        own: values of `--op`, whose files are families too; errors in them are reported when their ops are chosen.
+        only_ops: whether to leave out files with `LISTED`, without importing them.
     """
     families: dict[str, tuple[Op, ...]] = {}
     commands: dict[str, ModuleType] = {}
@@ -140,7 +133,7 @@ def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_o
         try:
             ops, names = load_ops(path.stem, families), [option.name for option in options_of(path.stem)]
             if taken := next((name for name in names if name in reserved or names.count(name) > 1), None):
-                raise OpFileError(f"another option is called --{taken} too; give it another name")
+                raise OpFileError(f"there is another option --{taken}; rename it")
         except OpFileError as error:
             problems.append(f"bench/{path.name} is left out: {error}")
         else:
@@ -151,7 +144,7 @@ def read_catalog(reserved: Collection[str] = (), own: Sequence[str] = (), only_o
 
 
 def import_file(file: Path) -> ModuleType:
-    """Return the module of a user's file; modules beside it are found while it is imported, as for a script."""
+    """Import a user's file; as for a script, it can import modules in the same directory."""
     name = f"user_file_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}_{file.stem}"
     if name in sys.modules:
         return sys.modules[name]
@@ -169,7 +162,7 @@ def import_file(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     finally:
-        # Last from here on: what the measuring code still has to import must not be found beside the user's file.
+        # Last, so that later imports of this project are not resolved in the user's directory.
         if folder in sys.path:
             sys.path.remove(folder)
         sys.path.append(folder)
@@ -177,35 +170,35 @@ def import_file(file: Path) -> ModuleType:
 
 
 def error_text(error: BaseException, file: Path | None) -> str:
-    """Return the class and first line of an error, with the line of the user's file that it came through."""
+    """Return class and first line of an error, with the line number in the user's file."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}{line_in(error, file)}"
 
 
 def line_in(error: BaseException, file: Path | None) -> str:
-    """Return ` (line N)`, the last line of the user's file that an error came through, or nothing."""
-    found, trace = "", error.__traceback__
+    """Return ` (line N)`, the last line of the user's file in the traceback, or an empty text."""
+    line, trace = "", error.__traceback__
     while trace is not None:
         if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
-            found = f" (line {trace.tb_lineno})"
+            line = f" (line {trace.tb_lineno})"
         trace = trace.tb_next
-    return found
+    return line
 
 
-# ---- which definition of an op was measured --------------------------------------------------------------------------
+# ---- hash of an op's definition --------------------------------------------------------------------------------------
 
 FUNCTIONS = (
     *("make_inputs", "output_shape", "output_dtype", "reference", "eager", "expression", "work", "terms", "magnitude"),
     *("check_result", "take_rows", "rows", "check"),
 )
-"""Fields of an op that define what is computed, and what counts as a right result."""
+"""Functions of an op that define it and the check of its result."""
 
 VALUES = ("axes", "intermediate_roundings", "outputs", "units")
-"""Fields that define it beside the functions."""
+"""Other fields that define it."""
 
 
 def op_sha256(op: Op) -> str | None:
-    """Return the hash of an op's definition; None if a file cannot be read, or if no function has source code."""
+    """Return the hash of an op's definition; None if a file cannot be read or no function has source code."""
     texts: set[str] = set()
     try:
         for name in FUNCTIONS:
@@ -217,19 +210,19 @@ def op_sha256(op: Op) -> str | None:
 
 
 def modules_sha256(names: Iterable[str], texts: Iterable[str] = ()) -> str | None:
-    """Return the hash of modules by their names, and of other texts; None if one of them cannot be read."""
+    """Return the hash of named modules and other texts; None if a module cannot be read."""
     from results.record import DEFINITION_PREFIX
 
     try:
-        found = {*texts, *map(_module_text, names)}
+        all_texts = {*texts, *map(_module_text, names)}
     except (OSError, ImportError, SyntaxError):
         return None
-    digests = sorted(hashlib.sha256(text.encode()).digest() for text in found)
+    digests = sorted(hashlib.sha256(text.encode()).digest() for text in all_texts)
     return DEFINITION_PREFIX + hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def _add_function(function: Any, texts: set[str]) -> None:
-    """Add the source of a function, of what it names in its own file, and the values that it closes over."""
+    """Add the source of a function, of the names that it uses from its own file, and the values in its closure."""
     while isinstance(function, partial):
         texts.add(f"{function.args!r} {sorted(function.keywords.items())!r}")
         function = function.func
@@ -252,7 +245,6 @@ def _add_function(function: Any, texts: set[str]) -> None:
 
 
 def _node_of(code: CodeType) -> ast.AST:
-    """Return the function or lambda in the source file that `code` was compiled from."""
     # The instructions that begin and end a function have an empty range.
     used = [(line, column) for line, _, column, end_column in code.co_positions() if end_column]
     lambdas = []
@@ -261,9 +253,9 @@ def _node_of(code: CodeType) -> ast.AST:
             if min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno:
                 return node
         elif isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno and code.co_name == "<lambda>":
-            body = node.body  # several lambdas may begin in one line
+            body = node.body  # a line may have several lambdas
             start, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
-            if all(start <= place < end for place in used):
+            if all(start <= position < end for position in used):
                 lambdas.append((end, node))
     if not lambdas:
         raise ImportError(f"{code.co_filename} was changed after it was imported")
@@ -287,7 +279,7 @@ class _Source(NamedTuple):
 
 @cache
 def _parsed(path: str) -> _Source:
-    """Return what a file defines; it is kept, so that what was imported stays what it was if a file is edited."""
+    """Parse a file; cached, so that edits after the import have no effect."""
     with tokenize.open(path) as file:
         tree = ast.parse(file.read())
     for node in ast.walk(tree):

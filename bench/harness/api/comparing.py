@@ -1,4 +1,4 @@
-"""`bench.compare`: which of several functions is faster, by the paired rounds of `python -m bench compare`."""
+"""`bench.compare`: which of several functions is faster, with the rounds of `python -m bench compare`."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
 
 
 class Verdicts:
-    """A comparison: its rows by the name of the candidate, its records, and the command's table as its text."""
+    """A comparison: its rows by candidate and its records; it prints as the command's table."""
 
     def __init__(self, compared: Compared, records: Records) -> None:
         self.compared, self.records = compared, records
 
     @property
     def rows(self) -> dict[str, ComparedRow]:
-        """By candidate: `ratio` of the times, candidate over baseline, `ci95` of it, `compared.verdict`, `reason`."""
+        """By candidate: `ratio` of the times, candidate over baseline, its `ci95`, `compared.verdict`, `reason`."""
         return {row.candidate.label: row for row in self.compared.rows}
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By candidate: FASTER, SLOWER, SAME or UNSURE; a candidate whose result is wrong or that failed has none."""
+        """By candidate: FASTER, SLOWER, SAME or UNSURE; none if it failed or its result is wrong."""
         return {name: row.compared.verdict for name, row in self.rows.items()}
 
     @property
     def unmatched(self) -> list[str]:
-        """Why a function was not compared, a line each."""
+        """A line for each function that was not compared, with the reason."""
         return [describe(each) for each in self.compared.unmatched]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a row for each candidate with the keys of `bench compare --format json`; times are in seconds."""
+        """Return a row per candidate with the keys of `bench compare --format json`; times are in seconds."""
         import pandas as pd
 
         return pd.DataFrame(map(json_row, self.compared.rows))
 
     def save(self, path: Path | str | None = None) -> Path:
-        """Save the records, as `Records.save` does; `python -m results compare` judges them again."""
+        """Save the records as `Records.save` does, for `python -m results compare`."""
         return self.records.save(path)
 
     def __repr__(self) -> str:
@@ -92,35 +92,35 @@ def compare(
     check: bool = True,
     **kwargs: Any,
 ) -> Verdicts:
-    """Compare functions on the same arguments by paired rounds, and say of each whether it is faster.
+    """Compare functions on the same arguments, and return a verdict for each.
 
-    All are timed in turns in random order, round after round, on the same copies of the arguments, until every verdict
-    is clear or the time is over; the verdicts hold together. Before the timing and after it, the result of each is
-    compared with the baseline's: what differs gets no verdict. A function that writes into its arguments is called with
-    what the others left there.
+    All are interleaved in rounds in random order, on the same copies of the arguments, until every verdict is clear or
+    the time limit is reached; verdicts are corrected for multiple comparisons. Before and after timing, each result is
+    compared with the baseline's; a function with a different result gets no verdict. Functions that write into their
+    arguments see what the others wrote.
 
-    Work that is not declared is counted of the baseline. Beside the arguments of `bench.measure` there are:
+    Undeclared work is counted for the baseline. Arguments besides those of `bench.measure`:
 
-        functions: two or more, by the names that they are shown under.
-        baseline: the name that the others are compared with; by default the first.
+        functions: two or more functions by name.
+        baseline: name of the function to compare the others with; by default the first.
         margin: change of the time, as a fraction, that does not matter: within it a verdict is SAME.
-        budget_s: seconds of rounds after which no further one begins.
-        rounds: exactly so many rounds; None: until the verdicts are clear.
-        seed: of the order of turns.
-        tolerance: difference of results that counts as equal, as a fraction of the largest element of the baseline's;
-            by default the square root of the dtype's epsilon: 3.5e-4 in fp32, 0.09 in bf16.
-        check: whether results are compared; False if they are random.
+        budget_s: time limit of the rounds, seconds.
+        rounds: fixed number of rounds; None: until the verdicts are clear.
+        seed: random seed for the order of turns.
+        tolerance: allowed difference of results, as a fraction of the largest element of the baseline's; by default the
+            square root of the dtype's epsilon: 3.5e-4 in fp32, 0.09 in bf16.
+        check: whether to compare results; False if they are random.
 
     Raises:
-        UsageError: an argument cannot be, the baseline failed, or nothing could be compared.
-        NoDeviceError: there is no such device.
+        UsageError: invalid arguments, the baseline failed, or nothing could be compared.
+        NoDeviceError: the device is not available.
     """
     named = ordered(functions_of(functions), baseline)
     (name, fn), *_ = named.items()
     check_number("margin", margin, "above 0")
     check_number("budget_s", budget_s, "above 0")
     if rounds is not None and (not isinstance(rounds, int) or rounds < 2):
-        raise UsageError(f"rounds={rounds!r:.60} must be a whole number from 2, or None")
+        raise UsageError(f"rounds= must be an integer from 2, or None, got {rounds!r:.60}")
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
     subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device)
@@ -167,7 +167,7 @@ def compare(
 
 def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:
     if len(named) < 2:
-        raise UsageError(f"'{next(iter(named))}' alone has nothing to be compared with; give two functions or more")
+        raise UsageError(f"expected at least two functions, got only '{next(iter(named))}'")
     if baseline is None:
         return named
     if baseline not in named:
@@ -177,11 +177,11 @@ def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[
 
 @dataclass(kw_only=True, eq=False)
 class FunctionContender(Contender):
-    """A function whose result must be that of the baseline, the first of its comparison."""
+    """A function whose result must equal that of the baseline."""
 
     fn: Callable[..., Any]
     wrong: Callable[[Callable[..., Any]], str | None]
-    """Calls the function once more and returns how its result is wrong, or None."""
+    """Calls the function and returns how its result is wrong, or None."""
     asked_cache: str
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
@@ -204,7 +204,7 @@ class FunctionContender(Contender):
 
 
 def difference(truth: Any, result: Any, tolerance: float | None = None) -> str | None:
-    """Return how a result differs from the baseline's, or None; of nested values only tensors are compared."""
+    """Return how a result differs from the baseline's, or None; only tensors are compared."""
     import torch
     from torch.utils._pytree import tree_leaves
 

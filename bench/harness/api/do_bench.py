@@ -1,9 +1,8 @@
-"""`bench.do_bench`: the signature and the return values of Triton's `do_bench`, timed by our samplers, also on a CPU.
+"""`bench.do_bench`: the signature and the return values of Triton's `do_bench`, with the samplers of this project.
 
-As Triton's it calls the function behind a flush of the cache and takes milliseconds of each single call. What differs:
-a call on a GPU is held back until all of it is queued, so that the time of the host is not in it; there are at least
-five values; garbage is not collected meanwhile; and a CPU, which Triton's cannot time, is timed by the host's clock.
-`python -m tests.validation.side_by_side` times the same functions with both and with torch's Timer.
+As Triton's, it flushes the cache before each call and times single calls. Differences: a GPU starts a call when all of
+it is queued, so that no host time is included; there are at least five values; garbage collection is off; and it also
+works on a CPU. `python -m tests.validation.side_by_side` compares both with torch's Timer.
 
 Source: triton/testing.py, `do_bench`, of Triton 3.6 to 3.9.
 """
@@ -29,13 +28,13 @@ RETURN_MODES: dict[str, Callable[[Sequence[float]], float | list[float]]] = {
     "all": list,
 }
 NO_CHECK = 10**9
-"""Samples before the interval is computed: the time alone ends the measurement."""
+"""Samples before the interval is computed, so that only the time limit ends the measurement."""
 
 GPU_FLUSH_BYTES = 256 * 2**20
-"""Fewest bytes that a flush writes on a GPU: what Triton's driver for NVIDIA GPUs clears."""
+"""Minimum bytes that a flush writes on a GPU, as in Triton's driver for NVIDIA GPUs."""
 
 FLUSHED_CACHES = 2
-"""A flush writes this many times the last-level cache."""
+"""Size of a flush in last-level caches."""
 
 
 def do_bench(
@@ -48,19 +47,18 @@ def do_bench(
 ) -> float | list[float]:
     """Return the time of `fn()` in milliseconds, as `triton.testing.do_bench` does, on a GPU or a CPU.
 
-    Each value is of one call, behind a flush of the last-level cache.
+    Each value is the time of one call after a flush of the last-level cache.
 
     Args:
         fn: a function without arguments.
-        warmup: milliseconds that it runs before the first value counts.
-        rep: milliseconds that the values take together, the flushes among them; there are at least five.
+        warmup: milliseconds of warm-up.
+        rep: milliseconds of all values and flushes together; there are at least five values.
         grad_to_none: tensors whose gradients are set to None before each call.
-        quantiles: of the values, such as `[0.5, 0.2, 0.8]`, in place of `return_mode`; the only one of a list of one
-            comes as a number.
+        quantiles: quantiles to return instead of `return_mode`, such as `[0.5, 0.2, 0.8]`; a single one as a number.
         return_mode: `mean`, `median`, `min`, `max`, or `all` for the list of all values.
 
     Raises:
-        UsageError: an argument cannot be, or `fn` raised (its error is the cause).
+        UsageError: invalid arguments, or `fn` raised (its error is the cause).
     """
     import torch
 
@@ -81,7 +79,7 @@ def do_bench(
 
 
 def flushing_sampler(fn: Callable[[], Any], device: Device, grad_to_none: Sequence[Any] = ()) -> Sampler:
-    """Return the sampler of single calls of a function, each behind a flush of the cache; calls it once to compile."""
+    """Return the sampler of single calls of a function, each after a cache flush; call it once to compile."""
     import torch
 
     fn()

@@ -1,6 +1,6 @@
-"""`bench.matmul.run` and its like: what the command of a file in `bench/` measures, as a call that returns records.
+"""`bench.matmul.run` and similar functions: the command of a file in `bench/` as a call that returns records.
 
-Every op file imports this one, and so does each --help: what measures is imported by the call.
+Op files and helps import this module, so a call imports the measuring code.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ if TYPE_CHECKING:
     from bench.harness.api.records import Records
 
 NOT_HERE = ("format", "help", "no_save", "output", "plot", "signature")
-"""Options that say what a command does with its records; a call returns them."""
+"""Options for the output of a command, which a call lacks."""
 
 DOC = """Measure what `{command}` measures, and return its records.
 
-    The options are those of the command, read and checked by the command itself, with underscores for dashes:
-    `dtype="bf16"`, `shape=4096`, `provider=["torch", "triton"]`. A tuple is one shape, `shape=(4096, 4096, 1024)`, a
-    list holds several values, True switches on. `{command} --help` lists them. Ceilings that are not known are measured
-    first, as the command does.
+    The options are those of the command with underscores for dashes: `dtype="bf16"`, `shape=4096`,
+    `provider=["torch", "triton"]`. A tuple is one shape, `shape=(4096, 4096, 1024)`; a list has several values; True
+    sets a flag. `{command} --help` lists them. Unknown ceilings are measured first.
 
     Args:
-        save: True keeps the run where all are kept, a path keeps it there; by default no run file is written.
-        quiet: whether progress and notes stay unsaid; else they go to stderr.
-        options: those of the command.
+        save: True saves the run with all others, a path saves it there; by default no run file is written.
+        quiet: whether to suppress progress and notes on stderr.
+        options: options of the command.
 
     Returns:
-        The records, skipped, invalid and failed ones too; they show themselves as the command's table.
+        All records, including skipped, invalid and failed ones; they print as the command's table.
 
     Raises:
-        UsageError: a value cannot be, or nothing can be measured.
-        NoDeviceError: the device asked for is not there.
+        UsageError: invalid options, or nothing can be measured.
+        NoDeviceError: the device is not available.
         StoreError: the run file cannot be written.
     """
 
 
 def run_of(file: str) -> Callable[..., Records]:
-    """Return the function that measures what the command of an op file, `__file__`, measures: `bench.matmul.run`."""
+    """Return the function that measures as the command of an op file, `__file__`, does: `bench.matmul.run`."""
     family = family_of(file)
 
     def run(*, save: bool | str | Path = False, quiet: bool = True, **options: Any) -> Records:
@@ -60,10 +59,10 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
 
     refused = next((name for name in options if name in NOT_HERE), None)
     if refused is not None:
-        raise UsageError(f"run() takes no {refused}=: save= keeps the records, Records.plot draws them")
+        raise UsageError(f"run() takes no {refused}=; use save= to save the records, Records.plot to plot them")
     output = {"no_save": save is False, "quiet": quiet, "output": None if isinstance(save, bool) else save}
     try:
-        words = words_of(as_typed({**options, **output}))  # the environment line of a run holds them so
+        words = words_of(as_typed({**options, **output}))  # as in the environment line of a run
     except ValueError as error:
         raise UsageError(str(error)) from None
     module = module_of(family)

@@ -1,7 +1,4 @@
-"""`bench.measure` and `bench.sweep`, and what all measurements of a Python function share.
-
-Nothing is verified: whoever passes the function holds its result, and knows what is right.
-"""
+"""`bench.measure`, `bench.sweep`, and the common parts of measurements of Python functions."""
 
 from __future__ import annotations
 
@@ -55,30 +52,29 @@ def measure(
     budget_s: float | None = None,
     **kwargs: Any,
 ) -> JudgedRecord:
-    """Measure `fn(*args, **kwargs)` until its interval is narrow, and judge it by the ceilings of this machine.
+    """Measure `fn(*args, **kwargs)` until its interval is narrow, and evaluate it against this machine's ceilings.
 
-    A call is a launch: on a GPU calls are captured in a graph where that can be, else timed by events; on a CPU by the
-    host's clock. Work that is not declared is counted by the rules of `bench.profile`, and the record says so; what
-    torch does not see, such as a Triton kernel without a torch operation of its own, must be declared. Nothing is
-    verified: whoever passes the function holds its `result`.
+    On a GPU calls are captured in a CUDA graph if possible, else timed by events; on a CPU by the host's clock.
+    Undeclared work is counted by the rules of `bench.profile`, and the record says so; work outside torch operations,
+    such as a bare Triton kernel, must be declared. The `result` is returned, not verified.
 
     Args:
         fn: a function or a module.
         args: its positional arguments.
-        inputs: makes the positional arguments in place of `args`, fresh ones at each call, a tuple or a single one.
+        inputs: returns new positional arguments, a tuple or a single one, instead of `args`.
         flops: floating-point operations of one call; a fused multiply-add counts as 2.
         bytes_read: compulsory bytes that one call reads: each input once.
         bytes_written: compulsory bytes that one call writes: each output once.
-        dtype: dtype whose peak judges it, `bf16` or `torch.bfloat16`; by default the one in which most is computed.
-        cache: `cold`: calls go round so many copies of the tensors among `args` that none finds its own in the cache
-            (weights of a module, keyword arguments and what a function closes over are not copied); a call without
-            a tensor among its arguments is measured warm, and flagged. `warm`: the same arguments again.
-        device: `cpu`, `cuda` or `cuda:N`; by default where the tensors are.
-        budget_s: seconds that sampling may take at most, beside the warm-up.
+        dtype: dtype of the peak, `bf16` or `torch.bfloat16`; by default the one of most computation.
+        cache: `cold`: calls rotate through enough copies of the tensors in `args` to evict them from the cache (weights
+            of a module, keyword arguments and closures are not copied); with no tensor arguments, measurements are warm
+            and flagged. `warm`: the same arguments again.
+        device: `cpu`, `cuda` or `cuda:N`; by default that of the tensors.
+        budget_s: time limit of sampling, seconds, without the warm-up.
         kwargs: its keyword arguments.
 
     Raises:
-        UsageError: an argument cannot be, there is no such device, or `fn` raised (its error is the cause).
+        UsageError: invalid arguments, a device that is not available, or `fn` raised (its error is the cause).
     """
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
     return Function(fn, args, kwargs, inputs, work, dtype, cache, device).measure(budget_s)
@@ -93,26 +89,25 @@ def sweep(
     device: str | None = None,
     budget_s: float | None = None,
 ) -> pd.DataFrame:
-    """Measure each function at each shape in each dtype; a row for each, with the columns of `results.load`.
+    """Measure each function at each shape in each dtype; return a row for each, with the columns of `results.load`.
 
     `provider` is the name of the function, `case` the shape, `median_s` seconds per call, with `ci95_low_s`,
-    `ci95_high_s`, `samples_s`, `flags`, the work and what is judged. A function that raises at one shape has a row with
-    the status `failed` and its reason. Whether one is faster than another is a question for `bench.compare`.
+    `ci95_high_s`, `samples_s`, `flags`, the work and the judged keys. A function that raises has a row with the status
+    `failed` and its reason. To decide which one is faster, use `bench.compare`.
 
     Args:
-        fn_by_name: the functions, each taking what `inputs` makes.
-        shapes: `4096`, `(4096, 1024)` or `"4096x1024"`, each a shape.
+        fn_by_name: functions that take the arguments made by `inputs`.
+        shapes: shapes such as `4096`, `(4096, 1024)` or `"4096x1024"`.
         dtypes: one of `fp64`, `fp32`, `bf16`, `fp16`, a torch dtype, or several of them.
-        inputs: `inputs(shape, dtype, device)` returns fresh arguments of one call, as a tuple or a single one; it is
-            given a tuple of extents, a torch dtype and the name of a torch device. By default one tensor of normally
-            distributed numbers in that shape.
-        cache: `cold` or `warm`, as of `bench.measure`.
+        inputs: `inputs(shape, dtype, device)` returns new arguments of one call, a tuple or a single one. It gets a
+            tuple of extents, a torch dtype and a torch device name. By default it returns normal random numbers.
+        cache: `cold` or `warm`, as for `bench.measure`.
         device: `cpu`, `cuda` or `cuda:N`; by default the first GPU, else the CPU.
-        budget_s: seconds that sampling one row may take at most.
+        budget_s: time limit of sampling a row, seconds.
 
     Raises:
-        UsageError: an argument cannot be, or every row failed.
-        NoDeviceError: there is no such device.
+        UsageError: invalid arguments, or every row failed.
+        NoDeviceError: the device is not available.
     """
     import torch
 
@@ -125,20 +120,20 @@ def sweep(
         raise UsageError("shapes= is empty; give at least one")
     for fn in functions.values():
         Function(fn, (), {}, inputs, {}, None, cache, device)
-    place = detected(device).torch_name
+    device_name = detected(device).torch_name
     make = inputs or (lambda shape, dtype, device: torch.randn(shape, device=device).to(dtype))
 
     def row(name: str, fn: Callable[..., Any], shape: tuple[int, ...], dtype: str) -> Record:
         axes = {f"d{axis}": extent for axis, extent in enumerate(shape)}
         row: dict[str, Any] = {"provider": name, "case": "x".join(map(str, shape)), "shape": axes, "dtype": dtype}
-        arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), place)
+        arguments = functools.partial(make, shape, rotation.torch_dtype(dtype), device_name)
         try:
-            record = measure(fn, inputs=arguments, dtype=dtype, cache=cache, device=place, budget_s=budget_s)
+            record = measure(fn, inputs=arguments, dtype=dtype, cache=cache, device=device_name, budget_s=budget_s)
         except UsageError as error:
             return Record(op=name_of(fn), status="failed", reason=str(error), **row)
         return replace(record, **row)
 
-    under_test = device_of(place, ())
+    under_test = device_of(device_name, ())
     assert under_test is not None
     environment = environment_of(under_test, "sweep")
     records = [row(name, fn, shape, dtype) for shape in sizes for dtype in names for name, fn in functions.items()]
@@ -160,24 +155,24 @@ def functions_of(fn_by_name: Mapping[str, Callable[..., Any]]) -> dict[str, Call
 def extents(shape: Shape) -> tuple[int, ...]:
     words = shape.split("x") if isinstance(shape, str) else [shape] if isinstance(shape, int) else shape
     try:
-        found = tuple(int(word) for word in words)
+        sizes = tuple(int(word) for word in words)
     except (TypeError, ValueError):
-        found = ()
-    if not found or min(found) < 1 or isinstance(shape, bool):
-        raise UsageError(f"{shape!r:.60} is no shape: write 4096, (4096, 1024) or '4096x1024'")
-    return found
+        sizes = ()
+    if not sizes or min(sizes) < 1 or isinstance(shape, bool):
+        raise UsageError(f"expected a shape such as 4096, (4096, 1024) or '4096x1024', got {shape!r:.60}")
+    return sizes
 
 
 @dataclass
 class Function:
-    """A function with its arguments and how to measure it, as of `measure`; its `blank` has nothing measured."""
+    """A function with the arguments of `measure`; `blank` is its record before measuring."""
 
     fn: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     inputs: Inputs | None
     work: Mapping[str, Any]
-    """Declared FLOPs and bytes; what is missing or None is unknown."""
+    """Declared FLOPs and bytes; None or missing if unknown."""
     dtype: Any
     cache: str
     device: str | None
@@ -189,12 +184,12 @@ class Function:
         if dtype and dtype not in DTYPES:
             raise UsageError(
                 f"dtype={self.dtype!r} must be one of {', '.join(DTYPES)}; "
-                "a dtype that is meant for the function itself goes in with functools.partial"
+                "use functools.partial to pass a dtype to the function"
             )
         if self.inputs is not None and not callable(self.inputs):
             raise UsageError(f"inputs={self.inputs!r:.60} must be a function that makes the arguments")
         if self.inputs is not None and self.args:
-            raise UsageError(f"inputs= makes the positional arguments, so that {len(self.args)} more have no place")
+            raise UsageError(f"inputs= and positional arguments are mutually exclusive, got {len(self.args)} of them")
         if self.cache not in ("cold", "warm"):
             raise UsageError(f"cache={self.cache!r} must be 'cold' or 'warm'")
         check_device(self.device)
@@ -205,7 +200,7 @@ class Function:
         self.blank = Record(op=name_of(self.fn), status="skipped", **values)
 
     def measure(self, budget_s: float | None = None, is_counted: bool = True) -> JudgedRecord:
-        """Return the record, with the result of the first call; unknown work is counted by one more call."""
+        """Return the record, with the result of the first call; another call counts unknown work."""
         __tracebackhide__ = True  # a test that fails in the function shows the function, not this file
         if budget_s is not None:
             check_number("budget_s", budget_s, "of seconds above 0")
@@ -220,20 +215,20 @@ class Function:
                 samples = take_samples(calls, reached, device, LIMITS[device.type], blank.flops or None, budget_s)
         ceilings = known_ceilings(device)
         flags += interpreted()
-        # The advice of a flag is about options of the commands, which a function does not have.
+        # The advice of a flag names options of the commands, which a function does not have.
         record = recorded(blank, samples, device, ceilings, self.cache, flags, has_advice=False)
         record = replace(record, copies=len(sets), first_call_s=first_call_s)
         return JudgedRecord.of(record, environment_of(device, "measure"), result)
 
     def first_set(self) -> tuple[Any, ...]:
-        """Return a set of positional arguments; anything but a tuple is the only argument, a list of tensors too."""
+        """Return a set of positional arguments; anything but a tuple is a single argument."""
         if self.inputs is None:
             return tuple(self.args)
         with raising("inputs"):
-            made = self.inputs()
-        if made is None:
-            raise UsageError("inputs= returned nothing; it must return the arguments of one call")
-        return made if isinstance(made, tuple) else (made,)
+            arguments = self.inputs()
+        if arguments is None:
+            raise UsageError("inputs= must return the arguments of one call, got None")
+        return arguments if isinstance(arguments, tuple) else (arguments,)
 
     def call(self, args: Sequence[Any]) -> tuple[Any, Device, float]:
         """Return the result of a call, the device under test, and the seconds of the call."""
@@ -244,13 +239,13 @@ class Function:
         result = self.fn(*args, **self.kwargs)
         device = device or device_of(self.device, result)
         if device is None and torch.cuda.is_available():
-            raise UsageError("no argument or result is a tensor, so that device='cpu' or device='cuda' must be given")
+            raise UsageError("no argument or result is a tensor; set device='cpu' or device='cuda'")
         device = device or cpu_device(torch.get_num_threads())
         device.synchronize()
         return result, device, time.perf_counter() - start
 
     def counted(self, args: Sequence[Any]) -> Record:
-        """Return the blank record with the work that was not declared; complex numbers have no peak."""
+        """Return the blank record with undeclared work counted; complex numbers have no peak."""
         from bench.harness.api.profiling import with_work
 
         record = with_work(self.blank, self.fn, args, self.kwargs)
@@ -258,19 +253,19 @@ class Function:
         return replace(record, dtype="") if is_complex and not self.blank.dtype else record
 
     def copies(self, first: tuple[Any, ...], device: Device) -> tuple[list[tuple[Any, ...]], str, tuple[Flag, ...]]:
-        """Return sets of arguments that flush each other out of the cache, what launches find there, flags."""
+        """Return sets of arguments that evict each other from the cache, the cache state, and flags."""
         if self.cache == "warm":
             return [first], "warm", ()
         if self.inputs is None and not arrays_in(first):
-            reason = "no tensor is among the arguments, so that there is nothing to go round: it is warm"
+            reason = "with no tensor arguments, measurements are warm"
             return [first], "warm", (Flag("not-cold", reason, ""),)
         make = self.first_set if self.inputs is not None else functools.partial(fresh, first)
         sets = [first, make()]
         shared = {_address(array) for array in arrays_in(first)}
         fresh_bytes = sum(_bytes(array) for array in arrays_in(sets[1]) if _address(array) not in shared)
         if not fresh_bytes:
-            made = "the same tensors again" if shared else "nothing with bytes"
-            raise UsageError(f"inputs= made {made}: make new tensors or arrays at each call, or use cache='warm'")
+            same = "the same tensors again" if shared else "no tensors or arrays"
+            raise UsageError(f"inputs= returned {same}; return new ones at each call, or use cache='warm'")
         plan = rotation.plan_rotation(fresh_bytes, device.cache_bytes, device.free_bytes(), device.type, "cold")
         sets += [make() for _ in range(plan.copies - len(sets))]
         return sets[: plan.copies], plan.cache, ()
@@ -280,7 +275,7 @@ def check_counts(work: Mapping[str, Any]) -> None:
     for name, count in work.items():
         is_count = isinstance(count, Integral) and not isinstance(count, bool)
         if count is not None and not (is_count and 0 <= count <= MAX_COUNT):
-            raise UsageError(f"{name}={count!r:.60} must be a whole number from 0 to 2**63 - 1, counted for one call")
+            raise UsageError(f"{name}= must be an integer from 0 to 2**63 - 1, for one call, got {count!r:.60}")
 
 
 def check_number(name: str, value: object, what: str, or_zero: bool = False) -> None:
@@ -296,13 +291,13 @@ def check_device(name: object) -> None:
 
 def name_of(fn: Any) -> str:
     if not callable(fn):
-        raise UsageError(f"{fn!r:.60} cannot be called; give a function or a module")
+        raise UsageError(f"expected a function or a module, got {fn!r:.60}")
     return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 @contextmanager
 def raising(name: str) -> Iterator[None]:
-    """Turn what a user's code raises into a `UsageError` of one line, with the error as its cause."""
+    """Raise the errors of a user's code as a `UsageError` of one line, with the error as its cause."""
     __tracebackhide__ = True
     try:
         yield
@@ -316,7 +311,7 @@ detected = functools.cache(detect)
 
 
 def device_of(name: str | None, values: Any) -> Device | None:
-    """Return the device of that name, by default that of the tensors in `values`; None if there are none."""
+    """Return the named device, by default that of the tensors in `values`; None if there are none."""
     import torch
 
     if name is None:
@@ -325,14 +320,14 @@ def device_of(name: str | None, values: Any) -> Device | None:
             return None
         gpus = sorted(names - {"cpu"})
         if len(gpus) > 1:
-            raise UsageError(f"the tensors lie on {' and '.join(gpus)}; device= says which of them is measured")
+            raise UsageError(f"the tensors are on {' and '.join(gpus)}; set device= to one of them")
         name = gpus[0] if gpus else "cpu"
         check_device(name)
     try:
         device = detected(str(name))
     except NoDeviceError as error:
         raise UsageError(str(error).partition(";")[0]) from None
-    # The caller chooses the threads here; the ceilings of another number of threads are another machine's.
+    # The caller chooses the number of threads, and ceilings depend on it.
     return device if device.is_gpu else cpu_device(torch.get_num_threads())
 
 
@@ -343,7 +338,7 @@ def current(device: Device) -> Any:
 
 
 def known_ceilings(device: Device) -> Machine:
-    """Return the ceilings of a device that are known, with those that bench commands have measured and saved."""
+    """Return the known ceilings of a device, including those saved by bench commands."""
     saved = MeasuredCeilings(device, runs_directory(), lambda _: None, lambda _: None).load()
     return ceilings_of(device, None).with_entries(saved)
 
@@ -354,7 +349,7 @@ def _stamped(device: Device, command: str) -> Environment:
 
 
 def environment_of(device: Device, command: str) -> Environment:
-    """Return the environment of a new run in this process, with the ceilings that are known now."""
+    """Return the environment of a new run in this process, with the current ceilings."""
     started_at, hardware = datetime.now(UTC).isoformat(timespec="seconds"), known_ceilings(device).to_dict()
     return replace(_stamped(device, command), run_id=new_run_id(), started_at=started_at, hardware=hardware)
 
@@ -366,7 +361,7 @@ def arrays_in(value: Any) -> list[Any]:
 
 
 def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with copies of the tensors and arrays among them: those that share memory still do."""
+    """Return the arguments with copies of tensors and arrays; copies share memory as the originals do."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -377,12 +372,12 @@ def fresh(args: tuple[Any, ...]) -> tuple[Any, ...]:
             return copy.deepcopy(value.detach(), memo).requires_grad_(value.requires_grad)
         return copy.deepcopy(value, memo) if isinstance(getattr(value, "nbytes", None), int) else value
 
-    made: tuple[Any, ...] = tree_map(copied, args)
-    return made
+    copies: tuple[Any, ...] = tree_map(copied, args)
+    return copies
 
 
 def _bytes(array: Any) -> int:
-    """Return the bytes in memory that an array reaches: of an expanded one, less than its elements would take."""
+    """Return the bytes of an array's memory, which may be less than its elements take if it is expanded."""
     is_tensor = hasattr(array, "untyped_storage")
     return int(min(array.nbytes, array.untyped_storage().nbytes()) if is_tensor else array.nbytes)
 

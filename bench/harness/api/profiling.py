@@ -1,4 +1,4 @@
-"""The profiler from Python: `bench.profile`, and the work of functions that declared none."""
+"""The profiler from Python: `bench.profile`, and counted work of functions."""
 
 from __future__ import annotations
 
@@ -26,20 +26,17 @@ if TYPE_CHECKING:
 
 COUNTS = ("flops", "bytes_read", "bytes_written")
 MAX_TEXT = 60
-"""Characters in which the operations are named whose work was counted."""
+"""Maximum characters of the list of counted operations."""
 
 
 class Profile(Records):
-    """Where the time of a step goes, operation by operation; it shows itself as a table.
-
-    It holds a record for each signature and for each remainder, the longest first.
-    """
+    """The time of a step by operation: a record for each signature and each remainder, the longest first."""
 
     op = "profile"
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Sums of the step, see `report.totals_of`."""
+        """Totals of the step, see `report.totals_of`."""
         return report.totals_of(self.environment, self)
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -57,20 +54,20 @@ def profile(
     compile: bool = False,
     **kwargs: Any,
 ) -> Profile:
-    """Profile a function or a module, called with the arguments given.
+    """Profile a call of a function or a module.
 
-    It is called once before anything is counted. Gradients, buffers and random generators are left unchanged.
+    It is called once before counting. Gradients, buffers and random generators are left unchanged.
 
     Args:
-        function: what is called.
+        function: a function or a module.
         args: its positional arguments.
-        backward: whether to go backward too: from the `loss` of what is returned, else from its first tensor.
-        train: whether an AdamW step with a rate of 0 follows.
-        compile: whether it is compiled by `torch.compile`; each fused region is then a row.
+        backward: whether to include the backward pass, from `loss` of the result, else from its first tensor.
+        train: whether to include an AdamW step with a learning rate of 0.
+        compile: whether to use `torch.compile`; each fused region is then a row.
         kwargs: its keyword arguments.
 
     Raises:
-        UsageError: it cannot be called, or it raised.
+        UsageError: it is not callable, or it raised.
     """
     target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
     device = detect(target.device)
@@ -86,14 +83,10 @@ def profile(
 
 
 def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> Record:
-    """Return the record of a function with the work that its caller did not declare; `extra` says who counted it.
+    """Return the record of a function with undeclared work counted; `extra` has the source of the work.
 
-    The function is called once more if anything must be counted; unknown counts stay None. The bytes are those that
-    each torch operation moves: one that fuses several moves less than their sum. What torch does not see, such as a
-    kernel that is launched without an operation of its own, is not in it.
-
-    Raises:
-        Exception: whatever the function raises.
+    The function is called once more to count; unknown counts stay None. Bytes are the sum over torch operations; an
+    operation that fuses several moves less. Kernels launched outside torch operations are not counted.
     """
     from bench.harness.profile.step import ProfiledStep, counted
 
@@ -111,9 +104,9 @@ def with_work(blank: Record, function: Callable[..., Any], args: Iterable[Any], 
     unknown = ", ".join(dict.fromkeys(call.op for call in working if not call.is_modelled))
     names = ", ".join(dict.fromkeys(call.op.removeprefix("aten.") for call in working))
     if not working:
-        source = "not known: no torch operation was seen; declare it"
+        source = "unknown: there was no torch operation; declare it"
     elif unknown:
-        source = f"not known: {unknown} has no rule; declare it, or bench.declare_work for the operation"
+        source = f"unknown: {unknown} has no rule; declare it, or use bench.declare_work for the operation"
     else:
         source = f"counted by the profiler's rules: {textwrap.shorten(names, MAX_TEXT, placeholder=' ...')}"
     declared = ", ".join(name for name in COUNTS if name not in missing)

@@ -1,4 +1,4 @@
-"""What a measurement from Python returns: records with their judged keys, which print as tables."""
+"""Results of measurements from Python: records with their judged keys, which print as tables."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JudgedRecord(Record):
-    """A record of a measurement with what it means on its machine.
+    """A record of a measurement, evaluated against the ceilings of its machine.
 
-    Times are seconds per call: `median_s`, `ci95_s` (its 95 % interval), `samples_s`. `flags` names what speaks against
-    it, each with its sentence in `flag_reasons`. The judged keys are attributes too, None if a count or a ceiling is
-    unknown: `flops_per_s`; `bytes_per_s`, compulsory bytes read and written; `intensity`, FLOP per compulsory byte;
-    `mfu` and `mbu`, fractions of the dense peak of the dtype and of the memory bandwidth; `roofline_pct`, percent of
-    min(peak, intensity x bandwidth); `bound`, which is `compute`, `memory`, `launch` or `mixed`.
+    Times are seconds per call: `median_s`, `ci95_s` (its 95 % interval), `samples_s`. `flags` are data-quality flags,
+    with their reasons in `flag_reasons`. The judged keys are attributes too, None if a count or a ceiling is unknown:
+    `flops_per_s`; `bytes_per_s`, compulsory bytes read and written; `intensity`, FLOP per compulsory byte; `mfu` and
+    `mbu`, fractions of the dense peak of the dtype and of the memory bandwidth; `roofline_pct`, percent of min(peak,
+    intensity x bandwidth); `bound`, which is `compute`, `memory`, `launch` or `mixed`.
     """
 
     environment: Environment
     """The machine and its ceilings."""
     judged: Mapping[str, Any] = field(default_factory=dict)
-    """All judged keys, as `python -m results show --format json` has them."""
+    """All judged keys, as in `python -m results show --format json`."""
     result: Any = field(default=None, compare=False)
-    """What the first call returned."""
+    """Result of the first call."""
 
     @classmethod
     def of(cls, record: Record, environment: Environment, result: Any = None) -> JudgedRecord:
@@ -80,7 +80,7 @@ class JudgedRecord(Record):
             return f"{rates}; {format_percent(self.roofline_pct)} of the roofline, bound by {self.bound}"
         if not rates or self.environment.hardware.get("entries"):
             return rates
-        return f"{rates}; no ceiling is known: python -m bench calibrate measures this machine"
+        return f"{rates}; no ceiling is known; run python -m bench calibrate"
 
     def _work(self) -> str:
         names = {"FLOP": self.flops, "bytes read": self.bytes_read, "bytes written": self.bytes_written}
@@ -90,16 +90,16 @@ class JudgedRecord(Record):
 
 
 class Records(tuple[JudgedRecord, ...]):
-    """The records of one run, in the order measured; it prints as the command's table."""
+    """The records of one run, in the order measured; they print as the command's table."""
 
     environment: Environment
-    """The machine and its ceilings, by which the records are judged."""
+    """The machine and its ceilings."""
     op = ""
-    """In the name of the run file; empty: that of the first record."""
+    """Op in the name of the run file; empty: that of the first record."""
     _render: Render | None
 
     def __new__(cls, environment: Environment, records: Iterable[Record], render: Render | None = None) -> Self:
-        """Judge the records by the ceilings of their environment; `render` draws the table, else the usual one is."""
+        """Evaluate the records against the ceilings of their environment; `render` prints another table."""
         new = super().__new__(cls, (JudgedRecord.of(record, environment) for record in records))
         new.environment, new._render = environment, render
         return new
@@ -109,22 +109,22 @@ class Records(tuple[JudgedRecord, ...]):
         return to_frame(Run(Path(), self.environment, self))
 
     def plot(self, path: Path | str, theme: str = "light") -> None:
-        """Draw the records on the roofline of their machine, as .png, .svg or .pdf, `light` or `dark`.
+        """Plot the records on the roofline of their machine, as .png, .svg or .pdf, `light` or `dark`.
 
         Raises:
-            PlotError: it cannot be drawn, or not be written there.
+            PlotError: the plot cannot be drawn or written.
         """
         plot_run(self.environment, list(self), Path(path), theme)
 
     def save(self, path: Path | str | None = None) -> Path:
-        """Save them as a run file, by default with all other runs, and return its path.
+        """Save the records as a run file, by default with all other runs, and return its path.
 
         Raises:
-            StoreError: it cannot be written.
-            UsageError: a record has no dtype, without which no run file can hold it.
+            StoreError: the file cannot be written.
+            UsageError: a record has no dtype, which run files require.
         """
         if not all(record.dtype for record in self):
-            raise UsageError("no run file can hold a record without a dtype, as of complex numbers; dtype= names one")
+            raise UsageError("a record has no dtype, as with complex numbers; set dtype= to save it")
         op = self.op or (self[0].op if self else "function")
         writer = RunWriter.create(self.environment, op, Path(path) if path is not None else None)
         try:

@@ -1,10 +1,10 @@
 """The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and a
 user's function, `path/to/file.py:function` or `package.module:function`.
 
-Of a version's file two module-level names are read from its text, so that no list and no `--help` imports Triton:
+Two module-level names are read from the text of a version's file, so that lists and `--help` do not import Triton:
 
-    AUTOTUNED       launchers that search their configuration, by op: the version is `triton-vN-autotune` too
-    MINIMUM_ARCH    the least architecture that the version runs on, 90 for sm_90
+    AUTOTUNED       autotuned launchers by op: the version is also available as `triton-vN-autotune`
+    MINIMUM_ARCH    minimum architecture of the version, 90 for sm_90
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 AUTOTUNE = "-autotune"
 USER_KERNEL = "path/to/file.py:function"
-"""How a user's own function is written, for messages and help."""
+"""Form of a user's function in messages and helps."""
 
 AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
 MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
 FAST_ACCUM = "torch-fast-accum"
-"""The matmul of torch in fp8 with sums that keep about 14 bits, which is measured beside the other by default."""
+"""torch's fp8 matmul with 14-bit accumulation, measured by default in addition to `torch`."""
 
 FAST_TOLERANCE = 4.0
-"""Sums that keep about 14 bits are off by up to 2 % where 4,096 products are added.
+"""14-bit accumulation of 4,096 products has an error of up to 2 %.
 
 Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3.2."""
 
 
 class UnknownProviderError(ValueError):
-    """No provider has this name; the message lists those that there are."""
+    """No provider has this name; the message lists the known ones."""
 
 
 class ProviderUnavailableError(RuntimeError):
-    """The provider exists but cannot run this op on this device; the message says why."""
+    """The provider cannot run this op on this device; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Provider:
     """`function(*inputs, out=out)`, or `function(*inputs)` returning the result."""
     takes_out: bool
     source_sha256: str | None = None
-    """Hash of the kernel's file, and of what it imports of ours: a record tells which text it measured."""
+    """Hash of the kernel's file, and of the files of this project that it imports."""
     refuses_with: tuple[type[Exception], ...] = ()
-    """Errors of the first call that say "not this case", as our kernels do for a dtype or layout they lack."""
+    """Errors of the first call that reject the case, such as an unsupported dtype or layout."""
     restored: tuple[str, ...] = ()
-    """Settings that importing the user's file changed, and that were set back."""
+    """Settings that importing the user's file changed, and that were restored."""
     tolerance: float = 1.0
-    """Times the error that rounding explains which its results may have."""
+    """Factor on the allowed rounding error."""
 
     def call(self, data: InputSet) -> Callable[[], Any]:
         if self.takes_out:
@@ -80,7 +80,7 @@ class Provider:
 
 
 def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
-    """Compute C = A B in fp8, with sums that keep about 14 bits on Hopper. Source: torch 2.11, `_scaled_mm`."""
+    """Compute C = A B in fp8, with about 14-bit accumulation on Hopper. Source: torch 2.11, `_scaled_mm`."""
     import torch
 
     if not scales:
@@ -90,12 +90,12 @@ def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
 
 
 def is_user_kernel(name: str) -> bool:
-    """Return whether a provider's name names a user's function: no built-in name has a colon."""
+    """Return whether a provider is a user's function: no built-in name has a colon."""
     return ":" in name
 
 
 def kernel_versions(family: str) -> dict[str, str]:
-    """Return the Triton versions of a family, provider name to module name, oldest first, without importing them."""
+    """Return provider and module names of a family's Triton versions, oldest first, without importing them."""
     names = {}
     for version, module in versions.modules(family).items():
         names[f"triton-{version}"] = module
@@ -110,13 +110,13 @@ def _source(module: str) -> str:
 
 
 def minimum_arch(module: str) -> int:
-    """Return the least architecture that a version runs on, 90 for sm_90; 0 where its file names none."""
+    """Return the minimum architecture of a version, 90 for sm_90; 0 if its file has none."""
     match = MINIMUM_ARCH_LINE.search(_source(module))
     return int(match[1]) if match else 0
 
 
 def architecture(device: Device) -> int:
-    """Return the compute capability of a GPU as one number, 90 for 9.0; 0 where it has none."""
+    """Return the compute capability of a GPU as one number, 90 for 9.0; 0 if it has none."""
     return int((device.compute_capability or "0").replace(".", ""))
 
 
@@ -125,10 +125,9 @@ def provider_names(family: str) -> list[str]:
 
 
 def default_providers(family: str, device: Device, dtype: str = "") -> dict[str, tuple[str, ...]]:
-    """Return what is measured when no provider is named: eager torch, and the newest Triton version that can run.
+    """Return the default providers, each with its stand-ins: torch, and the newest Triton version that can run.
 
-    Which version takes a case is known to the version alone: to each provider belong the stand-ins of which the first
-    that can is measured where it refuses the case, here the older versions, newest first.
+    If a version rejects a case, the older versions are tried, newest first.
     """
     if not device.is_gpu:
         return {"torch": ()}
@@ -140,22 +139,21 @@ def default_providers(family: str, device: Device, dtype: str = "") -> dict[str,
 
 
 def has_triton() -> bool:
-    """Return whether Triton is installed, without importing it: its wheels are for Linux only."""
     return importlib.util.find_spec("triton") is not None
 
 
 def unavailable(name: str, device: Device) -> str | None:
-    """Return why a provider can run nothing here, whatever the op, or None."""
+    """Return why a provider cannot run any op here, or None."""
     if is_user_kernel(name):
-        why = "a user's function runs in a forked process of its own, and this Python has no os.fork"
-        return None if hasattr(os, "fork") else why
+        reason = "a user's function runs in a forked process, and this Python has no os.fork"
+        return None if hasattr(os, "fork") else reason
     if name.startswith("triton") and not device.is_gpu:
-        return f"{name} needs a GPU; this is a CPU"
+        return f"{name} needs a GPU, got a CPU"
     if name == FAST_ACCUM and not device.is_gpu:
-        return f"{name} needs a GPU that CUDA runs on"
+        return f"{name} needs a CUDA GPU"
     needs_triton = name.startswith("triton") or (name == "torch-compile" and device.is_gpu)
     if needs_triton and not has_triton():
-        return f"{name} needs Triton on a GPU, which is not installed; there are wheels for Linux only"
+        return f"{name} needs Triton on a GPU, which is not installed; its wheels are for Linux only"
     return None
 
 
@@ -173,10 +171,10 @@ def check_names(names: list[str], family: str) -> None:
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:
-    """Return a provider, ready to be called on inputs that lie on `device`; a user's file is imported."""
+    """Return a provider for inputs on `device`; import a user's file."""
     if name == "torch":
         return Provider(name, op.eager, takes_out=True)
-    if is_user_kernel(name):  # imported here: in a worker, where nothing else can come to harm
+    if is_user_kernel(name):  # only in a worker, because importing the file may crash
         from bench.harness.data.checks import current_settings, restore_settings
 
         before = current_settings()
@@ -192,11 +190,11 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
 
 
 def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
-    """Return a version of our kernels, refused before it is imported where the GPU is too old."""
+    """Return a Triton version; it is rejected before the import if the GPU is too old."""
     needed = minimum_arch(path)
     if arch < needed:
-        which = f"sm_{arch}" if arch else "of no compute capability"
-        raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer; this GPU is {which}")
+        actual = f"sm_{arch}" if arch else "a GPU without a compute capability"
+        raise ProviderUnavailableError(f"{name} needs sm_{needed} or newer, got {actual}")
     module = importlib.import_module(path)
     launchers: dict[str, Callable[..., Any]] = module.AUTOTUNED if name.endswith(AUTOTUNE) else module.KERNELS
     if op.name not in launchers:
@@ -211,14 +209,11 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
 
 
 def _compiled(op: Op, device: Device) -> Provider:
-    """Return `torch.compile` of the op, compiled anew: static shapes, nothing kept from the case before.
-
-    What others have compiled in this process stays as it is.
-    """
+    """Return `torch.compile` of the op with static shapes, compiled again for each case."""
     import torch
 
     if not device.is_gpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):
-        raise ProviderUnavailableError("torch-compile needs a C++ compiler on a CPU: install g++")
+        raise ProviderUnavailableError("torch-compile needs a C++ compiler on a CPU; install g++")
     expression = _with_own_code(op.expression or op.reference)
 
     def returned(*inputs: Any) -> Any:
@@ -233,9 +228,9 @@ def _compiled(op: Op, device: Device) -> Provider:
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of a function that shares no code object with it; what is no function of Python is itself.
+    """Return a copy of a Python function with a new code object; return any other callable unchanged.
 
-    torch keeps what it has compiled with the code object, and after `recompile_limit` times, 8, compiles it no more.
+    torch saves compiled code with the code object, and stops compiling it after `recompile_limit` times, 8.
     Source: torch 2.11, `torch/_dynamo/cache_size.py` and `_dynamo/config.py`.
     """
     if not isinstance(function, FunctionType):
@@ -248,10 +243,10 @@ def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def numerics(dtype: str) -> Iterator[None]:
-    """Let fp32 products be fp32, and those of tf32 be tf32; gradients off. What was set before comes back.
+    """Use fp32 matmuls for fp32 and tf32 matmuls for tf32, without gradients; restore the settings afterwards.
 
-    Set by the older of torch's switches, with which all of them agree: after `fp32_precision` alone torch raises where
-    the older ones are read, and Inductor reads them.
+    The older of torch's settings is set, which changes all of them: if only `fp32_precision` is set, torch raises when
+    Inductor reads the older ones.
 
     Source: torch 2.13, `torch/__init__.py`, `get_float32_matmul_precision`; pytorch#166387.
     """

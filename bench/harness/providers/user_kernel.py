@@ -1,7 +1,7 @@
-"""A user's own kernel: a provider written `path/to/file.py:function` or `package.module:function`.
+"""A user's kernel: a provider `path/to/file.py:function` or `package.module:function`.
 
-`find` reads the file without running it, so that a typing error is reported before anything starts. `load` imports
-it, in a worker. A comma separates providers, so a path cannot contain one.
+`find` reads the file without running it, to report errors before anything starts; `load` imports it, in a worker. A
+path must not contain a comma, which separates providers.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ if TYPE_CHECKING:
     from results.record import Record
 
 MAX_LISTED = 12
-"""Functions that a message lists at most."""
+"""Maximum number of functions in a message."""
 
 MORE_INPUTS = 2
-"""Inputs beyond the fixed ones that an op has in some dtypes: the two scales of an fp8 matmul."""
+"""Additional inputs of an op in some dtypes: the two scales of an fp8 matmul."""
 
 
 class UserKernelError(ValueError):
-    """A user's kernel cannot be used; the message is one line with the reason, without the provider's name."""
+    """A user's kernel cannot be used; the message is one line without the provider's name."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a user's function is defined."""
+    """The location of a user's function."""
 
     location: str
-    """Path or module name, the text before the colon."""
+    """Path or module name before the colon."""
     function: str
     file: Path | None = None
-    """None if there is no such file, or if a module has no Python text."""
+    """None if there is no such file, or if a module has no Python source."""
     problem: str | None = None
-    """Why it cannot be imported, if that shows without running it."""
+    """Reason that it cannot be imported, if known without running it."""
 
     def sha256(self) -> str | None:
-        """Hash of the file; None if it cannot be read."""
         try:
             return None if self.file is None else hashlib.sha256(self.file.read_bytes()).hexdigest()
         except OSError:
@@ -61,15 +60,15 @@ class Source:
 
 
 def is_module_name(location: str) -> bool:
-    """Whether the text before the colon is a module, `a.b`, and not a file, `a/b` or `b.py`."""
+    """Return whether the text before the colon is a module, `a.b`, rather than a file, `a/b` or `b.py`."""
     return not location.endswith(".py") and all(part.isidentifier() for part in location.split("."))
 
 
 def find(name: str) -> Source:
-    """Locate a user's function without running anything of the user's."""
+    """Locate a user's function without running the user's code."""
     location, _, function = name.partition(":")
     if not location or not function.isidentifier():
-        raise UserKernelError(f"provider '{name}' must be written path/to/file.py:function or package.module:function")
+        raise UserKernelError(f"expected path/to/file.py:function or package.module:function, got provider '{name}'")
     file = None
     try:
         file = _module_file(location) if is_module_name(location) else _file(location)
@@ -90,7 +89,7 @@ def _file(location: str) -> Path:
 
 
 def _module_file(location: str) -> Path | None:
-    """Locate a module without running its packages; None if it has no Python text."""
+    """Locate a module without importing its packages; None if it has no Python source."""
     search, name = None, ""
     for part in location.split("."):
         name = f"{name}.{part}" if name else part
@@ -119,7 +118,7 @@ def _check_text(location: str, function: str, file: Path) -> None:
 
 
 def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
-    """Import a user's function; return it, and whether it has a parameter `out`. The file may raise `SystemExit`."""
+    """Import a user's function; return it, and whether it has a parameter `out`."""
     source = find(name)
     if source.problem is not None:
         raise UserKernelError(source.problem)
@@ -136,10 +135,10 @@ def load(name: str, op: Op) -> tuple[Callable[..., Any], bool]:
 
 
 def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
-    """Return whether a function has a parameter `out`; one that does not take the op's inputs is refused."""
+    """Return whether a function has a parameter `out`; raise `UserKernelError` if it does not take the op's inputs."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # may be unknown for a function in C
+    except (TypeError, ValueError):  # unknown for some functions in C
         return False
     has_out = "out" in signature.parameters
     parameters = _input_parameters(op)
@@ -154,8 +153,8 @@ def takes_out(name: str, function: Callable[..., Any], op: Op) -> bool:
             return has_out
     inputs = f"{len(parameters)} input{'s' if len(parameters) > 1 else ''} ({', '.join(input_names(op))})"
     raise UserKernelError(
-        f"{name}{signature} does not take what {op.name} gives, {inputs} and out= where there is such a parameter: "
-        f"{problems[0]}; --op {op.name} --signature shows what is expected"
+        f"{name}{signature} does not accept the arguments of {op.name}, {inputs} and optionally out=: {problems[0]}; "
+        f"see --op {op.name} --signature"
     )
 
 
@@ -164,7 +163,7 @@ def input_names(op: Op) -> list[str]:
 
 
 def _input_parameters(op: Op) -> list[inspect.Parameter]:
-    """Parameters of an op's reference, without the `out` of one that is its `eager` too."""
+    """Return the parameters of an op's reference, without `out` if it is also its `eager`."""
     parameters = inspect.signature(op.reference).parameters
     return [parameter for name, parameter in parameters.items() if name != "out"]
 
@@ -179,7 +178,7 @@ def with_revision(record: Record) -> Record:
 
 @functools.cache
 def _git_state(source: Source, sha256: str | None) -> dict[str, Any] | None:
-    """Return the state of the repository; dirty if the file has changed since it was measured."""
+    """Return the state of the repository; dirty if the file has changed since the measurement."""
     from bench.harness.device.device import file_git_state
 
     git = None if source.file is None else file_git_state(source.file)

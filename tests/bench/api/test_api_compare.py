@@ -134,17 +134,17 @@ def test_a_function_that_raises_while_timed_has_failed():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: bench.compare({"a": double}, X), "'a' alone has nothing to be compared with"),
+        (lambda: bench.compare({"a": double}, X), "got only 'a'"),
         (lambda: bench.compare({}, X), "give functions by name"),
         (lambda: bench.compare(double, X), "give functions by name"),
-        (lambda: bench.compare({"a": double, "b": 3}, X), "3 cannot be called"),
+        (lambda: bench.compare({"a": double, "b": 3}, X), "got 3"),
         (lambda: bench.compare({"a": double, "b": twice}, X, baseline="c"), "baseline='c' must be one of a, b"),
         (lambda: bench.compare({"a": double, "b": twice}), "a raised TypeError: "),
         (lambda: bench.compare({"a": fails, "b": twice}, X), "a raised ZeroDivisionError: by nothing"),
         (lambda: bench.compare({"a": double, "b": twice}, X, margin=0), "margin=0 must be a number above 0"),
-        (lambda: bench.compare({"a": double, "b": twice}, X, rounds=1), "rounds=1 must be a whole number"),
+        (lambda: bench.compare({"a": double, "b": twice}, X, rounds=1), "rounds= must be an integer"),
         (lambda: bench.compare({"a": double, "b": twice}, X, cache=None), "cache=None must be"),
-        (lambda: bench.compare({"a": double, "b": twice}, inputs=lambda: None), "inputs= returned nothing"),
+        (lambda: bench.compare({"a": double, "b": twice}, inputs=lambda: None), "inputs= must return"),
     ],
 )
 def test_compare_rejects_invalid_arguments_in_one_line(call, said):

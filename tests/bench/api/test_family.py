@@ -70,10 +70,10 @@ def test_transfer_can_be_called_like_an_op():
     ("options", "kind", "said"),
     [
         ({"dtype": "fp7"}, bench.UsageError, "unknown dtype 'fp7'"),
-        ({"shape": "8y"}, bench.UsageError, "shape '8y' is not a size"),
+        ({"shape": "8y"}, bench.UsageError, "invalid shape '8y'"),
         ({"shapes": 8}, bench.UsageError, "unrecognized arguments: --shapes 8; did you mean --shape"),
         ({"shape": len}, bench.UsageError, "shape= takes no builtin"),
-        ({"plot": "x.png"}, bench.UsageError, "takes no plot=: save= keeps the records"),
+        ({"plot": "x.png"}, bench.UsageError, "takes no plot=; use save="),
         ({"provider": "nobody"}, bench.UsageError, "nobody"),
         ({"gpu": "h900"}, bench.UsageError, "unknown GPU"),
         ({"device": "cuda:99"}, bench.NoDeviceError, "device 'cuda:99' is not available"),

@@ -82,7 +82,7 @@ def test_triton_on_a_cpu_is_skipped_with_the_reason(capsys, runs):
     assert commands.here("elementwise", *words, "--baseline", "torch") == 0
     assert [row[2:] for row in statuses(runs)] == [
         ("torch", "ok", None),
-        (version, "skipped", f"{version} needs a GPU; this is a CPU"),
+        (version, "skipped", f"{version} needs a GPU, got a CPU"),
     ]
 
 
@@ -93,7 +93,7 @@ def test_triton_alone_on_a_cpu_is_rejected_before_measuring(capsys, runs, family
     output = capsys.readouterr()
     [line] = output.err.splitlines()
     assert line.startswith(f"python -m bench.{family}: error: ")
-    assert f"{version} needs a GPU; this is a CPU" in line
+    assert f"{version} needs a GPU, got a CPU" in line
     assert (output.out, commands.run_files(runs)) == ("", [])
 
 

@@ -115,13 +115,13 @@ def test_options_of_an_op_file_are_options_of_compare(tmp_path, runs, capsys):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it has no OPS (of an operation) and no SCENARIO"),
+        ("", "it has no OPS and no SCENARIO"),
         ("OPS = (undefined,)", "NameError: name 'undefined' is not defined (line 1)"),
         (
             SCALED_COPY.replace('name="scaled-copy",', 'name="scaled-copy", units="tensor",'),
-            "units of 'scaled-copy' must be matrix or vector, found 'tensor'",
+            "units of 'scaled-copy' must be matrix or vector, got 'tensor'",
         ),
-        (SCALED_COPY.replace("scaled-copy", "gelu"), "bench/elementwise.py has an op 'gelu'"),
+        (SCALED_COPY.replace("scaled-copy", "gelu"), "bench/elementwise.py also has an op 'gelu'"),
     ],
 )
 @pytest.mark.parametrize("command", [["compare", "--provider", "torch,torch"], ["elementwise"]])
@@ -147,7 +147,7 @@ def test_two_files_may_not_define_the_same_op(tmp_path):
         (tmp_path / f"{name}.py").write_text(SCALED_COPY)
     words = [str(tmp_path / "one.py"), str(tmp_path / "two.py")]
     assert [op.name for op in own_families([*words[:1], *words[:1], "gelu"], families())[words[0]]] == ["scaled-copy"]
-    with pytest.raises(OpFileError, match=r"two\.py cannot be used: .*one\.py has an op 'scaled-copy' too"):
+    with pytest.raises(OpFileError, match=r"two\.py cannot be used: .*one\.py also has an op 'scaled-copy'"):
         own_families(words, families())
 
 

@@ -248,7 +248,7 @@ def test_copies_a_cpu_does_not_support_are_skipped(measured):
         (("--op", "h2d,overlap", "--prefetch", "1"), "--prefetch does not apply to --op h2d,overlap"),
         (("--size", "7"), "a multiple of 4 bytes; got 7"),
         (("--size", "99999999999GiB"), "at most 1 PiB"),
-        (("--shape", "8"), "shape '8' must be BxS, sequences x tokens"),
+        (("--shape", "8"), "invalid shape '8'"),
         (("--memory", "paged"), "unknown memory 'paged'"),
         (("--prefetch", "2"), "unknown prefetch '2'; choose from 0, 1"),
         (("--tokens", "/nowhere/tokens.bin"), "cannot read /nowhere/tokens.bin: No such file or directory"),

@@ -265,7 +265,7 @@ def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
     ("words", "said"),
     [
         (["--model", "tiny-llama", "--dtype", "int8"], "--dtype takes one of fp64, fp32, bf16, fp16, not int8"),
-        (["--model", "tiny-llama", "--shape", "4x"], "shape '4x' must be BxS"),
+        (["--model", "tiny-llama", "--shape", "4x"], "invalid shape '4x'"),
         (["mine.py:make", "--layers", "2"], "--layers belongs to --model"),
         (["mine.py:make", "--model", "tiny-llama"], "expected one of FILE:FUNCTION"),
         ([], "expected one of FILE:FUNCTION"),

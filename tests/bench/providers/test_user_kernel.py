@@ -96,9 +96,9 @@ BAD = [
     ("./text.txt:f", "./text.txt is not a Python file; its name must end in .py"),
     ("mine:f", "mine has no 'f'; it has: gelu, "),
     ("nosuch.module:f", "there is no module 'nosuch.module': 'nosuch' is not found"),
-    ("mine.py:", "must be written path/to/file.py:function or package.module:function"),
-    (":f", "must be written path/to/file.py:function or package.module:function"),
-    ("mine.py:a:b", "must be written path/to/file.py:function or package.module:function"),
+    ("mine.py:", "expected path/to/file.py:function or package.module:function"),
+    (":f", "expected path/to/file.py:function or package.module:function"),
+    ("mine.py:a:b", "expected path/to/file.py:function or package.module:function"),
     ("broken.py:f", "broken.py is not Python in line 2: "),
     ("binary.py:f", "binary.py is not Python"),
     ("empty.py:f", "empty.py has no 'f'; it has: no function at its top level"),
@@ -128,7 +128,7 @@ def test_an_invalid_provider_alone_is_rejected_before_the_run(others, capsys, mo
 
 def test_a_malformed_provider_is_rejected_with_others_too(mine, capsys):
     assert commands.here("elementwise", "--op", "gelu", "--provider", "torch,mine.py:f()") == 2
-    assert "must be written path/to/file.py:function" in capsys.readouterr().err
+    assert "expected path/to/file.py:function" in capsys.readouterr().err
 
 
 def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
@@ -141,7 +141,7 @@ def test_functions_that_cannot_be_loaded_fail_alone(others, runs, capsys):
         "broken.py:f": "broken.py is not Python in line 2",
         "raises.py:f": "importing raises.py failed: ImportError: not here (line 2)",
         "stops.py:f": "importing it called sys.exit(3)",
-        "mine.py:two": "two(x, y) does not take what gelu gives",
+        "mine.py:two": "two(x, y) does not accept the arguments of gelu",
     }
     words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm", "--format", "json"]
     assert commands.here("elementwise", *words, "--provider", ",".join([*wanted, "torch", "mine.py:gelu"])) == 1
@@ -159,8 +159,8 @@ IMPORTS = [
     ("import os\ndef f(x): pass\nos.abort()", "importing it: crashed: SIGABRT (aborted)"),
     ("def f(x): pass\nwhile True: pass", "importing it: the import did not end within 2 s; increase --timeout"),
     ("f = 3", "mine.py has no function 'f' once it is imported"),
-    ("def f(x, y): pass", "f(x, y) does not take what copy gives, 1 input (x) and out= "),
-    ("def f(): pass", "too many positional arguments; --op copy --signature shows what is expected"),
+    ("def f(x, y): pass", "f(x, y) does not accept the arguments of copy, 1 input (x)"),
+    ("def f(): pass", "too many positional arguments; see --op copy --signature"),
     ("def f(out): pass", "multiple values for argument 'out'"),
     ("def f(x, out, /): pass", "'out' parameter is positional only"),
     ("import triton\n@triton.jit\ndef f(x, out): pass", "'f' is a Triton kernel; name a function that launches it"),
