@@ -152,9 +152,9 @@ def import_file(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    folder = str(file.parent)
+    directory = str(file.parent)
     sys.modules[name] = module
-    sys.path.insert(0, folder)
+    sys.path.insert(0, directory)
     try:
         with redirect_stdout(sys.stderr):
             spec.loader.exec_module(module)
@@ -163,9 +163,9 @@ def import_file(file: Path) -> ModuleType:
         raise
     finally:
         # Last, so that later imports of this project are not resolved in the user's directory.
-        if folder in sys.path:
-            sys.path.remove(folder)
-        sys.path.append(folder)
+        if directory in sys.path:
+            sys.path.remove(directory)
+        sys.path.append(directory)
     return module
 
 

@@ -55,7 +55,7 @@ class JudgedRecord(Record):
 
     def __repr__(self) -> str:
         words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
-        lines = [("", " ".join(word for word in words if word))]
+        lines = [("", " ".join(filter(None, words)))]
         if self.median_s is not None and self.ci95_s is not None:
             low, high = map(format_time, self.ci95_s)
             launches = self.launches_per_sample

@@ -207,10 +207,10 @@ def last_level_cache_bytes(cpus: Iterable[int], threads: int) -> int | None:
     sizes: dict[str, int] = {}
     for cpu in cpus:
         largest = (0, "")
-        for folder in (ROOT / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
-            if size := re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(folder / "size")):
+        for directory in (ROOT / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+            if size := re.fullmatch(r"([0-9]{1,9})([KMG])", text_of(directory / "size")):
                 size_bytes = int(size[1]) * SIZE_UNITS[size[2]]
-                largest = max(largest, (size_bytes, text_of(folder / "shared_cpu_list") or str(cpu)))
+                largest = max(largest, (size_bytes, text_of(directory / "shared_cpu_list") or str(cpu)))
         sizes[largest[1]] = largest[0]
     return sum(sorted(sizes.values(), reverse=True)[:threads]) or None
 
@@ -296,21 +296,21 @@ def git_state() -> dict[str, Any]:
 
 def file_git_state(file: Path) -> dict[str, Any] | None:
     """Return `sha` and `dirty` of the repository that holds a file; None if there is none or it ignores the file."""
-    folder = file.parent
-    sha = _git(folder, "rev-parse", "HEAD")
-    if sha is None or _git(folder, "check-ignore", "--quiet", "--", file.name) is not None:
+    directory = file.parent
+    sha = _git(directory, "rev-parse", "HEAD")
+    if sha is None or _git(directory, "check-ignore", "--quiet", "--", file.name) is not None:
         return None
-    status = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    is_tracked = _git(folder, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
+    status = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    is_tracked = _git(directory, "ls-files", "--error-unmatch", "--", f":(literal){file.name}") is not None
     return {"sha": sha, "dirty": None if status is None else bool(status) or not is_tracked}
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(directory: Path, *words: str) -> str | None:
     """Return the output of git in a directory, None if it fails; variables of git hooks are removed."""
     environment = {name: value for name, value in os.environ.items() if name not in GIT_VARIABLES}
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *words]
     try:
-        output = subprocess.check_output(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL, timeout=5)
+        output = subprocess.check_output(command, cwd=directory, env=environment, stderr=subprocess.DEVNULL, timeout=5)
     except (OSError, subprocess.SubprocessError):
         return None
     return output.decode(errors="replace").strip()

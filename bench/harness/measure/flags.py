@@ -35,7 +35,7 @@ ROOF_MARGIN = 1.02
 
 PREEMPTIONS_PER_S = 70.0
 """Involuntary context switches per second of one thread above which other processes took its core away. Measured on a
-guest with two cores, both threads together: 25 to 60 when nothing else ran, so no thread had more; 170 to 700 beside
+guest with two cores, both threads together: 25 to 60 when nothing else ran, so no thread had more; 170 to 700 with
 one busy process, so one thread had 85 at least. All samples may then be equally slow, so that the interval of the
 median shows nothing."""
 
