@@ -285,9 +285,9 @@ def _measured(blank: Record, measure: Measure, run: Run, rows: int) -> Record:
         return blank
     if release(run.device):
         return _attempt(blank, measure, run, rows)
-    what = blank, measure, run, rows  # in a new process: after an illegal access this one cannot use the GPU
+    arguments = blank, measure, run, rows  # in a new process: after an illegal access this one cannot use the GPU
     try:
-        return worker.call(_attempt, *what, timeout_s=worker.OWN_TIMEOUT_S, deadline=run.deadline)[0]
+        return worker.call(_attempt, *arguments, timeout_s=worker.OWN_TIMEOUT_S, deadline=run.deadline)[0]
     except worker.WorkerError as error:
         return replace(blank, status="failed", reason=str(error))
 

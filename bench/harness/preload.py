@@ -1,4 +1,7 @@
-"""The first module that the fork server loads: kills the workers and their children when the command ends."""
+"""The first module that the fork server loads: kills the workers and their children when the command ends.
+
+The server must not use a GPU, because a process that has used one cannot fork.
+"""
 
 import os
 import signal

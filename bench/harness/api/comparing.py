@@ -153,7 +153,7 @@ def compare(
                     cache=reached,
                     fn=candidate,
                     wrong=wrong,
-                    asked_cache=cache,
+                    requested_cache=cache,
                 )
             )
         records = compare_contenders(contenders, under_test, policy, current(under_test))
@@ -182,7 +182,7 @@ class FunctionContender(Contender):
     fn: Callable[..., Any]
     wrong: Callable[[Callable[..., Any]], str | None]
     """Calls the function and returns how its result is wrong, or None."""
-    asked_cache: str
+    requested_cache: str
 
     def prepare(self, earlier: Sequence[Contender]) -> None:
         self.record = self._verified("") if self.index else None  # the baseline is right
@@ -192,7 +192,7 @@ class FunctionContender(Contender):
         if wrong := self._verified("after timing: "):
             return wrong
         ceilings, flags = known_ceilings(self.device), interpreted()
-        record = recorded(self.blank, samples, self.device, ceilings, self.asked_cache, flags, has_advice=False)
+        record = recorded(self.blank, samples, self.device, ceilings, self.requested_cache, flags, has_advice=False)
         return replace(record, copies=len(self.calls))
 
     def failed(self, error: BaseException) -> Record:

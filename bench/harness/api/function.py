@@ -278,10 +278,10 @@ def check_counts(work: Mapping[str, Any]) -> None:
             raise UsageError(f"{name}= must be an integer from 0 to 2**63 - 1, for one call, got {count!r:.60}")
 
 
-def check_number(name: str, value: object, what: str, or_zero: bool = False) -> None:
+def check_number(name: str, value: object, expected: str, or_zero: bool = False) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not (0 < value < math.inf or (or_zero and value == 0)):  # type: ignore[operator]
-        raise UsageError(f"{name}={value!r:.60} must be a number {what}")
+        raise UsageError(f"{name}={value!r:.60} must be a number {expected}")
 
 
 def check_device(name: object) -> None:

@@ -88,7 +88,7 @@ def recorded(
     samples: Samples,
     device: Device,
     ceilings: Machine | None,
-    asked_cache: str | None = None,
+    requested_cache: str | None = None,
     also: Sequence[Flag] = (),
     has_advice: bool = True,
 ) -> Record:
@@ -99,12 +99,12 @@ def recorded(
         samples: its measurement.
         device: the device under test.
         ceilings: what the row is evaluated against; None: nothing.
-        asked_cache: `cold` or `warm`, as requested; None: as measured.
+        requested_cache: `cold` or `warm`, as requested; None: as measured.
         also: flags from outside the samples.
         has_advice: whether reasons end with advice, which names options of the commands.
     """
     flags = (
-        not_cold(samples.cache) if asked_cache == "cold" != samples.cache else None,
+        not_cold(samples.cache) if requested_cache == "cold" != samples.cache else None,
         *slowed(samples.telemetry, device.is_gpu),
         *of_samples(samples),
         *(of_launches(samples, ceilings) if device.is_gpu else ()),

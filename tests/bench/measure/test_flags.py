@@ -57,13 +57,13 @@ def row_of(
     entries=(),
     is_gpu=True,
     cache_bytes=100 * 10**6,
-    asked_cache="cold",
+    requested_cache="cold",
     **samples,
 ):
     """Return a record, by default without flags: 80 MB in 100 us on a GPU with 1 TB/s and 100 TFLOP/s."""
     usual = {"tick_s": 1e-6, "host_launch_s": 5e-6, "target_half_width": 0.005, "warm_median_s": 5e-5}
     measured = samples_of(median_s, **(usual | {"telemetry": QUIET} | samples))
-    return recorded(blank_of(work), measured, device_of(is_gpu, cache_bytes), ceilings_of(*entries), asked_cache)
+    return recorded(blank_of(work), measured, device_of(is_gpu, cache_bytes), ceilings_of(*entries), requested_cache)
 
 
 def test_a_clean_row_has_no_flag():
@@ -84,7 +84,7 @@ def test_a_measured_ceiling_below_a_row_is_too_low_unless_cached():
 
 def test_ceiling_flags_are_recomputed_and_the_others_stay():
     reasons = {"above-roof": "2000 % of the measured peak; a reason", "preempted": "busy"}
-    record = replace(row_of(cache="warm", asked_cache="warm"), flags=tuple(reasons), flag_reasons=reasons)
+    record = replace(row_of(cache="warm", requested_cache="warm"), flags=tuple(reasons), flag_reasons=reasons)
     low, high = (ceilings_of(Ceiling("flops", "bf16", value, "measured", "here")) for value in (1e12, 1e14))
     device = device_of(is_gpu=False)
     still, clean = judged(record, device, low), judged(record, device, high)
@@ -304,7 +304,7 @@ def test_a_row_above_the_measured_mix_is_flagged_on_a_listed_gpu():
 
 
 def test_a_warm_row_above_the_bandwidth_names_the_cache():
-    record = row_of(80e6 / 2e12, cache="warm", asked_cache="warm")
+    record = row_of(80e6 / 2e12, cache="warm", requested_cache="warm")
     assert record.flags == ("above-roof",)
     text = "200 % of the datasheet memory bandwidth: warm data comes from the cache; "
     assert record.flag_reasons["above-roof"].startswith(text)
@@ -367,7 +367,7 @@ def test_a_cold_row_faster_than_memory_is_l2_suspect(bytes_moved):
 )
 def test_not_cold_is_flagged_only_if_cold_was_requested(cache, reason):
     assert reason in row_of(cache=cache).flag_reasons["not-cold"]
-    assert "not-cold" not in row_of(cache=cache, asked_cache="warm").flags
+    assert "not-cold" not in row_of(cache=cache, requested_cache="warm").flags
 
 
 @pytest.mark.parametrize(
