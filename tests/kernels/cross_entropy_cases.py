@@ -7,7 +7,7 @@ from exact import DTYPES, EPS32, Expected, assert_close, far_rows, run_apart, ru
 from softmax_cases import exponential_error, normal
 
 IGNORED = -100  # torch's default ignore_index
-OUTSIDE = (-1, -99, -101, 2**31, 2**32, -(2**31), -(2**63), 2**63 - 1)  # 2^32 is label 0 where 32 bits are kept of it
+OUTSIDE = (-1, -99, -101, 2**31, 2**32, -(2**31), -(2**63), 2**63 - 1)  # 2^32 is label 0 in 32 bits
 
 
 def draw(op, dtype, m, v, scale=3.0, offset=0.0):
@@ -31,9 +31,9 @@ def expect(x, labels):
 def compare(out, x, labels, what="cross-entropy"):
     out, x, labels = out.cpu(), x.cpu(), labels.cpu()
     expected = expect(x, labels)
-    kept = labels != IGNORED  # the bound of an ignored row may be NaN
-    assert_close(out[kept], Expected(expected.exact[kept], expected.fp32_error[kept]), what)
-    assert not out[~kept].any(), f"{what}: not 0 where the label is ignored"
+    used = labels != IGNORED  # the bound of an ignored row may be NaN
+    assert_close(out[used], Expected(expected.exact[used], expected.fp32_error[used]), what)
+    assert not out[~used].any(), f"{what}: not 0 where the label is ignored"
 
 
 def check(op, module, x, labels):

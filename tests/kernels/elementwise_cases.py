@@ -38,7 +38,7 @@ def words(seed, numbers, rounds):
     return philox4x32(halves, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF), rounds)
 
 
-def kept(version, seed, n, first=0):
+def keep_mask(version, seed, n, first=0):
     elements = np.arange(first, first + n, dtype=np.int64)
     if version in ("v1", "v2"):  # Triton's uniform number of the first word, negative integers mirrored
         word = words(seed, elements, 10)[:, 0].astype(np.uint32).view(np.int32)
@@ -68,7 +68,7 @@ def _logistic_product(v, argument, argument_eps):
 def expect(op, version, *inputs):
     x = inputs[0].double()
     if op == "dropout":
-        keep = kept(version, int(inputs[1]), x.numel()).view(x.shape)
+        keep = keep_mask(version, int(inputs[1]), x.numel()).view(x.shape)
         exact = torch.where(keep, x / (1 - DROPPED), 0.0)
         return Expected(exact, exact.abs() * EPS32)
     y = inputs[1].double() if len(inputs) == 2 else torch.zeros_like(x)

@@ -139,7 +139,7 @@ def far_rows(values: torch.Tensor, stride: int = FAR) -> torch.Tensor:
     return rows.copy_(values)
 
 
-def refused(launcher: Callable[..., None], label: str, *inputs: object, out: torch.Tensor) -> str:
+def rejection(launcher: Callable[..., None], label: str, *inputs: object, out: torch.Tensor) -> str:
     before = out.clone() if out.device.type == "cpu" else None
     with pytest.raises(ValueError, match=rf"^{label}: ") as error:
         launcher(*inputs, out=out)

@@ -67,7 +67,7 @@ def check(op, module, a, b, layout="nn", is_exact=False, scales=(), **how):
     what = f"{module.LABEL} {tuple(a.shape)} {tuple(b.shape)} {layout} {a.dtype}"
     if out.dtype.is_floating_point:
         expected = expect(a, b, math.prod(scales), is_exact)
-        if is_exact:  # the one rounding of a whole number is known too, and not of every number is none needed
+        if is_exact:  # the sum is exact, but its rounding to the output dtype is not
             expected = Expected(expected.exact.to(out.dtype).double(), None)
         assert_close(out, expected, what)
     else:

@@ -6,7 +6,7 @@ import norm_cases
 import pytest
 import softmax_cases
 import torch
-from elementwise_cases import SEED, kept
+from elementwise_cases import SEED, keep_mask
 from families import ON_A_GPU, pairs, skip_without, versions_of
 from matmul_cases import LAYOUTS, check_case
 
@@ -32,7 +32,7 @@ def test_dropout_mask_matches_the_reference(version, module, dtype):
     for seed in (0, -1, SEED):
         x = torch.ones(100_003, dtype=dtype, device="cuda")
         module.KERNELS["dropout"](x, torch.tensor([seed], device="cuda"), out=x)
-        assert torch.equal((x != 0).cpu(), kept(version, seed, x.numel()))
+        assert torch.equal((x != 0).cpu(), keep_mask(version, seed, x.numel()))
 
 
 @pytest.mark.parametrize("n", [40, 4099, 20001])
@@ -136,7 +136,7 @@ def test_elements_beyond_32_bit_offsets(op):
     versions_of("elementwise")["v3"].KERNELS[op](x, *seed, out=out)
     expected = x[-8192:].cpu()
     if op == "dropout":
-        keep = kept("v3", SEED, 8192, first=FAR_COUNT - 8192)
+        keep = keep_mask("v3", SEED, 8192, first=FAR_COUNT - 8192)
         expected = torch.where(keep, expected.float() / 0.9, 0.0).bfloat16()
     torch.testing.assert_close(out[-8192:].cpu(), expected, rtol=2**-7, atol=0)
     assert not out[:8192].any()

@@ -85,7 +85,7 @@ def test_denormals_and_signed_zeros(version):
 @pytest.mark.parametrize("version", NARROW)
 @pytest.mark.parametrize("name", FP8)
 def test_fp8(version, name):
-    for shape in ((33, 17, 144), (130, 65, 19), (7, 128, 256)):  # every sum is a whole number that bf16 has
+    for shape in ((33, 17, 144), (130, 65, 19), (7, 128, 256)):  # every sum is exact in bf16
         check_case(VERSIONS[version], FP8[name], "nt", shape, kind="ones", scales=(4.0, 0.125))
 
 

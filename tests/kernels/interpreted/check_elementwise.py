@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from elementwise_cases import DROPPED, SEED, check, draw, kept, philox4x32
+from elementwise_cases import DROPPED, SEED, check, draw, keep_mask, philox4x32
 from exact import DTYPES, Plane
 from families import versions_of
 from triton.runtime import interpreter
@@ -68,8 +68,8 @@ def mask(version, seed, n, dtype=torch.float32):
 @every_version
 @pytest.mark.parametrize("seed", [0, -1, SEED, 2**32])
 def test_dropout_mask_matches_the_reference(version, seed):
-    assert torch.equal(mask(version, seed, 3001), kept(version, seed, 3001))
-    assert torch.equal(mask(version, seed, 3001, torch.float16), kept(version, seed, 3001))
+    assert torch.equal(mask(version, seed, 3001), keep_mask(version, seed, 3001))
+    assert torch.equal(mask(version, seed, 3001, torch.float16), keep_mask(version, seed, 3001))
 
 
 @every_version
@@ -125,7 +125,7 @@ def test_elementwise_offsets_beyond_32_bits(version, op, extra, far_program):
         "relu": first,
         "add": first + first,
         "bias-gelu": (first + (40.0 + torch.arange(LIMIT, LIMIT + count) % cols)).to(DTYPE),
-        "dropout": torch.where(kept(version, 7, count, first=LIMIT), first.float() / 0.9, 0.0).to(DTYPE),
+        "dropout": torch.where(keep_mask(version, 7, count, first=LIMIT), first.float() / 0.9, 0.0).to(DTYPE),
     }[op]
     torch.testing.assert_close(out.at(LIMIT, count), expected, rtol=torch.finfo(DTYPE).eps, atol=0)
     assert not out.at(-LIMIT, count).any()

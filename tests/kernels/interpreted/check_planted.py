@@ -21,7 +21,7 @@ def test_battery_passes_without_a_bug(family, version):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("family", "bug"), PLANTED)
 def test_planted_bug_is_caught(family, bug, tmp_path):
-    refused = (InterpreterError,) if family == "matmul" else ()  # by Triton 3.6
+    interpreter_errors = (InterpreterError,) if family == "matmul" else ()  # by Triton 3.6
     module = plant(bug, tmp_path)
-    with pytest.raises((AssertionError, pytest.fail.Exception, *refused)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, *interpreter_errors)):
         cases_of(family).battery(module)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from exact import refused, version_of
+from exact import rejection, version_of
 from families import every_way, small, versions_of
 
 
@@ -15,7 +15,7 @@ def test_launchers_reject_invalid_operands(family, op, module):
     (first, *others), out = small(family, op, torch.float32)
 
     def line(*inputs, out=out):
-        return refused(module.KERNELS[op], f"{op} {version_of(module)}", *inputs, out=out)
+        return rejection(module.KERNELS[op], f"{op} {version_of(module)}", *inputs, out=out)
 
     every_other = torch.stack((first, first), -1).flatten(-2)[..., ::2]
     assert " has strides " in line(every_other, *others)
@@ -33,7 +33,7 @@ def test_launchers_reject_invalid_operands(family, op, module):
 @pytest.mark.parametrize("version", versions_of("elementwise"))
 def test_elementwise_rejects_invalid_operands(version):
     def line(op, *inputs, out):
-        return refused(*launcher_of("elementwise", op, version), *inputs, out=out)
+        return rejection(*launcher_of("elementwise", op, version), *inputs, out=out)
 
     x = torch.ones(8)
     assert "expected the inputs x, y, got 1" in line("add", x, out=x)
@@ -49,7 +49,7 @@ def test_elementwise_rejects_invalid_operands(version):
 @pytest.mark.parametrize("version", versions_of("cross_entropy"))
 def test_cross_entropy_rejects_invalid_operands(version):
     def line(*inputs, out):
-        return refused(*launcher_of("cross_entropy", "cross-entropy", version), *inputs, out=out)
+        return rejection(*launcher_of("cross_entropy", "cross-entropy", version), *inputs, out=out)
 
     x, labels, out = torch.ones(4, 8), torch.zeros(4, dtype=torch.int64), torch.zeros(4)
     assert "strides (0, 1); rows must be dense and must not overlap" in line(x[:1].expand(4, 8), labels, out=out)
@@ -63,7 +63,7 @@ def test_cross_entropy_rejects_invalid_operands(version):
 @pytest.mark.parametrize("version", versions_of("matmul"))
 def test_matmul_rejects_invalid_operands(version):
     def line(a, b, *scales, out):
-        return refused(*launcher_of("matmul", "matmul", version), a, b, *scales, out=out)
+        return rejection(*launcher_of("matmul", "matmul", version), a, b, *scales, out=out)
 
     a, b, out = torch.ones(4, 8), torch.ones(8, 12), torch.zeros(4, 12)
     assert "expected layouts nn, nt, tn" in line(torch.ones(8, 4).t(), torch.ones(12, 8).t(), out=out)
@@ -86,13 +86,13 @@ def test_matmul_rejects_invalid_operands(version):
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_old_matmul_versions_reject_int8(version):
     a = torch.ones(16, 16, dtype=torch.int8)
-    message = refused(*launcher_of("matmul", "matmul", version), a, a, out=torch.zeros(16, 16, dtype=torch.int32))
+    message = rejection(*launcher_of("matmul", "matmul", version), a, a, out=torch.zeros(16, 16, dtype=torch.int32))
     assert "no kernel for int8 on sm_90; it has fp32, " in message
 
 
 def test_descriptors_reject_unaligned_strides():
     def line(a, b, out):
-        return refused(*launcher_of("matmul", "matmul", "v4"), a, b, out=out)
+        return rejection(*launcher_of("matmul", "matmul", "v4"), a, b, out=out)
 
     a, out = torch.ones(4, 8), torch.ones(4, 5)
     assert "stored rows of b are 20 bytes apart; a tensor descriptor needs" in line(a, torch.ones(8, 5), out)
@@ -105,7 +105,7 @@ def test_descriptors_reject_unaligned_strides():
 @pytest.mark.parametrize("version", versions_of("matvec"))
 def test_matvec_rejects_invalid_operands(version):
     def line(*inputs, out):
-        return refused(*launcher_of("matvec", "matvec", version), *inputs, out=out)
+        return rejection(*launcher_of("matvec", "matvec", version), *inputs, out=out)
 
     a, x, out = torch.ones(4, 8), torch.ones(8), torch.zeros(4)
     assert "rows must be dense and must not overlap" in line(torch.ones(40).as_strided((4, 8), (4, 1)), x, out=out)
@@ -116,7 +116,7 @@ def test_matvec_rejects_invalid_operands(version):
 
 def test_matvec_int8_rejects_invalid_operands():
     def line(*inputs, out):
-        return refused(*launcher_of("matvec", "matvec-int8", "v3"), *inputs, out=out)
+        return rejection(*launcher_of("matvec", "matvec-int8", "v3"), *inputs, out=out)
 
     a, x, scales, out = torch.ones((4, 16), dtype=torch.int8), torch.ones(16), torch.ones(4), torch.zeros(4)
     assert "a has dtype torch.float32; expected torch.int8" in line(a.float(), x, scales, out=out)
@@ -128,7 +128,7 @@ def test_matvec_int8_rejects_invalid_operands():
 @pytest.mark.parametrize(("version", "limit"), [("v1", 65536), ("v2", 32768), ("v3", 2**30), ("v4", 2**30)])
 def test_norm_rejects_invalid_operands(version, limit):
     def line(op, *inputs, out):
-        return refused(*launcher_of("norm", op, version), *inputs, out=out)
+        return rejection(*launcher_of("norm", op, version), *inputs, out=out)
 
     x, w, out = torch.ones(4, 8), torch.ones(8), torch.zeros(4, 8)
     assert "strides (0, 1)" in line("rmsnorm", w.expand(4, 8), w, out=out)
@@ -144,7 +144,7 @@ def test_norm_rejects_invalid_operands(version, limit):
 @pytest.mark.parametrize(("version", "limit"), [("v1", 65536), ("v2", 2**30), ("v3", 2**30)])
 def test_softmax_rejects_invalid_operands(version, limit):
     def line(x, out):
-        return refused(*launcher_of("softmax", "softmax", version), x, out=out)
+        return rejection(*launcher_of("softmax", "softmax", version), x, out=out)
 
     x = torch.ones(4, 8)
     assert "out of shape (4, 8) has strides (1, 4)" in line(x, torch.ones(8, 4).t())

@@ -29,7 +29,7 @@ def test_reduction_overflows_to_infinity_in_fp16(op, module):
 def test_reduction_adds_neighbors_in_fp32(op, module):
     n = 16 * 16384  # more than a round of all programs of version 2
     x = torch.zeros(n // 16, 16).half()
-    x[:, 0], x[:, 8], x[::16, 1] = 2048.0, -2048.0, 1.0  # 2048 + 1 is no number of fp16
+    x[:, 0], x[:, 8], x[::16, 1] = 2048.0, -2048.0, 1.0  # 2048 + 1 is not an fp16 number
     check_exact(op, module, x.flatten(), *[torch.ones(n).half()] * (op == "dot"))
 
 
