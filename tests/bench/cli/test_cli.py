@@ -65,7 +65,8 @@ def test_family_help_is_complete_and_loads_no_torch(family):
         assert f"\n{heading}" in text
     check_common_help(text)
     for arguments, meaning in module.EXAMPLES:
-        assert re.search(rf"^  python -m bench\.{family} {re.escape(arguments)}  +{re.escape(meaning)}$", text, re.M)
+        assert f"\n  python -m bench.{family} {arguments}" in text
+        assert meaning in " ".join(text.split())
 
 
 def check_common_help(text):
