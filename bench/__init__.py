@@ -1,10 +1,9 @@
-"""MEASURE: one public file is one family of operations and one command, `python -m bench.<file>`.
+"""Benchmarks: each public file is a family of operations and a command, `python -m bench.<file>`.
 
-From Python, `measure`, `compare`, `sweep`, `do_bench` and `profile` take functions of your own, and
-`bench.<file>.run(...)` measures what a command does. All of it is imported on first use.
+From Python, `measure`, `compare`, `sweep`, `do_bench` and `profile` take your own functions, and
+`bench.<file>.run(...)` runs the command of a file. They are imported on first use.
 
-The package stands on `kernels`, a name that a package on PyPI also has. If that one is in front, every Triton
-provider would be somebody else's, so the import stops here with one line.
+A package on PyPI is also called `kernels`. If it comes first on the path, this import fails with one line.
 """
 
 import importlib
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
     from bench.harness.profile.counts import declare_work as declare_work
 
 SIGNALS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""What ends a command, and what Python does on it; where one is ignored or handled by somebody else, it stays so."""
+"""Signals that end a command, with Python's default handlers; other handlers are not replaced."""
 
 
 def leave_when_interrupted() -> None:
-    """Let Ctrl-C and SIGTERM end the process at once, with one line and exit code 130.
+    """Make Ctrl-C and SIGTERM end the process immediately, with one line and exit code 130.
 
-    So it is while a command loads: a `KeyboardInterrupt` in the middle of an import ends in a traceback, or is lost,
-    because torch and numpy catch it while they load, and go on without a part of themselves.
+    Used while a command loads: during an import, a `KeyboardInterrupt` ends in a traceback or is lost, because torch
+    and numpy catch it and continue without a part of themselves.
     """
     for number, usual in SIGNALS.items():
         if signal.getsignal(number) is usual:
@@ -45,20 +44,19 @@ def leave_when_interrupted() -> None:
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """End the process; a handler of signals."""
-    os.write(2, b"interrupted before anything was measured\n")  # print could be in the middle of a line of its own
+    os.write(2, b"interrupted before anything was measured\n")  # the signal may have interrupted a print
     os._exit(130)
 
 
 IS_COMMAND = sys.argv[:1] == ["-m"]
-"""Whether this is the start of `python -m bench.x`: Python has not found the module's file yet."""
+"""Whether this is `python -m bench.x`: Python has not found the module's file yet."""
 
 if IS_COMMAND:
     leave_when_interrupted()
 
 
 def _foreign_kernels() -> str | None:
-    """Return where a `kernels` that is not ours would be imported from, or None."""
+    """Return the path of `kernels` if it would be imported from elsewhere, or None."""
     spec = importlib.util.find_spec("kernels")
     ours = Path(__file__).resolve().parent.parent / "kernels" / "__init__.py"
     if spec is not None and spec.origin and Path(spec.origin).resolve() == ours:
@@ -72,7 +70,7 @@ if _found is not None:
         f"bench: 'kernels' would be imported from {_found}, which is not Ridgepoint's; "
         "run from the root of the repository, or uninstall the other package"
     )
-    if IS_COMMAND:  # the person at the terminal needs the line, not the traceback
+    if IS_COMMAND:  # print no traceback
         print(_message, file=sys.stderr)
         raise SystemExit(2)
     raise ImportError(_message)
@@ -91,10 +89,10 @@ LATE = {
     "profile": "bench.harness.api.profiling",
     "sweep": "bench.harness.api.function",
 }
-"""The names of the package, imported when they are first asked for, and where they stand."""
+"""Modules of the public names, which are imported on first use."""
 
 FAMILIES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py")))
-"""The files of operations; each has a `run` that measures what its command does: `bench.matmul.run(dtype="bf16")`."""
+"""The op files; each has a `run` like its command: `bench.matmul.run(dtype="bf16")`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -108,5 +106,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the package, those that are not imported yet too."""
     return sorted({*globals(), *LATE, *FAMILIES})

@@ -1,4 +1,4 @@
-"""`python -m bench`: what there is to measure, and all of it in one run."""
+"""`python -m bench`: the commands, and `python -m bench OPERATION` for those of op files."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from results.show.spelling import REMOVED, did_you_mean, known_as
 from results.show.terminal import Parser, print_out, say
 
 COMMANDS = {
-    "list": "the operations that can be measured, with their commands",
-    "suite": "all operations at their default sizes, the most informative first",
-    "compare": "which provider is faster, measured side by side, with a verdict",
-    "calibrate": "the ceilings of this machine: bandwidth, matmul, FMA, launch",
-    "doctor": "does everything run on this machine, and how small a change could be seen",
-    "profile": "every operation of a torch model or function of yours on the roofline",
-    "explain": "what a flag, a column or a verdict means, and what to do about it",
+    "list": "list the operations and their commands",
+    "suite": "measure all operations at their default sizes",
+    "compare": "compare providers in interleaved rounds, with verdicts",
+    "calibrate": "measure the ceilings of this machine: bandwidth, matmul, FMA, launch",
+    "doctor": "check this machine, and report the smallest detectable change",
+    "profile": "profile every operation of a torch model or function",
+    "explain": "explain a flag, column or verdict, and what to do about it",
 }
 
 MODULES = {"profile": "profiler"}
-"""Modules of `bench.harness.commands` with names of their own."""
+"""Commands whose module in `bench.harness.commands` has another name."""
 
 HELP = {"-h", "--help"}
 
 EPILOG = """\
-Each family is a command of its own, with its own --help; `python -m bench matmul` is the same:
+Each family of operations is a command with its own --help (`python -m bench matmul` is equivalent):
   python -m bench.matmul --dtype bf16
   python -m bench.elementwise --op gelu,relu --size 64MiB"""
 
@@ -42,7 +42,7 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 
 def catalog_of(words: Sequence[str]) -> Catalog:
-    """Return the ops and commands, those of the users' files among the `words` of a command line too."""
+    """Return all ops and commands, including those of user files named on the command line."""
     from bench.harness.compare.command import reserved_names
 
     return read_catalog(reserved_names(), op_words(words), only_ops=words[:1] == ["compare"])
@@ -69,9 +69,9 @@ def print_list(found: Catalog, output_format: str) -> int:
 
 
 def meant(word: str, found: Catalog) -> list[str] | None:
-    """Return the command's file and the options that a first word stands for, or None.
+    """Return the file and the options for a first argument, or None.
 
-    `bench matmul` is `bench.matmul`, and `bench gelu` is `bench.elementwise --op gelu`.
+    `bench matmul` means `bench.matmul`, and `bench gelu` means `bench.elementwise --op gelu`.
     """
     files = [*found.families, *found.commands]
     name = known_as(word.removeprefix("bench."), files)
@@ -85,10 +85,7 @@ def meant(word: str, found: Catalog) -> list[str] | None:
 
 
 def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> int:
-    """Run the command of a file in `bench/` in place of this one, and return its exit code.
-
-    The first of the arguments, which names the file, gives way to `options`.
-    """
+    """Run the command of an op file and return its exit code; `options` replace the first argument."""
     module = module_of(file)
     if argv is None:
         sys.argv[1:2] = options
@@ -100,19 +97,19 @@ def run_file(file: str, options: Sequence[str], argv: Sequence[str] | None) -> i
 
 
 def op_words(words: Sequence[str]) -> list[str]:
-    """Return the values of `--op` on a command line, and a first argument that may name an op file.
+    """Return the arguments that may name op files: the first one and the values of `--op`.
 
-    No other argument is an op file: a provider's file must not be imported in this process.
+    A provider's file must not be imported in this process.
     """
-    found, is_value = list(words[:1]), False
+    names, is_value = list(words[:1]), False
     for word in words:
         option, sign, value = word.partition("=")
         if word.startswith("-"):
             is_value = option == "--op"
             word = value if sign else ""
         if is_value:
-            found += [name for part in word.split(",") if (name := part.strip())]
-    return found
+            names += [name for part in word.split(",") if (name := part.strip())]
+    return names
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -80,7 +80,7 @@ MODULES = ("bench.harness.model.transformer", "bench.harness.model.step")
 
 def build_parser() -> Parser:
     parser = command_parser("python -m bench.train_step", "[options]", __doc__ or "", EXAMPLES)
-    count = number(1, MAX_LAYERS, f"a whole number from 1 to {MAX_LAYERS}", int)
+    count = number(1, MAX_LAYERS, f"an integer from 1 to {MAX_LAYERS}", int)
     defaults = ",".join(DEFAULT_MODELS)
     text = f"presets of `python -m roofline estimate params --help`, or paths of a config.json (default: {defaults})"
     add(parser, "--model", help=text)

@@ -17,11 +17,11 @@ def test_a_path_is_a_path_unless_it_is_a_folder_to_be_made(tmp_path):
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("held")
-    with pytest.raises(UsageError, match=r"cannot write .*file: .*file: Not a directory; choose another place"):
+    with pytest.raises(UsageError, match=r"cannot write .*file: .*file: Not a directory; choose another"):
         check_output(path(f"{tmp_path}/file/"))
 
 
 def test_a_picture_is_no_folder():
     args = argparse.Namespace(no_save=True, output=None, gpu=None, plot=path("new.png/"))
-    with pytest.raises(UsageError, match=r"--plot new\.png/ is written as a folder; name a picture in it"):
+    with pytest.raises(UsageError, match=r"--plot new\.png/ is a directory"):
         check_places(args)

@@ -1,4 +1,4 @@
-"""The parser of an op command, and the ops, dtypes and cases that its options name."""
+"""The parser of an op command, and the ops, dtypes and cases that its options select."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MAX_SEED = 2**63 - 1
 
 
 class Words(argparse.Action):
-    """Collects the words of a list option: separated by commas or blanks, and given more than once.
+    """Collects the values of a list option, separated by commas or spaces; the option may be repeated.
 
-    `const` turns a word into what it stands for.
+    `const` parses a value.
     """
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
@@ -41,29 +41,29 @@ class Words(argparse.Action):
         if not words:
             raise argparse.ArgumentError(self, "the list is empty; name at least one")
         try:
-            found = list(map(self.const, words)) if self.const else words
+            parsed = list(map(self.const, words)) if self.const else words
         except argparse.ArgumentTypeError as error:
             raise argparse.ArgumentError(self, str(error)) from None
-        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *found])
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), *parsed])
 
 
 class Output(argparse.Action):
-    """Takes the path of the run file; that of a picture, which no run file can have, is taken as `--plot`."""
+    """Stores the path of the run file; a path with the suffix of a picture is stored as `--plot`."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         is_picture = Path(values).suffix.lower() in PICTURES
         setattr(namespace, "plot" if is_picture else self.dest, values)
 
 
-def number(least: float, most: float, what: str, kind: type = float) -> Callable[[str], Any]:
-    """Return a parser of a number from `least` to `most`, written in ASCII digits."""
+def number(minimum: float, maximum: float, what: str, kind: type = float) -> Callable[[str], Any]:
+    """Return a parser of a number from `minimum` to `maximum`, written in ASCII digits."""
 
     def parse(text: str) -> Any:
         try:
             value = kind(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
             value = math.nan
-        if not least <= value <= most:  # also when it is NaN
+        if not minimum <= value <= maximum:  # also if it is NaN
             raise argparse.ArgumentTypeError(f"'{text}' must be {what}")
         return value
 
@@ -83,15 +83,15 @@ def thread_count(text: str) -> int:
     """Return a number of threads, at most one for each logical CPU of this process."""
     from bench.harness.device.device import usable_cores
 
-    most = len(usable_cores().allowed)
-    what = f"a whole number from 1 to {most}, the logical CPUs of this process"
-    return int(number(1, most, what, int)(text))
+    maximum = len(usable_cores().allowed)
+    what = f"an integer from 1 to {maximum}, the logical CPUs of this process"
+    return int(number(1, maximum, what, int)(text))
 
 
 def path(text: str) -> Path | str:
-    """Return a path; one that is written as a folder and is none yet stays text, as `Path` drops the last slash.
+    """Return a path; that of a directory to create stays text, because `Path` drops the slash at the end.
 
-    An empty one, as of a variable that is not set, would be the current folder.
+    An empty path, such as an unset shell variable, would be the current directory.
     """
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
@@ -125,7 +125,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "time limit for the whole run (default: none)",
     },
     "--seed": {
-        "type": number(0, MAX_SEED, "a whole number from 0 to 2^63 - 1", int),
+        "type": number(0, MAX_SEED, "an integer from 0 to 2^63 - 1", int),
         "default": 0,
         "help": "random seed for the inputs (default: 0)",
     },
@@ -191,7 +191,7 @@ def add(parser: Parser, *names: str, **changes: Any) -> None:
 # ---- the parser of an op command -----------------------------------------------------------------------------------
 
 SHORT_LIST = 8
-"""Most known words that a message lists beside the nearest ones."""
+"""Maximum number of known names that a message lists besides suggestions."""
 
 EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted, finished rows are saved"
 
@@ -213,11 +213,11 @@ columns:
 
 
 class UsageError(ValueError):
-    """A request that cannot be met; the message is the one line that the user sees."""
+    """An invalid request; the message is the line that the user sees."""
 
 
 def chosen(what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]) -> list[str]:
-    """Return the words of a list option, each once, or the default ones."""
+    """Return the known names in a list option without duplicates, or the default."""
     return list(dict.fromkeys(one_of(what, word, known) for word in given or default))
 
 
@@ -257,7 +257,7 @@ def build_parser(
 
 
 def option_help(option: Option, dtypes: Sequence[str]) -> str:
-    """Return the help of a family's option, with its default for the usual dtype, and others by their dtypes."""
+    """Return the help of a family's option, with its defaults by dtype."""
     others: dict[Any, list[str]] = {option.default(DEFAULT_DTYPE): []}
     for dtype in dtypes:
         others.setdefault(option.default(dtype), []).append(dtype)
@@ -267,7 +267,7 @@ def option_help(option: Option, dtypes: Sequence[str]) -> str:
 
 
 def provider_help(family: str) -> str:
-    """Return the help of --provider, which names the versions of the family's kernels."""
+    """Return the help of --provider with the versions of the family's kernels."""
     from bench.harness.providers.registry import USER_KERNEL, kernel_versions, provider_names
 
     usual = "torch, newest triton" if kernel_versions(family) else "torch"
@@ -291,16 +291,16 @@ def make_cases(
     sizes: Sequence[str] | None = None,
     values: Mapping[str, Sequence[str] | None] = MappingProxyType({}),
 ) -> list[Case]:
-    """Return the cases of an op that words ask for, dtype by dtype; None stands for an option that is not given.
+    """Return the requested cases of an op, by dtype.
 
     Args:
         op: the op.
-        options: those that only its family has.
-        device_type: for the default shapes.
-        dtypes: of `--dtype`.
-        shapes: of `--shape`.
-        sizes: of `--size`.
-        values: of the family's options, by their names.
+        options: the options of its family.
+        device_type: selects the default shapes.
+        dtypes: `--dtype`, None if not given.
+        shapes: `--shape`, None if not given.
+        sizes: `--size`, None if not given.
+        values: values of the family's options by name.
     """
     if shapes is not None and sizes is not None:
         raise UsageError("--shape and --size are mutually exclusive")
@@ -309,15 +309,15 @@ def make_cases(
         for dtype in chosen_dtypes(dtypes, op):
             usual = shapes or op.default_shapes.get("cpu" if device_type == "cpu" else "cuda", ())
             extents = parse_shapes(usual if sizes is None else [_elements(text, dtype) for text in sizes], op)
-            asked = [
+            values_by_option = [
                 dict.fromkeys(option.parse(word) for word in values.get(option.name) or ()) or [option.default(dtype)]
                 for option in options
             ]
-            for shape, picked in itertools.product(extents, itertools.product(*asked)):
+            for shape, picked in itertools.product(extents, itertools.product(*values_by_option)):
                 named = {option.name: value for option, value in zip(options, picked, strict=True)}
                 cases.append(Case.of(op.name, dtype, shape, options, named))
                 if len(cases) > MAX_CASES:
-                    raise UsageError(f"more than {MAX_CASES} cases are asked for; use fewer sizes")
+                    raise UsageError(f"more than {MAX_CASES} cases requested; use fewer sizes")
     except ValueError as error:
         raise UsageError(str(error)) from None
     return cases
@@ -347,7 +347,6 @@ def chosen_ops(given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]
 
 
 def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
-    """Return the dtypes asked for."""
     for name in given or ():
         if name not in op.dtypes:
             if name in DTYPE_BITS:
@@ -357,10 +356,9 @@ def chosen_dtypes(given: Sequence[str] | None, op: Op) -> list[str]:
 
 
 def _elements(text: str, dtype: str) -> str:
-    """Return the count of elements that fill a size given in bytes."""
     bits, size_bytes = DTYPE_BITS[dtype], parse_size(text)
     if size_bytes * 8 % bits:
-        raise UsageError(f"size '{text}' is no whole number of {dtype} elements of {bits // 8} bytes")
+        raise UsageError(f"size '{text}' is not a multiple of the {dtype} element size ({bits // 8} bytes)")
     if size_bytes > MAX_EXTENT:
-        raise UsageError(f"size '{text}' is more than 10^18 - 1 bytes; use a smaller one")
+        raise UsageError(f"size '{text}' exceeds 10^18 - 1 bytes")
     return str(size_bytes * 8 // bits)

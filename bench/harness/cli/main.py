@@ -1,4 +1,4 @@
-"""The command of every op file: read the arguments, find what is wrong with them, plan the rows."""
+"""The command of every op file: parses and checks the arguments, and plans the rows."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def main(
     """Run the command of one family and return its exit code.
 
     Args:
-        file: the op file; its stem names the family.
+        file: the op file; its stem is the family.
         doc: the op file's docstring, shown by `--help`.
-        examples: argument lines and what they do.
+        examples: arguments and their meanings.
         ops: the family's operations.
         options: command-line options that only this family has.
         argv: arguments, by default those of the process.
@@ -45,12 +45,12 @@ def main(
     try:
         parser = build_parser(family, doc or "", examples, ops, options)
     except argparse.ArgumentError as error:
-        message = f"{Path(file).name}: {error}; every command has that option, give the family's another name"
+        message = f"{Path(file).name}: {error}; every command has this option, rename the family's"
         return _fail(command_of(family), message, USAGE)
 
     def body(args: argparse.Namespace) -> int:
         if args.signature:
-            own_ops = [op for place, op in chosen_ops(args.op, {family: ops}) if place == family]
+            own_ops = [op for name, op in chosen_ops(args.op, {family: ops}) if name == family]
             return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
         return measured(family, args, ops, options, argv).conclude()
 
@@ -60,7 +60,7 @@ def main(
 def guarded(
     parser: argparse.ArgumentParser, body: Callable[[argparse.Namespace], int], argv: Sequence[str] | None
 ) -> int:
-    """Run a command and return its exit code; every error of a user takes one line, in all commands."""
+    """Run a command and return its exit code; a user error prints one line."""
     if argv is None:
         leave_when_interrupted()
     prepare_streams()
@@ -79,7 +79,7 @@ def guarded(
     except KeyboardInterrupt:
         return _fail(prog, "interrupted", INTERRUPTED)
     finally:
-        if argv is None:  # libraries clean up undisturbed
+        if argv is None:  # do not interrupt the cleanup of libraries
             handle_signals((leave, signal.default_int_handler), signal.SIG_IGN)
 
 
@@ -95,7 +95,7 @@ def measured(
     options: Sequence[Option],
     argv: Sequence[str] | None = None,
 ) -> Run:
-    """Measure what the arguments ask for, and return the run, not shown yet."""
+    """Measure the requested rows and return the run, which is not shown yet."""
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
@@ -103,17 +103,17 @@ def measured(
 
     chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
     is_usual = args.baseline is None and not args.provider
-    names = {place: [] if is_usual else chosen_providers(args, place) for place, _ in chosen}
-    cases = make_all_cases(args, chosen, "cpu", own)  # what is wrong is found before torch is loaded
+    names = {name: [] if is_usual else chosen_providers(args, name) for name, _ in chosen}
+    cases = make_all_cases(args, chosen, "cpu", own)  # rejects bad values before torch is loaded
     check_places(args)
     device = device_of(args)
-    if device.is_gpu:  # which has default shapes of its own
+    if device.is_gpu:  # a GPU has other default shapes
         cases = make_all_cases(args, chosen, device.type, own)
     settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
-    for place, op, case in cases:
-        usual = {} if names[place] else registry.default_providers(place, device, case.dtype)
-        rows += planning.plan([(op, case)], names[place] or list(usual), device, settings, usual, place)
+    for name, op, case in cases:
+        usual = {} if names[name] else registry.default_providers(name, device, case.dtype)
+        rows += planning.plan([(op, case)], names[name] or list(usual), device, settings, usual, name)
     command = family if is_own(family) else f"bench.{family}"
     run = Run(args, command, Path(family).stem, device, settings.to_dict(), argv)
     measure_run(run, rows)
@@ -126,43 +126,42 @@ def make_all_cases(
     device_type: str,
     own_options: Mapping[str, Sequence[Option]] = MappingProxyType({}),
 ) -> list[tuple[str, Op, Case]]:
-    """Return the cases of ops of several families, each with the options of its own family.
+    """Return the cases of ops of several families, each with the options of its family.
 
-    `own_options` holds those of the family whose command this is, which need not be imported for them once more.
+    `own_options` holds the options of the running command's family, so that its file is not imported again.
     """
     cases = []
     for family, op in chosen:
         options = own_options[family] if family in own_options else options_of(family)
         if getattr(args, "size", None) is not None and not op.is_sized:
-            raise UsageError(f"{op.name} is not asked for by --size; use --shape")
+            raise UsageError(f"--size does not apply to {op.name}; use --shape")
         own = {option.name: getattr(args, option.name, None) for option in options}
-        size = getattr(args, "size", None)  # which a family whose ops take no bytes lacks
-        found = make_cases(op, options, device_type, args.dtype, args.shape, size, own)
-        cases += [(family, op, case) for case in found]
+        size = getattr(args, "size", None)  # not all families have it
+        new = make_cases(op, options, device_type, args.dtype, args.shape, size, own)
+        cases += [(family, op, case) for case in new]
     return cases
 
 
 def device_of(args: argparse.Namespace) -> Device:
-    """Return the device asked for, a CPU with the threads asked for."""
+    """Return the requested device; a CPU has the requested number of threads."""
     from bench.harness.device import device
 
     with busy("loading torch", args.quiet or "torch" in sys.modules):
-        found = device.detect(args.device)
+        detected = device.detect(args.device)
     handle_signals((leave,), signal.default_int_handler)
     if args.threads is None:
-        return found
-    if found.is_gpu:
+        return detected
+    if detected.is_gpu:
         raise UsageError(
-            f"--threads {args.threads} does not fit: the device measured is a GPU; add --device cpu or leave it out"
+            f"--threads {args.threads} requires a CPU device, got a GPU; add --device cpu or remove --threads"
         )
     return device.cpu_device(args.threads)
 
 
 def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
-    """Give Ctrl-C and SIGTERM another handler if theirs is a known one.
+    """Replace the handlers of Ctrl-C and SIGTERM if they are in `known`.
 
-    A batch system that ends a job sends SIGTERM: while rows are measured both raise `KeyboardInterrupt`, and the
-    finished rows count.
+    While rows are measured, both raise `KeyboardInterrupt`, so finished rows are saved. Batch systems send SIGTERM.
     """
     for number in SIGNALS:
         if signal.getsignal(number) in known:
@@ -170,7 +169,7 @@ def handle_signals(known: tuple[Any, ...], handler: Any) -> None:
 
 
 def check_places(args: argparse.Namespace) -> None:
-    """Refuse, before measuring, an unknown GPU name and places that cannot be written, stdout among them."""
+    """Reject an unknown GPU name and paths that cannot be written, before measuring."""
     from results.show.picture import check_picture
     from results.store.runfile import runs_directory
     from roofline.gpu_table import UnknownGpuError, find_gpu
@@ -186,7 +185,7 @@ def check_places(args: argparse.Namespace) -> None:
             raise UsageError(str(error)) from None
     try:
         if isinstance(args.plot, str):
-            raise UsageError(f"--plot {args.plot} is written as a folder; name a picture in it")
+            raise UsageError(f"--plot {args.plot} is a directory; name a file in it")
         if args.plot is not None:
             check_picture(args.plot)
             check_output(args.plot, replaces=True)
@@ -197,39 +196,39 @@ def check_places(args: argparse.Namespace) -> None:
 
 
 def check_output(path: Path | str, replaces: bool = False) -> None:
-    """Refuse a path that could not be written; its writer would find it too, but after everything was measured.
+    """Reject a path that cannot be written, before measuring.
 
-    A file is really made in its folder, or the nearest one above that exists, because permissions tell neither of
-    read-only nor of virtual file systems.
+    A file is created in the directory or its nearest existing parent, because permissions do not cover read-only and
+    virtual file systems.
 
     Args:
-        path: a file, or a folder that exists; text is a folder to be made.
-        replaces: whether a file that holds something may be written anew.
+        path: a file or an existing directory; text is a directory to create.
+        replaces: whether a file that is not empty may be replaced.
     """
-    is_folder, path = isinstance(path, str), Path(path)
-    if path.is_file() and path.stat().st_size and not (replaces or is_folder):
-        raise UsageError(f"{path} exists and is not empty; no run is overwritten: choose another --output")
-    folder = (path if is_folder or path.is_dir() else path.parent).absolute()
-    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    is_directory, path = isinstance(path, str), Path(path)
+    if path.is_file() and path.stat().st_size and not (replaces or is_directory):
+        raise UsageError(f"{path} exists and is not empty; runs are not overwritten, choose another --output")
+    directory = (path if is_directory or path.is_dir() else path.parent).absolute()
+    nearest = next(parent for parent in (directory, *directory.parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another place") from None
+        raise UsageError(f"cannot write {path}: {nearest}: {error.strerror}; choose another path") from None
 
 
 def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
-    """Return the providers asked for, the baseline first."""
+    """Return the requested providers, the baseline first."""
     baseline = [] if args.baseline is None else [args.baseline]
     names = list(dict.fromkeys(baseline + (args.provider or [])))
     check_providers(names, [family])
     if baseline and names == baseline:
-        raise UsageError(f"--baseline {args.baseline} needs other providers to set against it; name them: --provider")
+        raise UsageError(f"--baseline {args.baseline} needs other providers to compare with; name them with --provider")
     return names
 
 
 def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
-    """Refuse providers that a family does not have."""
+    """Reject providers that a family does not have."""
     from bench.harness.providers.registry import UnknownProviderError, check_names, is_user_kernel
     from bench.harness.providers.user_kernel import find
 

@@ -1,24 +1,20 @@
-"""`--signature`: prints a working Python file that shows what a user's function must take."""
+"""`--signature`: prints a working Python file with the signatures of user functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench.harness.cli.arguments import chosen_dtypes
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, is_own
 from results.show.terminal import print_out
 
-if TYPE_CHECKING:
-    pass
-
 HEAD = '''\
-"""Functions of your own for {command}, as they work; put your kernels in the place of TORCH[...].
+"""Your own functions for {command}. They work; replace TORCH[...] by your kernels.
 
-A function with a parameter named out gets the output there and fills it; one without returns its result. It must
-be finished, on the current stream of a GPU, when it returns; leave its inputs alone; and write every element.
+A function with a parameter named out writes its result there; one without it returns the result. On a GPU it must
+use the current stream. It must not change its inputs, and must write every element.
 
     {command} --op {name} --dtype {dtype} --provider {file}:{function},torch
 """
@@ -39,7 +35,7 @@ def {function}({inputs}, out):
 '''
 
 EXTENTS = (48, 80, 112, 176)
-"""Extents that stand for axes: no two alike, none that an op has by itself, multiples of 16 for narrow dtypes."""
+"""Extents that identify axes: all different, not used as constants by ops, multiples of 16 for narrow dtypes."""
 
 
 def print_signatures(
@@ -47,12 +43,12 @@ def print_signatures(
 ) -> int:
     """Print a file with a function for each of `ops`, and return the exit code.
 
-    `is_only_op` says that the family has no other op, so that its command needs no `--op`.
+    If `is_only_op`, the family has no other op, so its command needs no `--op`.
     """
     chosen = [(op, chosen_dtypes(dtypes, op)[0]) for op in ops]
     name = chosen[0][0].name
-    place = {"command": command_of(family), "module": Path(family).stem if is_own(family) else f"bench.{family}"}
-    head = HEAD.format(**place, name=name, dtype=chosen[0][1], file="mine.py", function=name.replace("-", "_"))
+    names = {"command": command_of(family), "module": Path(family).stem if is_own(family) else f"bench.{family}"}
+    head = HEAD.format(**names, name=name, dtype=chosen[0][1], file="mine.py", function=name.replace("-", "_"))
     if is_only_op:
         head = head.replace(f" --op {name}", "")
     print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
@@ -60,7 +56,7 @@ def print_signatures(
 
 
 def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
-    """Return the function of one op: its parameters, what each of them is, and torch in its body."""
+    """Return a function with the parameters of an op, their shapes and dtypes, and a call of torch."""
     from bench.harness.data.inputs import Filler, torch_dtype
     from bench.harness.providers.user_kernel import input_names
 
@@ -68,11 +64,11 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
     case = Case.of(op.name, dtype, axes, options, {option.name: option.default(dtype) for option in options})
     tensors = op.make_inputs(case, Filler("zeros", dtype, None))
     names = input_names(op)
-    if len(names) < len(tensors):  # the last one stands for several
+    if len(names) < len(tensors):  # the last one takes several
         more = len(tensors) - len(names) + 1
         names = [*names[:-1], *(f"{names[-1]}_{number}" for number in range(1, more + 1))]
     operands = {
-        name: (_shape(x.shape, axes), f"{x.dtype}{'' if x.is_contiguous() else ', column by column'}")
+        name: (_shape(x.shape, axes), f"{x.dtype}{'' if x.is_contiguous() else ', column-major'}")
         for name, x in zip(names, tensors, strict=False)
     }
     inputs = ", ".join(operands)
@@ -86,6 +82,5 @@ def signature(op: Op, dtype: str, options: Sequence[Option]) -> str:
 
 
 def _shape(extents: Sequence[int], axes: dict[str, int]) -> str:
-    """Return a shape by the names of its axes: `(m, n)`."""
     names = {extent: name for name, extent in axes.items()}
     return f"({', '.join(names.get(extent, str(extent)) for extent in extents)})"

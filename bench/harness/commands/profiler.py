@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from results.record import Record
 
 BY = ("op", "module", "shape", "kernel")
-"""What `--by` takes: the keys of `bench.harness.profile.report.BY`, which takes longer to import."""
+"""Keys of `bench.harness.profile.report.BY`, which is slower to import."""
 
 DESCRIPTION = """\
 Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could save.
@@ -47,7 +47,7 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
     what.add_argument(
         "--layers",
-        type=number(1, 10_000, "a whole number from 1 to 10000", int),
+        type=number(1, 10_000, "an integer from 1 to 10000", int),
         help="number of layers, instead of the model's",
     )
     shape = "sequences x tokens (default: 4x128)"
@@ -66,7 +66,7 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--by", choices=BY, help=by)
     trace = "save the Chrome trace, for Perfetto or speedscope"
     advanced.add_argument("--trace", metavar="PATH", type=path, help=trace)
-    rows = number(1, 100_000, "a whole number from 1 to 100000", int)
+    rows = number(1, 100_000, "an integer from 1 to 100000", int)
     advanced.add_argument("--top", metavar="N", type=rows, default=20, help="number of rows shown (default: 20)")
     parser.set_defaults(run=run)
 
@@ -103,7 +103,7 @@ def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageEr
         answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, step="a call, or the import,")
     except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
-    for line in dict.fromkeys(output.splitlines()):  # a step that prints does so in each of its many calls
+    for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
         say(line)
     return answer
 
@@ -127,11 +127,11 @@ def check(args: argparse.Namespace) -> None:
     if (args.target is None) == (args.model is None):
         raise UsageError("expected one of FILE:FUNCTION and --model NAME")
     if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in TORCH_DTYPES):
-        raise UsageError(f"--dtype takes one of {', '.join(TORCH_DTYPES)}, not {','.join(args.dtype)}")
+        raise UsageError(f"--dtype expects one of {', '.join(TORCH_DTYPES)}, got {','.join(args.dtype)}")
     if args.target is not None and args.layers is not None:
-        raise UsageError("--layers belongs to --model; a function of yours builds its own model")
+        raise UsageError("--layers requires --model; your own function builds its model")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
-        raise UsageError(f"--trace {args.trace}: there is no such folder")
+        raise UsageError(f"--trace {args.trace}: no such directory")
     try:
         args.shape = parse_batch_shape(args.shape)
         if args.model is not None:

@@ -1,4 +1,4 @@
-"""`python -m bench suite`: all ops at their default cases, the most informative first, into one run file."""
+"""`python -m bench suite`: all ops at their default sizes, the most informative first, in one run file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ examples:
   python -m bench suite --budget 20 --plot suite.png   what fits in 20 seconds
   python -m bench suite --dtype bf16,fp32 --provider torch,torch-compile"""
 
-TELLING = ("matmul", "copy", "softmax", "gelu", "rmsnorm", "prefill-attention", "matvec", "decode-attention", "dot")
-"""Ops in the order of what they tell: products, bandwidth, then the other ops of real models."""
+PREFERRED = ("matmul", "copy", "softmax", "gelu", "rmsnorm", "prefill-attention", "matvec", "decode-attention", "dot")
+"""The most informative ops first: matmul, bandwidth, then other ops of real models."""
 
 Planned = tuple[str, Op, Case]
 
@@ -54,12 +54,15 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
 
     dtypes = sorted({dtype for ops in families.values() for op in ops for dtype in op.dtypes})
     providers = sorted({name for family in families for name in registry.provider_names(family)})
-    asked, named = chosen("dtype", args.dtype, dtypes, ["bf16"]), chosen("provider", args.provider, providers, ())
+    chosen_dtypes, named = (
+        chosen("dtype", args.dtype, dtypes, ["bf16"]),
+        chosen("provider", args.provider, providers, ()),
+    )
     main.check_places(args)
     under_test = main.device_of(args)
     settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
-    for family, op, case in by_information(planned(asked, families, under_test.type)):
+    for family, op, case in by_information(planned(chosen_dtypes, families, under_test.type)):
         names = [name for name in named if name in registry.provider_names(family)]
         usual = {} if named else registry.default_providers(family, under_test, case.dtype)
         rows += planning.plan([(op, case)], names if named else list(usual), under_test, settings, usual, family)
@@ -73,18 +76,18 @@ def planned(dtypes: Sequence[str], families: Mapping[str, tuple[Op, ...]], devic
     for family, ops in families.items():
         for op in filter(lambda op: op.is_in_suite, ops):
             names = [dtype for dtype in dtypes if dtype in op.dtypes]
-            found = make_cases(op, options_of(family), device_type, names) if names else []
-            cases += [(family, op, case) for case in found]
+            if names:
+                cases += [(family, op, case) for case in make_cases(op, options_of(family), device_type, names)]
     return cases
 
 
 def by_information(cases: Sequence[Planned]) -> list[Planned]:
-    """Return the cases with the largest of each op first, then the next largest; `TELLING` ops lead each turn."""
-    turns: dict[tuple[str, str], int] = {}
+    """Return the largest case of each op, then the next largest; `PREFERRED` ops come first in each group."""
+    groups: dict[tuple[str, str], int] = {}
     ranked = []
     for family, op, case in sorted(cases, key=lambda entry: entry[1].work(entry[2]).bytes, reverse=True):
         key = (op.name, case.dtype)
-        turns[key] = turns.get(key, -1) + 1
-        place = TELLING.index(op.name) if op.name in TELLING else len(TELLING)
-        ranked.append((turns[key], place, (family, op, case)))
+        groups[key] = groups.get(key, -1) + 1
+        rank = PREFERRED.index(op.name) if op.name in PREFERRED else len(PREFERRED)
+        ranked.append((groups[key], rank, (family, op, case)))
     return [entry for _, _, entry in sorted(ranked, key=lambda item: item[:2])]

@@ -42,7 +42,7 @@ NAMES = [
     ("matmul --provider nosuch", "unknown provider 'nosuch' for matmul; choose from torch, torch-compile"),
     ("matmul --provider ,", "argument --provider: the list is empty; name at least one"),
     ("matmul --baseline nosuch --provider torch", "unknown provider 'nosuch' for matmul; choose from torch,"),
-    ("matmul --baseline torch", "--baseline torch needs other providers to set against it; name them: --provider"),
+    ("matmul --baseline torch", "--baseline torch needs other providers"),
     ("matmul --baseline torch --provider torch", "--baseline torch needs other providers"),
     ("matmul --gpu nosuch", "unknown GPU 'nosuch'; list GPUs with `python -m roofline gpus`"),
     ("matmul --gpu h100-sxn", "unknown GPU 'h100-sxn'; did you mean h100-sxm"),
@@ -175,7 +175,7 @@ def test_an_unwritable_plot_is_rejected_before_measuring(capsys, runs, tmp_path,
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("full.jsonl", "exists and is not empty; no run is overwritten: choose another --output"),
+        ("full.jsonl", "exists and is not empty; runs are not overwritten"),
         ("full.jsonl/run.jsonl", "Not a directory"),
         ("a" * 300 + ".jsonl", "File name too long"),
     ],

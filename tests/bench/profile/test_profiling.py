@@ -269,7 +269,7 @@ def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
         (["mine.py:make", "--layers", "2"], "--layers belongs to --model"),
         (["mine.py:make", "--model", "tiny-llama"], "expected one of FILE:FUNCTION"),
         ([], "expected one of FILE:FUNCTION"),
-        (["mine.py:make", "--trace", "/nowhere/trace.json"], "there is no such folder"),
+        (["mine.py:make", "--trace", "/nowhere/trace.json"], "no such directory"),
     ],
 )
 def test_invalid_profile_options_are_a_one_line_error(words, said, capsys):
