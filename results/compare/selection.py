@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 NAMED = "what --op, --dtype, --case, --provider name"
+NAMES = {"op": "ops", "dtype": "dtypes", "case": "cases, as a table names them", "provider": "providers"}
+"""Options that choose records by a name."""
+LATEST = ("op", "provider")
+"""Those of commands that draw: there --dtype says what is drawn."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,8 @@ class Selection:
     since_s: float | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Selection:
-        given = (options.op, options.dtype, options.case, options.provider)
+    def of(cls, options: argparse.Namespace, only: Iterable[str] = NAMES) -> Selection:
+        given = (getattr(options, name) if name in only else () for name in NAMES)
         ops, dtypes, cases, providers = (frozenset[str]().union(*names) for names in given)
         return cls(ops, dtypes, cases, providers, options.machine, options.since)
 
@@ -95,36 +100,13 @@ def since(text: str) -> float:
         ) from None
 
 
-def add_selection(parser: Parser, which: str) -> None:
-    """Add the options of a selection; `which` says of what the runs are chosen."""
-    for options, what in (
-        (("--op",), "ops"),
-        (("--dtype",), "dtypes"),
-        (("--case", "--shape"), "cases, as a table names them"),
-        (("--provider",), "providers"),
-    ):
-        text = f"only these {what}"
+def add_selection(parser: Parser, which: str, only: Iterable[str] = NAMES) -> None:
+    """Add the options of a selection; `which` says of what the runs are chosen, `only` names those of records."""
+    for name in only:
+        options = ("--case", "--shape") if name == "case" else (f"--{name}",)
+        text = f"only these {NAMES[name]}"
         parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
     text = f"{which} of this machine, as `results list` names it"
     parser.group(ADVANCED).add_argument("--machine", metavar="SLUG", help=text)
-    _add_since(parser, which)
-
-
-def _add_since(parser: argparse._ActionsContainer, which: str) -> None:
     text = f"{which} since then: 30m, 12h, 2d, 1w ago, or a date such as 2026-11-20"
     parser.add_argument("--since", type=since, metavar="WHEN", help=text)
-
-
-def add_latest(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose the run that `latest` is, for commands in which `--dtype` means something else."""
-    group = parser.add_argument_group("which run `latest` is")
-    for option, what in (("--op", "ops"), ("--provider", "providers")):
-        text = f"the newest with records of these {what}, and these records alone"
-        group.add_argument(option, type=names, action="append", default=[], metavar="NAMES", help=text)
-    group.add_argument("--machine", metavar="SLUG", help="the newest of this machine, as `results list` names it")
-    _add_since(group, "the newest")
-
-
-def latest_of(options: argparse.Namespace) -> Selection:
-    ops, providers = (frozenset[str]().union(*getattr(options, name)) for name in ("op", "provider"))
-    return Selection(ops=ops, providers=providers, machine=options.machine, since_s=options.since)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from results.compare.selection import add_latest, latest_of
+from results.compare.selection import LATEST, Selection, add_selection
 from results.show.terminal import Parser, busy, one_line, print_out
 from results.store.runfile import write_output
 from roofline.commands.plot import add_sources, default_dtypes, dtypes_of, load_sources
@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser.group("output").add_argument("-o", "--output", type=Path, required=True, metavar="PATH", help="HTML file")
     text = "add the JSON output of roofline estimate matmul or infer; may be repeated"
     parser.add_argument("--estimate", action="append", type=Path, default=[], metavar="FILE", help=text)
-    add_latest(parser)
+    add_selection(parser, "with `latest`: the newest run", LATEST)
     parser.set_defaults(run=run, prog=parser.prog)
 
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix.lower() not in SUFFIXES:
         shown = one_line(str(args.output), 200)
         raise PlotError(f"unknown suffix of '{shown}'; expected {' or '.join(SUFFIXES)}")
-    dtypes, chosen = dtypes_of(args.dtype), latest_of(args)
+    dtypes, chosen = dtypes_of(args.dtype), Selection.of(args, LATEST)
     sources = load_sources(args.runs, args.gpu, args.folder, chosen)
     scene = build_scene(sources.measured, sources.gpus, dtypes or default_dtypes(sources))
     verdicts = verdicts_of([run.path for run in sources.runs], chosen)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import Selection, add_latest, latest_of
+from results.compare.selection import LATEST, Selection, add_selection
 from results.record import Environment, Record
 from results.show.picture import add_picture, check_picture, save_picture
 from results.show.spelling import did_you_mean
@@ -107,7 +107,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     add_picture(parser, "save a plot: .png, .svg or .pdf; not required with --check")
     text = "exit with 1 if a row of OP is below this fraction of its roof, as in 'gelu>=0.9'; may be repeated"
     parser.add_argument("--check", action="append", default=[], metavar="OP>=FRACTION", help=text)
-    add_latest(parser)
+    add_selection(parser, "with `latest`: the newest run", LATEST)
     parser.set_defaults(run=run, prog=parser.prog)
 
 
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
         raise PlotError("expected -o PATH or --check 'OP>=FRACTION'")
     for path in pictures:
         check_picture(path)
-    sources = load_sources(args.runs, args.gpu, args.folder, latest_of(args))
+    sources = load_sources(args.runs, args.gpu, args.folder, Selection.of(args, LATEST))
     scene = _scene(sources, wanted)
     short = [line for check in checks for line in _short_of(check, sources, wanted)]
     for path in pictures:

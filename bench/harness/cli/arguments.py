@@ -197,20 +197,6 @@ EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130
 
 NOTES = f"`python -m bench explain COLUMN` explains a column of the table\n\n{EXIT_CODES}"
 
-COLUMNS = f"""\
-columns:
-  median      seconds per launch, and half the width of its 95 % confidence interval
-  TFLOP/s     declared FLOPs per second, in 10^12 (GFLOP/s: 10^9); an FMA counts as 2
-  GB/s        compulsory bytes per second, in 10^9: each input read once, each output written once
-  FLOP/B      arithmetic intensity, FLOPs over compulsory bytes
-  bound       the limit at this intensity: memory, compute, mixed (within 10 %) or launch; below 30 % of every limit
-              `memory side` or `compute side`, because something else limits the row
-  MFU, MBU    fraction of the dense peak of the dtype, and of the memory bandwidth
-  % roof      fraction of min(peak, intensity x bandwidth); ops without a matrix product use the vector peak
-  first call  seconds of the first call: loading, compiling, tuning
-
-{EXIT_CODES}"""
-
 
 class UsageError(ValueError):
     """An invalid request; the message is the line that the user sees."""
@@ -236,7 +222,7 @@ def build_parser(
 ) -> Parser:
     """Return the parser of one family's command."""
     usage = "[--dtype LIST] [--shape LIST] [--provider LIST] [options]"
-    parser = command_parser(command_of(family), usage, doc, examples, COLUMNS)
+    parser = command_parser(command_of(family), usage, doc, examples)
     all_ops = " (default: all)" if len(ops) > 1 else ""
     add(parser, "--op", help=f"operations to measure: {', '.join(op.name for op in ops)}{all_ops}")
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
@@ -275,10 +261,10 @@ def provider_help(family: str) -> str:
     return f"implementations to measure: {names} (default: {usual})"
 
 
-def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str, str]], notes: str = NOTES) -> Parser:
-    """Return a parser without options; `notes`, then `examples` with their meanings, follow the options of --help."""
+def command_parser(prog: str, usage: str, doc: str, examples: Sequence[tuple[str, str]]) -> Parser:
+    """Return a parser without options; `examples` with their meanings follow the options of --help."""
     lines = [f"  # {meaning}\n  {prog} {arguments}" for arguments, meaning in examples]
-    epilog = "\n".join([notes, *(["", "examples:", *lines] if lines else [])])
+    epilog = "\n".join([NOTES, *(["", "examples:", *lines] if lines else [])])
     return Parser(prog=prog, usage=f"{prog} {usage}", description=doc, epilog=epilog)
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.harness.cli.arguments import COLUMNS, INPUTS, MACHINE, OUTPUT, add, chosen, make_cases
+from bench.harness.cli.arguments import INPUTS, MACHINE, NOTES, OUTPUT, add, chosen, make_cases
 from bench.harness.op import Case, Op
 from bench.harness.op_file import options_of
 
@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "suite",
         description=DESCRIPTION,
-        epilog=f"{COLUMNS}\n\n{EXAMPLES}",
+        epilog=f"{NOTES}\n\n{EXAMPLES}",
     )
     add(parser, "--dtype", help="data types; ops skip those that they do not have (default: bf16)")
     add(

@@ -74,7 +74,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
         "--fail-on", choices=("slower", "unsure"), default="slower", help="verdict that exits with 1 (default: slower)"
     )
     add(parser, "--plot", help="save a plot of ratios and MFU: .png, .svg or .pdf")
-    add(parser, "--verbose", help="show how each provider was verified and timed")
+    add(parser, "--verbose")
     parser.set_defaults(run=run)
 
 

@@ -70,10 +70,8 @@ def test_family_help_is_complete_and_loads_no_torch(family):
 
 
 def check_common_help(text):
-    for heading in ("columns:", "examples:"):
-        assert f"\n{heading}" in text
-    for unit in ("TFLOP/s", "GFLOP/s", "GB/s", "FLOP/B", "seconds"):
-        assert unit in text
+    assert "\nexamples:" in text
+    assert "`python -m bench explain COLUMN` explains a column of the table" in text
     assert "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130 interrupted" in text
 
 
