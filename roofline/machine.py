@@ -90,8 +90,8 @@ class Ceiling:
     @property
     def band(self) -> tuple[float, float] | None:
         """p5 to p95 of the samples of a measured ceiling, else the confidence interval."""
-        found = self.p5_p95 or self.ci95
-        return found if self.kind == "measured" and found and found[0] > 0 else None
+        interval = self.p5_p95 or self.ci95
+        return interval if self.kind == "measured" and interval and interval[0] > 0 else None
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ class Machine:
         Dtypes without a rate are computed in fp32, as in torch and Triton, except fp64.
         """
         names = [dtype] if dtype == "fp64" else [dtype, "fp32"]
-        found = (self.fastest("fma", [name], kinds) for name in names)
-        return next((entry for entry in found if entry is not None), None)
+        peaks = (self.fastest("fma", [name], kinds) for name in names)
+        return next((entry for entry in peaks if entry is not None), None)
 
     def bandwidth(self, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
         """Return the memory bandwidth of the first known kind; the fastest of measured mixes."""
@@ -200,8 +200,8 @@ class Machine:
 
     @cached_property
     def mixes(self) -> list[Ceiling]:
-        found = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
-        return sorted((entry for entry in found if entry), key=lambda entry: -entry.value)
+        mixes = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
+        return sorted((entry for entry in mixes if entry), key=lambda entry: -entry.value)
 
     def fastest(
         self, quantity: str, names: list[str] | None = None, kinds: Iterable[str] = ("measured",)

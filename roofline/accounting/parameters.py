@@ -65,21 +65,21 @@ def weights(config: ModelConfig) -> list[Weight]:
     """
     if config.parameters:
         return [Weight("parameters", "parameters", (config.parameters,), is_gemm=True)]
-    found = [
+    tensors = [
         Weight("embedding", "embedding", (config.vocabulary, config.width), split="width"),
         Weight("positions", "positions", (config.position_embeddings, config.width)),
     ]
     if config.state:
-        found += _state_weights(config, config.state)
+        tensors += _state_weights(config, config.state)
     else:
-        found += _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
-    found += _mlp_weights(config, "mlp", config.mlp_width, config.dense_layers)
+        tensors += _latent_weights(config, config.latent) if config.latent else _attention_weights(config)
+    tensors += _mlp_weights(config, "mlp", config.mlp_width, config.dense_layers)
     if config.experts:
-        found += _expert_weights(config, config.experts)
-    found += _norm_weights(config)
+        tensors += _expert_weights(config, config.experts)
+    tensors += _norm_weights(config)
     head = (config.width, config.vocabulary)
-    found.append(Weight("lm_head", "lm_head", head, int(not config.is_tied), is_gemm=True, split="width"))
-    return [weight for weight in found if weight.elements]
+    tensors.append(Weight("lm_head", "lm_head", head, int(not config.is_tied), is_gemm=True, split="width"))
+    return [weight for weight in tensors if weight.elements]
 
 
 def count_parameters(config: ModelConfig) -> ParameterCount:
@@ -87,15 +87,15 @@ def count_parameters(config: ModelConfig) -> ParameterCount:
 
     Source: see `weights`; GPT-2 small has 124,439,808 parameters, Llama 3 8B 8,030,261,248.
     """
-    found = weights(config)
+    tensors = weights(config)
     head = config.vocabulary * config.width if config.is_tied else 0
     components: dict[str, int] = {}
-    for weight in found:
+    for weight in tensors:
         components[weight.component] = components.get(weight.component, 0) + weight.elements
     return ParameterCount(
-        total=sum(weight.elements for weight in found),
-        active=sum(weight.active_elements for weight in found),
-        matmul=head + sum(weight.active_elements for weight in found if weight.is_gemm),
+        total=sum(weight.elements for weight in tensors),
+        active=sum(weight.active_elements for weight in tensors),
+        matmul=head + sum(weight.active_elements for weight in tensors if weight.is_gemm),
         components=components,
     )
 
@@ -120,7 +120,7 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
     """Return projections, convolution and scan of Mamba: h 2i, i (r + 2n), r i, i n and i h; of Mamba 2 by heads."""
     layers, width, inner = config.layers, config.width, state.inner_width
     gated = 2 * inner if not state.heads else inner + state.convolved_width + state.heads
-    found = [
+    tensors = [
         Weight("in", "state_space", (width, gated), layers, is_gemm=True),
         Weight("out", "state_space", (inner, width), layers, is_gemm=True),
         Weight("convolution", "state_space", (state.convolved_width, state.kernel), layers),
@@ -129,11 +129,11 @@ def _state_weights(config: ModelConfig, state: StateSpace) -> list[Weight]:
         Weight("out bias", "state_space", (width,), layers * state.has_bias),
     ]
     if state.heads:
-        found.append(Weight("step, decay and skip", "state_space", (state.heads,), 3 * layers))
-        return [*found, Weight("gated norm", "norms", (inner,), layers)]
+        tensors.append(Weight("step, decay and skip", "state_space", (state.heads,), 3 * layers))
+        return [*tensors, Weight("gated norm", "norms", (inner,), layers)]
     rank = state.step_rank
     return [
-        *found,
+        *tensors,
         Weight("to step and state", "state_space", (inner, rank + 2 * state.state_size), layers, is_gemm=True),
         Weight("step", "state_space", (rank, inner), layers, is_gemm=True),
         Weight("decay", "state_space", (inner, state.state_size), layers),

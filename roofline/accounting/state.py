@@ -130,16 +130,16 @@ def held_weights(config: ModelConfig, sharding: Sharding, is_last: bool = False)
     if ways > 1 and (config.experts is None or config.experts.count % ways):
         known = f"{config.experts.count} experts" if config.experts else "a model without experts"
         raise ConfigError(f"--expert-parallel {ways} does not divide {known}")
-    found = [shard(weight, config, sharding.tensor_parallel) for weight in weights(sharding.stage(config))]
+    held = [shard(weight, config, sharding.tensor_parallel) for weight in weights(sharding.stage(config))]
     if sharding.pipeline_parallel > 1:
         left_out = ("positions", "" if config.is_tied else "embedding") if is_last else ("lm_head",)
-        found = [weight for weight in found if weight.component not in left_out]
-    return [replace(w, copies=w.copies // ways) if w.component == "experts" else w for w in found]
+        held = [weight for weight in held if weight.component not in left_out]
+    return [replace(w, copies=w.copies // ways) if w.component == "experts" else w for w in held]
 
 
-def adapters(found: Iterable[Weight], rank: int) -> list[Weight]:
+def adapters(base: Iterable[Weight], rank: int) -> list[Weight]:
     """Return two narrow matrices for each matmul of the layers. Source: Hu et al., LoRA (2021)."""
-    inside = [w for w in found if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router")]
+    inside = [w for w in base if w.is_gemm and w.component not in (*OUTSIDE_LAYERS, "router")]
     return [
         Weight(f"{w.name} adapter", w.component, (side, rank), w.copies, is_gemm=True)
         for w in inside
@@ -163,9 +163,9 @@ def state_bytes(
     Source: Rajbhandari et al., ZeRO (2020), figure 1; tensor parallelism as in Megatron-LM.
     """
     sharding = sharding or Sharding()
-    found = held_weights(config, sharding, is_last)
-    trained = found if lora_rank is None else adapters(found, lora_rank)
-    held = found if lora_rank is None else [*found, *trained]
+    base = held_weights(config, sharding, is_last)
+    trained = base if lora_rank is None else adapters(base, lora_rank)
+    held = base if lora_rank is None else [*base, *trained]
     parts = dict.fromkeys(SHARDED_FROM, 0)
     for are_experts, devices in ((False, sharding.data_parallel), (True, sharding.replicas_of_experts())):
         stored, updated = ([w for w in group if (w.component == "experts") is are_experts] for group in (held, trained))
@@ -179,7 +179,7 @@ def state_bytes(
         for name, size in sizes.items():
             parts[name] += -(-size // devices) if sharding.zero >= SHARDED_FROM[name] else size
     if sharding.zero == 3 and sharding.data_parallel > 1 and not config.parameters:
-        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(found, sharding.stage(config).layers)
+        parts["gathered_layer"] = recipe.weight_bytes * _largest_layer(base, sharding.stage(config).layers)
     return {name: size for name, size in parts.items() if size}
 
 
@@ -188,9 +188,9 @@ def cast_bytes(config: ModelConfig, recipe: Recipe, held: Iterable[Weight]) -> i
     return recipe.cast_bytes * sum(weight.elements for weight in is_multiplied)
 
 
-def _largest_layer(found: Sequence[Weight], layers: int) -> int:
-    inside = sum(weight.elements for weight in found if weight.component not in OUTSIDE_LAYERS)
-    outside = [weight.elements for weight in found if weight.component in OUTSIDE_LAYERS]
+def _largest_layer(held: Sequence[Weight], layers: int) -> int:
+    inside = sum(weight.elements for weight in held if weight.component not in OUTSIDE_LAYERS)
+    outside = [weight.elements for weight in held if weight.component in OUTSIDE_LAYERS]
     return max([-(-inside // layers), *outside])
 
 

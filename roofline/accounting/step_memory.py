@@ -194,21 +194,21 @@ class _Stage:
         return model_activations(self.config, plan.sequence, batch, self.kernels, plan.checkpoint, micro_batches)
 
     def _stored(self, micro_batches: int) -> dict[str, int]:
-        kept = self._kept(micro_batches)
+        saved = self._kept(micro_batches)
         if self.group:
-            return {"checkpoints": kept["checkpoints"]}
+            return {"checkpoints": saved["checkpoints"]}
         is_selective = self.plan.checkpoint == "selective"
-        return {name: size for name, size in kept.items() if not (is_selective and name == "attention_scores")}
+        return {name: size for name, size in saved.items() if not (is_selective and name == "attention_scores")}
 
     def _most_kept(self) -> dict[str, int]:
         """Return the peak activations of the layers: with checkpointing, after the last group is recomputed.
 
         The input of that group is a checkpoint; if its first norm saves its input, that is the same tensor.
         """
-        kept = self._kept(self.in_flight)
+        saved = self._kept(self.in_flight)
         if not self.group or not self.kernels.saves_input(self.config.norm):
-            return kept
-        return kept | {"norm_inputs": kept["norm_inputs"] - self.stream}
+            return saved
+        return saved | {"norm_inputs": saved["norm_inputs"] - self.stream}
 
     def _gradient(self, elements: int) -> int:
         return self.recipe.gradient_bytes * elements if self.plan.lora_rank is None else 0
@@ -262,9 +262,9 @@ class _Stage:
             return at_loss
         table = width * self.head if self.plan.lora_rank is None else 0
         others = table + width * self.rows + SCALARS
-        kept = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
+        saved = {name: size for name, size in at_loss.head.items() if name != "log_probabilities"}
         gradients = width * self.logits
-        product = replace(at_loss, name="head", temporary=gradients + others, logits_gradients=gradients, head=kept)
+        product = replace(at_loss, name="head", temporary=gradients + others, logits_gradients=gradients, head=saved)
         if not self.recipe.cast_bytes:
             return product
         cast = replace(
@@ -272,7 +272,7 @@ class _Stage:
             temporary=self._gradient(self.head) + others,
             logits_gradients=0,
             cast_copies=at_loss.cast_copies - self.recipe.cast_bytes * self.head,
-            head={"final_norm": kept["final_norm"]},
+            head={"final_norm": saved["final_norm"]},
         )
         return max(product, cast, key=lambda moment: moment.total)
 
@@ -293,8 +293,8 @@ class _Stage:
         Alive are gradients of the stream (with checkpointing also that of the group's output), of the width of the MLP
         (gated: two), of the weights of the largest matmul, and of a tied head.
         """
-        config, recipe, kept = self.config, self.recipe, self._most_kept()
-        mlp, experts = ("experts", config.experts) if "experts" in kept else ("mlp", None)
+        config, recipe, saved = self.config, self.recipe, self._most_kept()
+        mlp, experts = ("experts", config.experts) if "experts" in saved else ("mlp", None)
         inside = [w for w in self.held if w.is_gemm and w.component != "lm_head"]
         product = max(prod(w.shape) for w in self.trained if w.is_gemm and w.component != "lm_head")
         largest = recipe.gradient_bytes * (product + (config.width if config.has_mlp_bias else 0))
@@ -305,7 +305,7 @@ class _Stage:
         entering = Moment(
             "layers",
             temporary=self.stream * (2 if self.group else 1) + wide + largest + tied + SCALARS,
-            layers=kept,
+            layers=saved,
             cast_copies=cast * (self.group or config.layers),
         )
         if not config.is_gated:
@@ -314,7 +314,7 @@ class _Stage:
         gated = replace(
             entering,
             temporary=entering.temporary - largest + 2 * wide,
-            layers=kept | {mlp: kept[mlp] - wide},
+            layers=saved | {mlp: saved[mlp] - wide},
             cast_copies=entering.cast_copies - recipe.cast_bytes * config.width * mlp_width,
         )
         return max(entering, gated, key=lambda moment: moment.total)

@@ -207,12 +207,12 @@ def _scene(sources: Sources, wanted: Sequence[str]) -> Scene:
 
 
 def _check(text: str) -> tuple[str, float]:
-    found = CHECK.fullmatch(text)
-    if found is None or not 0 < float(found[2]) <= 1:
+    match = CHECK.fullmatch(text)
+    if match is None or not 0 < float(match[2]) <= 1:
         raise PlotError(
             f"--check '{one_line(text)}' is not OP>=FRACTION with a fraction above 0, at most 1, such as 'gelu>=0.9'"
         )
-    return found[1], float(found[2])
+    return match[1], float(match[2])
 
 
 def _short_of(check: tuple[str, float], sources: Sources, dtypes: Sequence[str]) -> list[str]:

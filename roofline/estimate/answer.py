@@ -197,7 +197,7 @@ def folded(answer: Answer) -> list[Step]:
 
 
 def _is_boilerplate(note: str) -> bool:
-    return note.startswith(("left out", "lower bounds", "'")) and "alone" not in note
+    return note.startswith(("left out", "lower bounds", "'")) and " only: " not in note
 
 
 def cell(key: str, value: Any) -> str:

@@ -42,39 +42,39 @@ def _shown(text: object) -> str:
 
 def positive(value: object) -> float:
     """Return a number above 0, such as 70e9, "70B" or 0.5; integers are exact."""
-    found = _number(text := text_of(value))
-    if found is None or not Fraction(1, MAX_NUMBER) <= found <= MAX_NUMBER:
+    number = _number(text := text_of(value))
+    if number is None or not Fraction(1, MAX_NUMBER) <= number <= MAX_NUMBER:
         raise ConfigError(f"{_shown(text)} is not a number above 0, at most 10^30, such as 70e9, 70B or 0.5")
-    return int(found) if found.denominator == 1 else float(found)
+    return int(number) if number.denominator == 1 else float(number)
 
 
 def whole(value: object) -> int:
     """Return an integer from 1, such as 8, 4096 or "15T"."""
-    found = _number(text := text_of(value))
-    if found is None or found.denominator != 1 or not 1 <= found <= MAX_EXTENT:
+    number = _number(text := text_of(value))
+    if number is None or number.denominator != 1 or not 1 <= number <= MAX_EXTENT:
         raise ConfigError(f"{_shown(text)} is not an integer from 1 to 10^12")
-    return int(found)
+    return int(number)
 
 
 def share(value: object) -> float:
     """Return a fraction above 0, at most 1, such as 0.5 or "50%"."""
     text = text_of(value)
-    found = _number(text.removesuffix("%"))
-    if found is not None and text.endswith("%"):
-        found /= 100
-    if found is None or not Fraction(1, MAX_NUMBER) <= found <= 1:
-        hint = "; 40 % is 0.4" if found and found > 1 else ""
+    number = _number(text.removesuffix("%"))
+    if number is not None and text.endswith("%"):
+        number /= 100
+    if number is None or not Fraction(1, MAX_NUMBER) <= number <= 1:
+        hint = "; 40 % is 0.4" if number and number > 1 else ""
         raise ConfigError(f"{_shown(text)} is not a fraction above 0, at most 1{hint}")
-    return float(found)
+    return float(number)
 
 
 def exact(value: object) -> Fraction:
     """Return a number of either sign, exactly as written, with at most 300 digits."""
     text = text_of(value)
-    found = _number(text.removeprefix("-"))
-    if found is None or found > 10**300 or (found and found < Fraction(1, 10**330)):
+    number = _number(text.removeprefix("-"))
+    if number is None or number > 10**300 or (number and number < Fraction(1, 10**330)):
         raise ConfigError(f"{_shown(text)} is not a number such as 1e-8")
-    return -found if text.startswith("-") else found
+    return -number if text.startswith("-") else number
 
 
 def extents(value: object) -> tuple[int, ...]:
@@ -84,29 +84,29 @@ def extents(value: object) -> tuple[int, ...]:
     if len(words) > 32:
         raise ConfigError(f"{_shown(text)} has {len(words)} dimensions, more than 32")
     try:
-        found = tuple(map(whole, words))
+        sizes = tuple(map(whole, words))
     except ConfigError:
         raise ConfigError(f"{_shown(text)} is not a shape such as 4096x4096") from None
-    if prod(found) > MAX_NUMBER:
+    if prod(sizes) > MAX_NUMBER:
         raise ConfigError(f"{_shown(text)} has more than 10^30 elements")
-    return found
+    return sizes
 
 
 def product_shape(value: object) -> tuple[int, int, int]:
     """Return M, N and K of a shape MxNxK; one number stands for all three."""
-    found = extents(value)
-    if len(found) not in (1, 3):
+    sizes = extents(value)
+    if len(sizes) not in (1, 3):
         raise ConfigError(f"{_shown(value)} is not MxNxK, such as 4096x4096x1024, or one number")
-    m, n, k = found * 3 if len(found) == 1 else found
+    m, n, k = sizes * 3 if len(sizes) == 1 else sizes
     return m, n, k
 
 
 def names(value: object) -> list[str]:
     texts = value if isinstance(value, list | tuple | set | frozenset) else [value]
-    found = [name.strip() for text in texts for name in text_of(text).split(",") if name.strip()]
-    if not found:
+    listed = [name.strip() for text in texts for name in text_of(text).split(",") if name.strip()]
+    if not listed:
         raise ConfigError("expected names separated by commas")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(listed))
 
 
 def model_named(value: object) -> str | ModelConfig:

@@ -113,10 +113,10 @@ def infer(
     uses, missing = uses_of(options, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     rows = [plan.row(use) for use in uses]
-    turning = [f"critical batch: with {prompt} tokens in each cache; beside it stands the one without any cache"]
+    turning = [f"critical batch: with {prompt} tokens per cache; `without a cache` ignores it"]
     by_weights = (
         "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + pairs) B / peak, "
-        "(weights + B s kv) / bandwidth); critical batch: the first at which both are as long"
+        "(weights + B s kv) / bandwidth); critical batch: the smallest compute-bound one"
     )
     return Answer(
         main=("decode_seconds", "tokens_per_s", "prefill_seconds"),
@@ -149,7 +149,7 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
         read += f" + {size(row['cache_bytes'])}"
     steps += [
         Step("prefill FLOPs", prefills, number(row["prefill_flops"])),
-        Step("prefill", f"{number(row['prefill_flops'])} / {peak} at best", prefill),
+        Step("prefill", f"{number(row['prefill_flops'])} / {peak}", prefill),
         Step("decode bytes", read, size(row["decode_bytes"])),
         Step("decode step", longest, f"{duration(row['decode_seconds'])}, {row['decode_bound']}-bound"),
         Step("tokens/s", f"{plan.batch} / {duration(row['decode_seconds'])}", number(row["tokens_per_s"])),
