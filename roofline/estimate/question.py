@@ -123,7 +123,7 @@ class OneOf:
         word = known_as(dtype_named(text_of(value)), self.known)
         if word not in self.known:
             hint = did_you_mean(word, self.known)
-            raise ConfigError(f"unknown {_shown(word)}; {hint}{' ' * bool(hint)}(choose from {', '.join(self.known)})")
+            raise ConfigError(f"unknown {_shown(word)}{'; ' * bool(hint)}{hint} (choose from {', '.join(self.known)})")
         return word
 
 
