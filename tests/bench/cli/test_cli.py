@@ -122,11 +122,11 @@ def test_unknown_command_is_a_one_line_error(words, said, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("matmul", "--shape", "0"), "python -m bench.matmul: error: shape '0'"),
-        (("bench.matmul", "--shape", "0"), "python -m bench.matmul: error: shape '0'"),
-        (("gelu", "--shape", "0"), "python -m bench.elementwise: error: shape '0'"),
+        (("matmul", "--shape", "0"), "python -m bench.matmul: error: invalid shape '0'"),
+        (("bench.matmul", "--shape", "0"), "python -m bench.matmul: error: invalid shape '0'"),
+        (("gelu", "--shape", "0"), "python -m bench.elementwise: error: invalid shape '0'"),
         (("gelu", "--op", "none"), "python -m bench.elementwise: error: unknown op 'none'"),
-        (("train-step", "--layers", "2", "--shape", "0"), "python -m bench.train_step: error: shape '0'"),
+        (("train-step", "--layers", "2", "--shape", "0"), "python -m bench.train_step: error: invalid shape '0'"),
     ],
 )
 def test_module_and_op_names_work_as_commands(words, said, capsys):
