@@ -67,19 +67,19 @@ def load(
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"since={error}") from None
     ops, dtypes, cases, providers = (
-        frozenset([one] if isinstance(one, str) else one) for one in (op, dtype, case, provider)
+        frozenset([name] if isinstance(name, str) else name) for name in (op, dtype, case, provider)
     )
     chosen = Selection(ops, dtypes, cases, providers, machine, since_s)
     folder = Path(runs) if runs is not None else None
     names = [os.fspath(run)]
     if Path(run).is_dir():
-        names = [str(one.path) for one in list_runs(Path(run)) if one.error or chosen.fits(one)]
+        names = [str(each.path) for each in list_runs(Path(run)) if each.error or chosen.fits(each)]
         if not names:
             raise StoreError(f"no run in {run} has a record of what was asked for")
-    found = [chosen.load(name, folder) for name in names]
-    for problem in (problem for one in found for problem in one.problems):
+    loaded = [chosen.load(name, folder) for name in names]
+    for problem in (problem for each in loaded for problem in each.problems):
         warnings.warn(problem, stacklevel=2)
-    return to_frame(found, lambda line: warnings.warn(line, stacklevel=2))
+    return to_frame(loaded, lambda line: warnings.warn(line, stacklevel=2))
 
 
 def __getattr__(name: str) -> Any:

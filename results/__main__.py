@@ -1,4 +1,4 @@
-"""python -m results: list the saved runs, show one, export one."""
+"""python -m results: list, show, export and compare saved runs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ from results.store.runfile import Run, StoreError, reason_of, runs_directory, wr
 from results.store.runs import list_runs
 
 FORMATS = (*TABLE_FORMATS[1:], "parquet")
-"""Those that are written to a file."""
 
 PROFILE = "bench.harness.profile.report:render"
 
 LIST_COLUMNS = ("run_id", "started_at", "device_slug", "op", "records", "command", "path", "error")
-RUN_HELP = "a path, a run id, the beginning of one that no other run shares, or `latest`"
+RUN_HELP = "path, run id, unique start of a run id, or `latest`"
 
 EXAMPLES = """examples:
   python -m results list --op gelu --since 2d
@@ -52,7 +51,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 2 a wrong value or a file with bad lines, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 2 invalid value or a file with bad lines, 130 interrupted."""
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace, Path], int] = options.command
     prog = f"python -m results {options.name}"
@@ -69,36 +68,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
-    text = "where the runs are (default: RIDGEPOINT_RUNS, or results/runs)"
+    text = "directory of the runs (default: $RIDGEPOINT_RUNS, else results/runs)"
     shared.group(ADVANCED).add_argument("--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text)
-    parser = Parser(prog="python -m results", description="Saved runs.", epilog=EXAMPLES, parents=[shared])
+    description = "List, show, export and compare saved runs."
+    parser = Parser(prog="python -m results", description=description, epilog=EXAMPLES, parents=[shared])
     commands = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
 
-    listing = commands.add_parser("list", parents=[shared], help="list the runs, the newest first")
-    add_selection(listing, "only runs")
+    listing = commands.add_parser("list", parents=[shared], help="list runs, newest first")
+    add_selection(listing, "list only runs")
     listing.set_defaults(command=_list)
 
-    show = commands.add_parser("show", parents=[shared], help="print one run as a table")
-    text = "how each row was timed, and why it is flagged; all rows of a profile"
+    show = commands.add_parser("show", parents=[shared], help="print a run")
+    text = "also print how each row was timed and why it is flagged, and all rows of a profile"
     show.add_argument("-v", "--verbose", action="store_true", help=text)
     show.set_defaults(command=_show)
 
-    export = commands.add_parser("export", parents=[shared], help="write one run in the format of another tool")
+    export = commands.add_parser("export", parents=[shared], help="write a run as JSON, CSV, Markdown or Parquet")
     output = export.group("output")
     output.add_argument("--format", choices=FORMATS, help="output format (default: by the suffix of --output)")
-    output.add_argument("-o", "--output", metavar="PATH", help="file to write, replaced if it exists; default: stdout")
+    text = "file to write; an existing file is replaced (default: stdout)"
+    output.add_argument("-o", "--output", metavar="PATH", help=text)
     export.set_defaults(command=_export)
-    for one_run in (show, export):
-        one_run.add_argument("run", metavar="RUN", help=RUN_HELP)
-        add_selection(one_run, "with `latest`: the newest run")
+    for command in (show, export):
+        command.add_argument("run", metavar="RUN", help=RUN_HELP)
+        add_selection(command, "with `latest`: the newest run")
     add_format(listing)
     add_format(show)
 
-    compare = commands.add_parser("compare", parents=[shared], help="tell whether one version is faster than another")
+    compare = commands.add_parser("compare", parents=[shared], help="report whether one version is faster than another")
     compare_command.add_options(compare, RUN_HELP)
     compare.set_defaults(command=compare_command.run)
 
-    over_time = commands.add_parser("history", parents=[shared], help="show one case over all runs")
+    over_time = commands.add_parser(
+        "history", parents=[shared], help="show how the time of a case changed from run to run"
+    )
     history.add_options(over_time, RUN_HELP)
     over_time.set_defaults(command=history.run)
     return parser
@@ -106,18 +109,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _directory(chosen: Path | None) -> Path:
     if chosen is not None and not chosen.is_dir():
-        raise StoreError(f"--runs {chosen}: no such folder")
+        raise StoreError(f"--runs {chosen}: no such directory")
     return chosen or runs_directory()
 
 
 def _list(options: argparse.Namespace, directory: Path) -> int:
     runs, chosen = list_runs(directory), Selection.of(options)
     if not runs:
-        say(f"there is no run yet in {directory}: python -m bench.matmul makes one")
+        say(f"no run in {directory} yet: python -m bench.matmul makes one")
     elif chosen != EVERYTHING:
         runs = [run for run in runs if run.error is None and chosen.fits(run)]
         if not runs:
-            say(f"no run in {directory} is of {NAMED}, and of --machine and --since")
+            say(f"no run in {directory} matches {NAMED}, --machine and --since")
     rows = [{name: getattr(run, name) for name in LIST_COLUMNS} | {"path": str(run.path)} for run in runs]
     draw = (lambda console: render_runs(runs, console)) if runs else None
     print_out(Table(rows=lambda: rows, columns=LIST_COLUMNS, draw=draw).render(options.format))
@@ -151,9 +154,9 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
     if form not in FORMATS:
         raise StoreError(f"expected --format, or --output with a suffix, of {', '.join(FORMATS)}")
     if form == "parquet" and not is_file:
-        raise StoreError("parquet is binary and goes to a file: add --output PATH")
+        raise StoreError("--format parquet requires --output PATH")
     if is_file and options.output.endswith(os.sep):
-        raise StoreError(f"--output {options.output} is written as a folder; name a file in it")
+        raise StoreError(f"--output {options.output} names a directory; name a file in it")
     run = Selection.of(options).load(options.run, directory)
     problems: list[str] = []
     if form == "parquet":
@@ -169,11 +172,11 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
 
 def _finish(text: str, run: Run, problems: Sequence[str]) -> int:
     empty = [] if run.records or run.problems else [f"{run.path} has no record"]
-    unjudged = replace(run, problems=(*run.problems, *(f"{run.path}: {problem}" for problem in problems)))
-    return compare_command.finish(text, [unjudged], [*empty, *run.notes])
+    run = replace(run, problems=(*run.problems, *(f"{run.path}: {problem}" for problem in problems)))
+    return compare_command.finish(text, [run], [*empty, *run.notes])
 
 
 if __name__ == "__main__":
     prepare_streams()
-    gc.disable()  # a command makes no cycles worth a search through thousands of records, a tenth of its time
+    gc.disable()  # a search for cycles among thousands of records takes a tenth of the time, and there are none
     sys.exit(main())

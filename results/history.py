@@ -1,4 +1,4 @@
-"""python -m results history: one case over all runs by date, each compared with the run before or a chosen one."""
+"""python -m results history: one case over all runs by date, each compared with the previous or a chosen run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`, without
+EPILOG = """A run is marked if the definition of its op changed since the previous run (`op_sha256`, which ignores
 comments): the time may have changed because the op did.
 
 examples:
@@ -41,45 +41,45 @@ examples:
 """
 
 METRICS = {"time": "time", "flops": "FLOP/s", "mfu": "MFU", "mbu": "MBU"}
-"""What a history can show, and its name in a sentence."""
+"""Metrics of a history, and the title of each."""
 
 LAST = ("ratio_to_last", "ratio_ci95", "verdict", "reason")
 CHOSEN = ("ratio_to_chosen", "chosen_ci95", "chosen_verdict", "chosen_reason")
-"""Keys of a point that compare it with the run before, and with the run of `--against`."""
+"""Keys of a point: the comparison with the previous run, and with the run of `--against`."""
 
 METHOD = (
-    "a run is a change if it is FASTER or SLOWER than the run before: the 95 % interval of the ratio of their times is "
-    "beyond the margin; at most 1 % of histories without a difference have a change by chance (Holm's correction)"
+    "a run is a change if it is FASTER or SLOWER than the previous run: the 95 % interval of the ratio of their times "
+    "is beyond the margin; at most 1 % of histories without a difference have a change by chance (Holm's correction)"
 )
 
-LISTED = 6
-"""Names in a message before it is cut."""
+MAX_LISTED = 6
+"""Maximum number of names in a message."""
 
 
 Series = dict[str, Any]
-"""One case by one provider on one machine, as JSON has it: what it is of, and under `points` its runs by date."""
+"""JSON object of one case by one provider on one machine; `points` has its runs by date."""
 
 
 def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
-    add_selection(parser, "only runs")
-    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="what is shown (default: time)")
-    parser.add_argument("--against", metavar="RUN", help=f"compare each run with this one too: {run_help}")
+    add_selection(parser, "show only runs")
+    parser.add_argument("--metric", choices=tuple(METRICS), default="time", help="quantity to show (default: time)")
+    parser.add_argument("--against", metavar="RUN", help=f"also compare each run with this one: {run_help}")
     add_margin(parser)
     add_format(parser)
     add_picture(parser)
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    """Print the history that the options name, and save its plot if that is requested."""
+    """Print a history and save its plot if requested."""
     from results.show.picture import check_picture, save_picture
 
     if options.output is not None:
         check_picture(options.output)
     runs = [run for run in list_runs(directory, counts_records=False) if run.started_s >= (options.since or 0.0)]
     if not runs:
-        since = "" if options.since is None else " since then"
-        raise StoreError(f"there is no run in {directory}{since}: python -m bench.matmul makes one")
+        since = "" if options.since is None else " in that time"
+        raise StoreError(f"no run in {directory}{since}: python -m bench.matmul makes one")
     loaded, notes = _read(runs, options.machine)
     chosen = load_run(find_run(options.against, directory)) if options.against is not None else None
     series = history(loaded, chosen, Selection.of(options), options.metric, options.margin, notes)
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         with busy("drawing"):
             save_picture(draw(series, options.theme), options.output)
     table = Table(
-        rows=lambda: [_flat_row(one, point) for one in series for point in one["points"]],
+        rows=lambda: [_flat_row(case, point) for case in series for point in case["points"]],
         shown=lambda: rows_of(_columns(series)),
         document=lambda: {"method": METHOD, "series": series},
         head=f"**{_heading(series)}**\n\n",
@@ -113,37 +113,41 @@ def _read(runs: Iterable[RunSummary], device: str | None) -> tuple[list[Run], li
 def history(
     runs: Sequence[Run], chosen: Run | None, selection: Selection, metric: str, margin: float, notes: list[str]
 ) -> list[Series]:
-    """Return the history of one case: a series for each provider; each run is compared with `chosen` too, if any."""
-    found: dict[tuple[RowKey, str], list[Side]] = {}
+    """Return the history of one case, a series for each provider; each run is also compared with `chosen` if given.
+
+    Raises:
+        CompareError: no record matches, or the records are of several cases or machines.
+    """
+    by_row: dict[tuple[RowKey, str], list[Side]] = {}
     for run in map(selection.records_of, runs):
         for row, side in sides_of_run(run).items():
-            found.setdefault(row, []).append(side)
-    _check_one_case(list(dict.fromkeys(key for key, _ in found)), selection)
-    given = sides_of_run(selection.records_of(chosen)) if chosen else {}
-    if chosen and given.keys().isdisjoint(found):
-        raise CompareError(f"--against: {chosen.path} has no finished record of this case")
-    every = [*given.values(), *(side for sides in found.values() for side in sides)]
-    devices = list(dict.fromkeys(side.environment.device["slug"] for side in every))
+            by_row.setdefault(row, []).append(side)
+    _check_one_case(list(dict.fromkeys(key for key, _ in by_row)), selection)
+    chosen_sides = sides_of_run(selection.records_of(chosen)) if chosen else {}
+    if chosen and chosen_sides.keys().isdisjoint(by_row):
+        raise CompareError(f"--against: {chosen.path} has no successful record of this case")
+    all_sides = [*chosen_sides.values(), *(side for sides in by_row.values() for side in sides)]
+    devices = list(dict.fromkeys(side.environment.device["slug"] for side in all_sides))
     if len(devices) > 1:
-        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; name one with --machine")
-    found = {row: _known(row, sides, metric, notes) for row, sides in found.items()}
+        raise CompareError(f"the runs are of {len(devices)} machines: {', '.join(devices)}; choose one with --machine")
+    by_row = {row: _known(row, sides, metric, notes) for row, sides in by_row.items()}
     saved = SavedRuns([*runs, chosen] if chosen else runs)
 
     def compared(bases: Mapping[Side, tuple[RowKey, Side]]) -> dict[Side, Comparison]:
         rows = [compare_apart(key, base, side, margin, saved).compared for side, (key, base) in bases.items()]
         return dict(zip(bases, with_holm(rows), strict=True))
 
-    to_last = compared({side: (key, last) for (key, _), sides in found.items() for last, side in pairwise(sides)})
+    to_last = compared({side: (key, last) for (key, _), sides in by_row.items() for last, side in pairwise(sides)})
     to_chosen = compared(
         {
-            side: (row[0], given[row])
-            for row, sides in found.items()
+            side: (row[0], chosen_sides[row])
+            for row, sides in by_row.items()
             for side in sides
-            if chosen and row in given and side.environment.run_id != chosen.environment.run_id
+            if chosen and row in chosen_sides and side.environment.run_id != chosen.environment.run_id
         }
     )
     series: list[Series] = []
-    for (key, provider), sides in found.items():
+    for (key, provider), sides in by_row.items():
         case = {name: getattr(key, name) for name in ("op", "dtype", "case", "options", "fill", "cache")}
         case |= {"provider": provider, "device": devices[0], "metric": metric}
         points = [_point(side, metric, to_last.get(side), is_new) for side, is_new in _redefined(sides)]
@@ -158,8 +162,8 @@ def _known(row: tuple[RowKey, str], sides: Sequence[Side], metric: str, notes: l
     (key, provider), unknown = row, [side for side in sides if not _value(side, metric)]
     if len(unknown) == len(sides):
         case = f"{key.op} {key.case} {key.dtype} {provider}"
-        raise CompareError(f"the {METRICS[metric]} of {case} is not known in any run")
-    notes += [f"{side.label}: its {METRICS[metric]} is not known, or 0: left out" for side in unknown]
+        raise CompareError(f"the {METRICS[metric]} of {case} is unknown in all runs")
+    notes += [f"{side.label}: its {METRICS[metric]} is unknown or 0; left out" for side in unknown]
     return [side for side in sides if side not in unknown]
 
 
@@ -175,16 +179,16 @@ def _check_one_case(keys: Sequence[RowKey], selection: Selection) -> None:
     if not keys:
         parts = (selection.ops, selection.dtypes, selection.cases, selection.providers)
         shown = " ".join(",".join(sorted(part)) for part in parts if part) or "anything"
-        raise CompareError(f"no run has a finished record of {shown}: python -m results list shows the runs")
+        raise CompareError(f"no run has a successful record of {shown}; list runs with python -m results list")
     for name in ("op", "dtype", "case", "fill", "cache", "options"):
         values = list(dict.fromkeys(str(getattr(key, name)) for key in keys))
         if len(values) > 1:
-            shown = ", ".join(values[:LISTED]) + (", ..." if len(values) > LISTED else "")
+            shown = ", ".join(values[:MAX_LISTED]) + (", ..." if len(values) > MAX_LISTED else "")
             raise CompareError(
-                f"the history is of one case, and {len(values)} values of --{name} fit: {shown}; name one"
+                f"a history shows one case, but {len(values)} values of --{name} match: {shown}; choose one"
             )
     if len(keys) > 1:
-        raise CompareError(f"the history is of one case, and {len(keys)} shapes are called {keys[0].case}")
+        raise CompareError(f"a history shows one case, but {len(keys)} shapes are named {keys[0].case}")
 
 
 def _value(side: Side, metric: str) -> float | None:
@@ -231,8 +235,8 @@ def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
-def _flat_row(one: Series, point: dict[str, Any]) -> dict[str, Any]:
-    row = {name: one[name] for name in ("op", "dtype", "case", "provider", "metric")}
+def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
+    row = {name: case[name] for name in ("op", "dtype", "case", "provider", "metric")}
     for name, value in point.items():
         if name in ("ci95_s", "ci95", "ratio_ci95", "chosen_ci95"):
             row |= {f"{name}_low": value[0] if value else None, f"{name}_high": value[1] if value else None}
@@ -243,7 +247,7 @@ def _flat_row(one: Series, point: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(series: Sequence[Series]) -> list[Column]:
     metric = series[0]["metric"]
-    points = [point | {"provider": one["provider"]} for one in series for point in one["points"]]
+    points = [point | {"provider": case["provider"]} for case in series for point in case["points"]]
     changes = ["<- the op was redefined" if point["is_redefined"] else "" for point in points]
 
     def texts(title: str, key: str, **layout: Any) -> Column:
@@ -291,9 +295,9 @@ def _short_date(text: str) -> str:
 
 
 def _heading(series: Sequence[Series]) -> str:
-    one = series[0]
-    words = [*(one[name] for name in ("op", "case", "dtype", "fill", "cache")), f"on {one['device']}"]
-    words += [f"against {one['against']}"] if "against" in one else []
+    case = series[0]
+    words = [*(case[name] for name in ("op", "case", "dtype", "fill", "cache")), f"on {case['device']}"]
+    words += [f"against {case['against']}"] if "against" in case else []
     return printable(" ".join(word for word in words if word))
 
 
@@ -301,20 +305,20 @@ def _heading(series: Sequence[Series]) -> str:
 
 WIDTH, AXES_HEIGHT = 11.0, 3.6
 FOOT = 1.7
-"""Room below the axes for the names of the runs, inches; a line of the legend takes another 0.2."""
+"""Inches below the axes for the names of the runs; a line of the legend takes another 0.2."""
 MIN_REACH = 0.05
-"""Share of the middle that the axis reaches up and down at least: noise must not look like a change."""
-TICKS = 24
-"""Labels under the picture that have room beside each other."""
+"""Minimum reach of the axis up and down, as a fraction of its middle: noise must not look like a change."""
+MAX_TICKS = 24
+"""Maximum number of labels of the time axis."""
 
 
 def draw(series: Sequence[Series], theme: str = "light") -> Figure:
-    """Return the plot: a line for each provider, runs by date, hollow markers for disturbed runs."""
+    """Return the plot: a line for each provider, runs by date, hollow markers for runs with interference."""
     from results.show import picture
 
-    runs = {point["run_id"]: point for one in series for point in one["points"]}
+    runs = {point["run_id"]: point for case in series for point in case["points"]}
     order = sorted(runs, key=lambda run_id: (runs[run_id]["started_at"], run_id))
-    places, metric = {run_id: place for place, run_id in enumerate(order)}, series[0]["metric"]
+    positions, metric = {run_id: index for index, run_id in enumerate(order)}, series[0]["metric"]
     foot, (scale, unit) = FOOT + 0.2 * len(series), _scale(series)
     with picture.own_style(theme):
         figure = picture.new_figure(WIDTH, 1.0)
@@ -322,9 +326,9 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
         top = picture.write_head(figure, title, count, foot + AXES_HEIGHT)
         axes = figure.subplots()
         figure.subplots_adjust(0.085, foot / figure.get_figheight(), 0.975, top)
-        for number, one in enumerate(series):
-            _draw_line(axes, one, places, number, scale)
-        step = -(-len(order) // TICKS)
+        for number, case in enumerate(series):
+            _draw_line(axes, case, positions, number, scale)
+        step = -(-len(order) // MAX_TICKS)
         dates = [f"{_short_date(runs[run_id]['started_at'])} {runs[run_id]['revision'] or ''}" for run_id in order]
         axes.set_xticks(range(0, len(order), step), [picture.plain(date) for date in dates[::step]])
         picture.frame(axes, "y")
@@ -341,26 +345,26 @@ def draw(series: Sequence[Series], theme: str = "light") -> Figure:
 
 
 def _scale(series: Sequence[Series]) -> tuple[float, str]:
-    metric, largest = series[0]["metric"], max(point["value"] for one in series for point in one["points"])
+    metric, largest = series[0]["metric"], max(point["value"] for case in series for point in case["points"])
     if metric in ("mfu", "mbu"):
         return 0.01, "%"
     units = [(scale, f"{prefix}FLOP/s") for scale, prefix in PREFIXES] if metric == "flops" else TIME_UNITS
     return next((unit for unit in units if largest >= unit[0]), units[-1])
 
 
-def _draw_line(axes: Axes, one: Series, places: dict[str, int], number: int, scale: float) -> None:
+def _draw_line(axes: Axes, case: Series, positions: dict[str, int], number: int, scale: float) -> None:
     from results.show.picture import SERIES_MARKERS, end_of, plain, series_color, tone
 
-    at = [places[point["run_id"]] for point in one["points"]]
-    values = [point["value"] / scale for point in one["points"]]
-    ends = [[end / scale for end in point["ci95"] or [point["value"]] * 2] for point in one["points"]]
+    at = [positions[point["run_id"]] for point in case["points"]]
+    values = [point["value"] / scale for point in case["points"]]
+    ends = [[end / scale for end in point["ci95"] or [point["value"]] * 2] for point in case["points"]]
     below = [max(0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
     above = [max(0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
     style: dict[str, Any] = {"marker": SERIES_MARKERS[number % len(SERIES_MARKERS)], "color": series_color(number)}
-    style |= {"markersize": 5, "label": plain(end_of(one["provider"], 44))}
+    style |= {"markersize": 5, "label": plain(end_of(case["provider"], 44))}
     axes.errorbar(at, values, yerr=[below, above], capsize=3, linewidth=1.4, **style)
-    hollow = [place for place, point in enumerate(one["points"]) if not DISTURBED.isdisjoint(point["flags"])]
+    hollow = [index for index, point in enumerate(case["points"]) if not DISTURBED.isdisjoint(point["flags"])]
     if hollow:
         style |= {"markerfacecolor": tone("white"), "linestyle": "", "zorder": 3}
         style["label"] += ", disturbed"
-        axes.plot([at[place] for place in hollow], [values[place] for place in hollow], **style)
+        axes.plot([at[index] for index in hollow], [values[index] for index in hollow], **style)

@@ -1,7 +1,7 @@
-"""The record of one measurement and the environment it was taken in.
+"""Record of a measurement, and the environment of a run.
 
-Both are plain data: what was counted and what was timed, in SI base units, with `None` for what is not known.
-Nothing judged is kept here (no MFU, no verdict), so that an old run can be judged anew by a better formula.
+Both have only counts and times in SI base units, `None` if unknown. MFU, bound and verdict are computed from them, so
+that old runs get new formulas.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ DTYPES = (
     *("fp64", "fp32", "tf32", "fp16", "bf16", "fp8e4m3", "fp8e5m2", "int8", "nvfp4"),
     *("int32", "int64", "int16", "uint8", "uint16", "uint32", "uint64", "bool"),
 )
-"""All that `roofline.work` knows the width of; a test keeps the two alike."""
+"""The dtypes of `roofline.work`, as a test checks."""
 
 MAX_COUNT = 2**63 - 1
-"""No count and no extent is larger: at 1 PFLOP/s, so many FLOPs take two and a half hours."""
+"""Maximum of counts and extents: as FLOPs, two and a half hours at 1 PFLOP/s."""
 
 MIN_TIME_S, MAX_TIME_S = 1e-15, 1e12
-"""What can be a time: from what no clock resolves to thirty thousand years. Sums and rates of such times are finite."""
+"""Limits of a time: below any timer resolution, to thirty thousand years. Their sums and rates are finite."""
 
 
 def one_of(names: Iterable[str]) -> Meta:
@@ -59,14 +59,14 @@ OPTIONAL_KEYS = (
     ("copy_s", "compute_s"),
     ("waits_s", "major_faults", "file_bytes"),
 )
-"""Keys of a record that only some ops and commands have: those of one group stand in a line together or not at all."""
+"""Keys that only some records have; a line has all keys of a group or none."""
 
 DEFINITION_PREFIX = "2:"
-"""Beginning of a definition's hash. Only hashes of one method can be compared."""
+"""Prefix of the hashes of a definition. Hashes without it are of older versions and not comparable."""
 
 
 class RecordError(ValueError):
-    """A line of a run file lacks a required key, or a value has the wrong type or is out of range."""
+    """A line of a run file lacks a required key, or has a value of the wrong type or out of range."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +74,17 @@ class Line:
     """A line of a run file."""
 
     extra: Object = field(default_factory=dict)
-    """Keys of a file that this version does not know; kept and written back as they were."""
+    """Unknown keys of the file, written back unchanged."""
 
     def to_dict(self) -> dict[str, Any]:
-        own = Environment if isinstance(self, Environment) else Record  # a class below may know more than a file holds
+        own = Environment if isinstance(self, Environment) else Record  # a subclass may have more fields than the file
         values = {f.name: getattr(self, f.name) for f in fields(own) if f.name != "extra"}
         values = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
         return {"kind": own.__name__.lower()} | values | self.extra
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read a line; null is as absent, and unknown keys become `extra`.
+        """Parse a line; null means absent, and unknown keys become `extra`.
 
         Raises:
             RecordError: a required key is missing, or a value has the wrong type or is out of range.
@@ -101,10 +101,10 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment(Line):
-    """Where and with what a run was taken; the first line of a run file."""
+    """Machine, software and settings of a run; the first line of a run file."""
 
     run_id: FileWord
-    """Unique name of the run, also the end of its file's name."""
+    """Unique name of the run; its short id ends the file name."""
     started_at: str
     """Start of the run, UTC, ISO 8601."""
     argv: Texts
@@ -113,23 +113,23 @@ class Environment(Line):
     """At least `slug`, `name` and `type`: `cuda`, `rocm` or `cpu`."""
     host: Object = field(default_factory=dict)
     versions: Object = field(default_factory=dict)
-    """Python, torch, triton, CUDA, driver, ...: what each calls itself, or None."""
+    """Version of Python, torch, triton, CUDA, driver, ..., or None."""
     git: Object = field(default_factory=dict)
-    """`sha` and `dirty` of the code that measured."""
+    """`sha` and `dirty` of the measuring code."""
     hardware: Object = field(default_factory=dict)
-    """The ceilings used, each with its kind and source, as `roofline.machine` writes them."""
+    """Ceilings with kind and source, as `roofline.machine` writes them."""
     settings: Object = field(default_factory=dict)
     """Seed, fill, cache and budget of the run."""
     preflight: Object = field(default_factory=dict)
-    """What the clock itself costs: tick, empty events, launch; seconds."""
+    """Timer resolution, time of empty events and of an empty launch, seconds."""
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         schema = data.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
-            raise RecordError(f"schema {schema} is newer than {SCHEMA}, the newest that is read: update Ridgepoint")
-        if schema is None:  # which a new environment has by default, but no file may lack
+            raise RecordError(f"schema {schema} is newer than the supported {SCHEMA}; update Ridgepoint")
+        if schema is None:  # the default is for new environments, not for files
             raise RecordError("'schema' is missing")
         environment = super().from_dict(data)
         for key in ("slug", "name", "type"):
@@ -138,13 +138,13 @@ class Environment(Line):
         try:
             datetime.fromisoformat(environment.started_at)
         except ValueError:
-            raise RecordError(f"'started_at' is not a time of ISO 8601: {environment.started_at!r}") from None
+            raise RecordError(f"'started_at' is not an ISO 8601 time: {environment.started_at!r}") from None
         return environment
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Line):
-    """One case computed by one provider: what was counted, what was timed, what was seen meanwhile."""
+    """One case computed by one provider: counts, times and telemetry."""
 
     op: str
     provider: str
@@ -152,13 +152,13 @@ class Record(Line):
     shape: Extents
     """Extent of each axis, for example `{"m": 4096, "n": 4096, "k": 4096}`."""
     case: str
-    """The shape in one word, for example `4096x4096x4096`."""
+    """The shape as text, for example `4096x4096x4096`."""
     status: Annotated[str, one_of(STATUSES)]
     """`ok`; `skipped` (not run), `invalid` (ran, but the result or the time is wrong), `failed` (raised)."""
     reason: str | None = None
     """Why the status is not `ok`."""
     options: Object = field(default_factory=dict)
-    """What else tells this case from another: layout, batch."""
+    """Other properties of the case: layout, batch."""
     flops: Count | None = None
     """Floating-point operations of one launch; a fused multiply-add counts as 2."""
     bytes_read: Count | None = None
@@ -166,32 +166,32 @@ class Record(Line):
     bytes_written: Count | None = None
     """Compulsory bytes written by one launch: each output once."""
     samples_s: Times = ()
-    """Seconds per launch, one value a sample, in the order taken; none is dropped. Empty where the status is `ok`:
-    only the median was kept, and the file has null."""
+    """Seconds per launch of each sample, in the order taken; none is dropped. Empty with the status
+    `ok`: only the median was saved, and the file has null."""
     launches_per_sample: Count | None = None
     method: Annotated[str, one_of(METHODS)] | None = None
-    """How the clock was read: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
+    """Timer: `graph` (CUDA graph replay), `events` (CUDA events), `host` (host clock)."""
     cache: Annotated[str, one_of(CACHE_STATES)] | None = None
-    """`cold`: every launch finds its inputs outside the last-level cache; `warm`: the same inputs again;
-    `partly-cold`: some of the inputs that it finds may be in the cache. Older files call that `warm` too."""
+    """`cold`: the inputs of each launch are not in the last-level cache; `warm`: the same inputs each time;
+    `partly-cold`: some inputs may be in the cache, `warm` in older files."""
     copies: Count | None = None
-    """Copies of the inputs that the launches went round."""
+    """Number of copies of the inputs that launches rotate through."""
     fill: str | None = None
     """Distribution of the inputs: `uniform` in [-1, 1], `normal`, `zeros`."""
     median_s: Time | None = None
     visits: tuple[Count, ...] = ()
-    """How many of `samples_s` belong to each visit: a row is visited several times during its run, among other rows.
-    Empty: one visit, as in older files."""
+    """Number of samples of each visit: a row is visited several times during its run, among other rows. Empty for a
+    single visit, as in older files."""
     ci95_s: tuple[Time, Time] | None = None
     """95 % confidence interval of the median, seconds."""
     converged: bool | None = None
-    """False: the cap was reached before the interval was as narrow as asked for."""
+    """Whether the interval was as narrow as requested before the time limit."""
     warm_median_s: Time | None = None
-    """Median seconds of the same launches with their inputs in the cache, beside a cold median."""
+    """Median seconds of the same launches with warm inputs, besides a cold median."""
     outliers: Count | None = None
-    """Samples further than 5 median absolute deviations from the median; they are kept."""
+    """Number of samples further than 5 median absolute deviations from the median; none is dropped."""
     settled: bool | None = None
-    """False: clock, power or the time itself still moved when the warm-up reached its cap."""
+    """Whether clock, power and time were stable before the warm-up reached its time limit."""
     host_latency_s: Time | None = None
     """Median seconds from call to finished result as the host sees it."""
     first_call_s: Time | None = None
@@ -199,40 +199,39 @@ class Record(Line):
     flags: Texts = ()
     """Short warnings, for example `launch-limited`."""
     flag_reasons: Object = field(default_factory=dict)
-    """For each flag a sentence with what was seen."""
+    """Observation behind each flag, as a sentence."""
     telemetry: Object = field(default_factory=dict)
     verified: Object = field(default_factory=dict)
     source_sha256: str | None = None
-    """Hash of the text, of a kernel of ours with all that it imports of ours: tells two texts of one name apart."""
+    """Hash of the source file; for built-in kernels, with the files of this project that it imports."""
     op_sha256: str | None = None
     """Hash of the op's definition (inputs, formula, work), see `bench.harness.op_file`. Hashes without
     `DEFINITION_PREFIX` are of older versions, which hashed the whole file. None if the op has no source file."""
     source_git: Object | None = None
-    """`sha` and `dirty` of the repository that holds a user's kernel; None where none does, and for kernels of ours."""
+    """`sha` and `dirty` of the repository of a user's kernel; None without one, and for built-in kernels."""
     compiled: Object | None = None
-    """In records of older versions, compiler options of a Triton kernel of this project, which its text has too."""
+    """Only in records of older versions: compiler options of a built-in Triton kernel."""
     units: Annotated[str, one_of(UNITS)] | None = None
-    """Which units the op runs on, by its definition; None for records of before: then its name tells."""
+    """Units that the op runs on, by its definition; None in older records, whose op name decides."""
     passed_over: Object = field(default_factory=dict)
-    """By newer version of the kernel, why it refused the case before this one took it."""
+    """Reason of each newer version of the kernel to reject the case."""
     output: str | None = None
-    """What a user's function printed."""
+    """Output of a user's function."""
     process: int | str | None = None
-    """Which of the processes of a comparison measured it."""
+    """Process of a comparison that measured the record; only in older records."""
     interleaved: Object = field(default_factory=dict)
-    """How it took turns on the clock with others, see `results.compare.turns`."""
+    """Rounds shared with other records, see `results.compare.turns`."""
     launched_kernels: tuple[Object, ...] = ()
-    """What one launch starts on a GPU, by torch's profiler: `name`, `count`, `time_s` of all of one kind, `grid` and
-    `block` along each axis, `registers` of a thread and `shared_bytes` of a block."""
+    """Kernels of one launch by torch's profiler: `name`, `count`, `time_s` of all together, `grid` and `block` by
+    axis, `registers` per thread and `shared_bytes` per block."""
     kernel_s: Time | None = None
-    """Seconds that the kernels of a launch run, by torch's profiler, beside `median_s`, in which the gaps between them
-    are."""
+    """Seconds that the kernels of a launch run, by torch's profiler; `median_s` includes the gaps between them."""
     eager_s: Time | None = None
-    """Seconds a launch where the host launches one after the other."""
+    """Seconds per launch if the host launches each one separately."""
     flops_convention: str | None = None
-    """Name of the convention by which the FLOPs of a training step are counted."""
+    """Name of the convention that counts the FLOPs of a training step."""
     hardware_flops: Count | None = None
-    """FLOPs that a training step executes, with what is computed again."""
+    """FLOPs of a training step including recomputation."""
     tokens_per_step: Count | None = None
     memory_bytes: Object = field(default_factory=dict)
     """Memory of a training step by component, `estimated` and `measured`."""
@@ -241,26 +240,25 @@ class Record(Line):
     counted_flops_estimated: Count | None = None
     counted_flops_by_operation: Object = field(default_factory=dict)
     notes: Texts = ()
-    """What explains the differences between estimates and measurements of a training step."""
+    """Explanations of differences between estimates and measurements of a training step."""
     phases_s: Object = field(default_factory=dict)
     """Seconds of each phase of a training step or of a decoded token."""
     device_s: Time | None = None
-    """Seconds that a GPU needs for a training step that was queued beforehand; `median_s` is the time by the clock of
-    the host, which launches it."""
+    """Seconds of a training step on a GPU if it was queued in advance; `median_s` is the time on the host's clock."""
     host_launch_s: Time | None = None
-    """Seconds that a copy keeps the host."""
+    """Seconds that a copy blocks the host."""
     link_bytes_per_s: float | None = None
-    """What the link to the GPU carries one way; None where it is not known or there is none."""
+    """One-way bandwidth of the link to the GPU; None if unknown or without a link."""
     copy_s: Times = ()
-    """Samples of a copy alone, of a copy beside products."""
+    """Seconds of the copy alone, in a row that overlaps copy and matmuls."""
     compute_s: Times = ()
-    """Samples of the products alone, of a copy beside products."""
+    """Seconds of the matmuls alone, in a row that overlaps copy and matmuls."""
     waits_s: tuple[float, ...] = ()
-    """Seconds that each step of a loop waited for its batch."""
+    """Seconds that each step of a loop waits for its batch."""
     major_faults: Count | None = None
-    """Pages read from the disk, of runs of before; no longer measured."""
+    """Only in older records: pages read from disk."""
     file_bytes: Count | None = None
-    """Length of the token file of a loop."""
+    """Bytes of the token file of a loop."""
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
@@ -280,3 +278,7 @@ class Record(Line):
 _KNOWN_KEYS: Mapping[type[Line], frozenset[str]] = {
     line: frozenset({f.name for f in fields(line)} - {"extra"} | {"kind"}) for line in (Environment, Record)
 }
+
+
+def name_of(record: Record) -> str:
+    return f"{record.op} {record.case} {record.dtype} {record.provider}"

@@ -27,8 +27,8 @@ from bench.harness.op_file import modules_sha256
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.run import Run, refused_all
 from bench.harness.timing.protocol import LIMITS, Limits, Samples
-from results.record import Record
-from results.show.table import describe, name_of
+from results.record import Record, name_of
+from results.show.table import describe
 from results.stats.samples import half_width, median_ci95, outlier_count
 
 VISITS = 3

@@ -21,8 +21,8 @@ from bench.harness.measure.flags import judged, too_low
 from bench.harness.providers.registry import is_user_kernel
 from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
-from results.record import Environment, Record
-from results.show.table import name_of, render_table, table_of_run
+from results.record import Environment, Record, name_of
+from results.show.table import render_table, table_of_run
 from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, OutputError, print_out, printable, say
 from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
 from roofline.machine import Machine

@@ -1,4 +1,4 @@
-"""python -m results compare: whether one version is faster than another, from the samples that were kept."""
+"""python -m results compare: report whether one version is faster than another, from saved samples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from results.show.terminal import ADVANCED, USAGE, Parser, add_format, add_margi
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError, load_run
 
-EPILOG = """Rows are refused, unless with --force, if the definition of their op changed between the two runs
-(`op_sha256`, without comments): the time may have changed because the op did. Records of older versions are compared.
+EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`, which ignores
+comments): the time may have changed because the op did. --force compares them. Records of older versions are compared.
 
 examples:
   python -m results compare 20261120T21 latest
@@ -27,7 +27,7 @@ examples:
 def finish(
     text: str, runs: Iterable[Run], notes: Iterable[str], exit_code: int = 0, picture: Path | None = None
 ) -> int:
-    """Print a result, then what must be known of its files; with a line that cannot be used, the exit code is 2."""
+    """Print a result, then the notes and problems of its runs; return the exit code, 2 if a run has a problem."""
     print_out(text)
     if picture is not None:
         say(f"saved: {picture}")
@@ -41,28 +41,33 @@ def finish(
 
 def add_options(parser: Parser, run_help: str) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("baseline_run", metavar="A", help=f"run of the baseline: {run_help}")
-    parser.add_argument("candidate_run", metavar="B", nargs="?", help="run of the candidate; without it, A alone")
-    parser.add_argument("--by", choices=MODES, help="in what candidate and baseline differ (default: the run)")
-    text = "with --by provider or version: what the others are compared with (default: torch, else the first)"
+    parser.add_argument("baseline_run", metavar="A", help=f"baseline run: {run_help}")
+    parser.add_argument(
+        "candidate_run",
+        metavar="B",
+        nargs="?",
+        help="candidate run; without it, providers or versions of A are compared",
+    )
+    parser.add_argument("--by", choices=MODES, help="what distinguishes candidate and baseline (default: the run)")
+    text = "baseline for --by provider or version (default: torch, else the first)"
     parser.add_argument("--baseline", metavar="PROVIDER", help=text)
     add_selection(parser, "with `latest`: the newest run")
     add_margin(parser)
     parser.set_defaults(margin=None)  # a saved comparison has its own
-    text = """how much two runs of the same code may differ, 0%% for not at all (default: learned from runs of the same
-        code, these two and those beside them); rows of `bench compare` are interleaved and need none"""
     advanced = parser.group(ADVANCED)
+    text = """assumed difference between two runs of the same code (default: estimated from the runs of the same code in
+        the same directories); not used for rows that `bench compare` interleaved"""
     advanced.add_argument("--drift", type=margin, metavar="SHARE", help=text)
-    text = "which verdict makes the exit code 1 (default: slower)"
+    text = "exit with 1 for SLOWER only, or for UNSURE too (default: slower)"
     advanced.add_argument("--fail-on", choices=("slower", "unsure"), default="slower", help=text)
-    text = "compare although machine, fill, cache or the op's definition (`op_sha256`) differ"
+    text = "compare even if the machine, fill, cache or definition of the op differs"
     advanced.add_argument("--force", action="store_true", help=text)
     add_format(parser)
     add_picture(parser)
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    """Compare what the options name, draw it if they name a file, and return the exit code."""
+    """Compare runs, print the result, save its plot if requested, and return the exit code."""
     from results.compare.comparison import compare
     from results.compare.earlier import runs_beside
     from results.compare.output import as_text, exit_code
@@ -74,9 +79,9 @@ def run(options: argparse.Namespace, directory: Path) -> int:
     chosen, names = Selection.of(options), (options.baseline_run, options.candidate_run)
     whole = [load_run(chosen.find(name, directory)) for name in names if name is not None]
     loaded = list(map(chosen.records_of, whole))
-    for one in loaded:
-        if not one.records:
-            raise StoreError(chosen.nothing_in(one))
+    for each in loaded:
+        if not each.records:
+            raise StoreError(chosen.nothing_in(each))
     second = loaded[1] if len(loaded) == 2 else None
     request = _request(options, loaded[0] if second is None else None)
     earlier = [*runs_beside(whole), *whole] if second and options.drift is None else []
@@ -85,13 +90,13 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         with busy("drawing"):
             save_picture(draw(compared, options.theme), options.output)
     text = as_text(compared, options.format, options.fail_on)
-    notes = [note for one in loaded for note in one.notes] + list(compared.notes)
+    notes = [note for each in loaded for note in each.notes] + list(compared.notes)
     return finish(text, loaded, notes, exit_code(compared, options.fail_on), options.output)
 
 
 def saved_request(run: Run) -> CompareOptions | None:
-    """Return how a saved comparison was compared; None for another run."""
-    names = next((one.interleaved["with"] for one in run.records if rounds_of(one)), [None])
+    """Return the options of a saved comparison; None if the run is not one."""
+    names = next((record.interleaved["with"] for record in run.records if rounds_of(record)), [None])
     settings = run.environment.settings
     baseline = settings.get("baseline", names[0])
     if baseline is None:
@@ -100,16 +105,16 @@ def saved_request(run: Run) -> CompareOptions | None:
 
 
 def saved_verdicts(run: Run) -> str:
-    """Return the table of a saved comparison; nothing for a run that is none, or has nothing to compare."""
+    """Return the table of a saved comparison; empty if the run is not one or has no compared rows."""
     from results.compare.comparison import compared_of
     from results.compare.output import as_text
 
     request = saved_request(run)
     try:
-        found = compared_of(run, None, request, None) if request else None
-    except CompareError:  # the records that were selected have no baseline
+        compared = compared_of(run, None, request, None) if request else None
+    except CompareError:  # the selected records have no baseline
         return ""
-    return "\n" + as_text(found, "table", "slower") if found and found.rows else ""
+    return "\n" + as_text(compared, "table", "slower") if compared and compared.rows else ""
 
 
 def _request(options: argparse.Namespace, alone: Run | None) -> CompareOptions:

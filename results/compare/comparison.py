@@ -1,4 +1,4 @@
-"""Two versions side by side: two runs, two providers of one run or of two, or two revisions."""
+"""Comparison of two runs, of providers of one run or two, or of two revisions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from results.compare.sides import (
     sides_of,
 )
 from results.compare.turns import Rounds, compare_rounds, cycles_ratio, shared_rounds
-from results.record import Environment, Record
+from results.record import Environment, Record, name_of
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -48,24 +48,24 @@ class ComparedRow:
     """One case of the baseline and of the candidate."""
 
     key: RowKey
-    """The fields in which both sides agree."""
+    """Fields that are equal on both sides."""
     baseline: Side
     candidate: Side
     compared: Comparison
     is_paired: bool
-    """Both were interleaved, and the ratio is taken round by round; else they were measured apart."""
+    """Whether both were interleaved, so that the ratio is taken round by round."""
     cycles_ratio: float | None
     """Ratio of the times in clock cycles; None if a clock is unknown."""
     spread: Spread | None = None
-    """Between measurements that were not interleaved, as the interval allows for it; None if unknown."""
+    """Spread between separate measurements, included in the interval; None if interleaved or unknown."""
 
     @property
     def reason(self) -> str:
         before, after = self.baseline.records[0], self.candidate.records[0]
-        without = [name for name, one in (("baseline", before), ("candidate", after)) if not one.samples_s]
+        without = [name for name, record in (("baseline", before), ("candidate", after)) if not record.samples_s]
         reason = self.compared.reason + self._cycles_words()
         if without:
-            reason = f"no samples were saved of the {' and the '.join(without)}, only a median"
+            reason = f"only a median was saved of the {' and the '.join(without)}, no samples"
         return reason + _source_words(before, after, self.compared.verdict) + self._remark()
 
     def _remark(self) -> str:
@@ -76,12 +76,12 @@ class ComparedRow:
         if low <= medians <= high and (medians > 1) == (ratio > 1):
             return ""
         if BIMODAL in (*self.baseline.flags, *self.candidate.flags):
-            cause = "there were two speeds, and a median is that of the more frequent one"
+            cause = "the samples have two speeds, and the median is that of the more frequent one"
         elif self.is_paired:
             cause = "the speed changed between the rounds, and the ratio is taken within each"
         else:
             cause = "the saved medians are not those of the samples"
-        return f"; the two medians stand at {medians:.4f}: {cause}"
+        return f"; the ratio of the medians is {medians:.4f}: {cause}"
 
     @property
     def ratio(self) -> float:
@@ -94,7 +94,7 @@ class ComparedRow:
 
     @property
     def cycles_verdict(self) -> str | None:
-        """Verdict on an interval that is as wide in clock cycles; None if a clock or the interval is unknown."""
+        """Verdict on the ratio in clock cycles with the same relative interval; None if either is unknown."""
         if self.cycles_ratio is None or self.ci95 is None:
             return None
         low, high = (end * self.cycles_ratio / self.ratio for end in self.ci95)
@@ -105,14 +105,14 @@ class ComparedRow:
         if verdict not in (FASTER, SLOWER) or in_cycles is None or self.cycles_ratio is None:
             return ""
         if in_cycles == verdict:
-            return f"; counted in clock cycles it is {verdict} as well"
+            return f"; in clock cycles it is also {verdict}"
         change = 100 * (self.cycles_ratio / self.ratio - 1)
-        return f"; counted in clock cycles it is {in_cycles}: the clock frequency changed by {change:+.2g} %"
+        return f"; in clock cycles it is {in_cycles}: the clock frequency changed by {change:+.2g} %"
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Two versions, compared."""
+    """A comparison of two versions."""
 
     baseline: str
     candidate: str
@@ -131,21 +131,25 @@ class Compared:
 def compare(
     first: Run, second: Run | None, request: CompareOptions, drift: float | None = None, earlier: Sequence[Run] = ()
 ) -> Compared:
-    """Compare the baseline's run with the candidate's, or two selections of one run; CompareError if that cannot be.
+    """Compare two runs, or two selections of one run.
 
-    `drift` is how much the machine may have changed between two runs, as a fraction; None: learned from repeats, among
-    them `earlier` runs of the same machine. These include `first` and `second` if they hold selected records only.
+    `drift` is the assumed difference between two runs of the same code, as a fraction; None estimates it from repeats,
+    also in `earlier` runs of the same machine. If `first` and `second` have only selected records, `earlier` must
+    include the whole runs.
+
+    Raises:
+        CompareError: the runs do not match the request, or have no row in common.
     """
-    found = compared_of(first, second, request, drift, earlier)
-    if not found.rows:
-        raise CompareError(_nothing_common(found.unmatched))
-    return found
+    compared = compared_of(first, second, request, drift, earlier)
+    if not compared.rows:
+        raise CompareError(_nothing_common(compared.unmatched))
+    return compared
 
 
 def compared_of(
     first: Run, second: Run | None, request: CompareOptions, drift: float | None, earlier: Sequence[Run] = ()
 ) -> Compared:
-    """Return a comparison that may have no rows; arguments as for `compare`."""
+    """Return a comparison that may have no rows; see `compare` for the arguments."""
     is_one_run, other = second is None, second or first
     check_request(first, other, request, is_one_run)
     name, baseline, candidate = sides_of(first, other, request)
@@ -171,24 +175,24 @@ def compared_of(
 
 
 def compare_live(environment: Environment, records: Iterable[Record], baseline: str, margin: float) -> Compared:
-    """Return the comparison of the providers of a run; any wrong or failed result counts as broken."""
+    """Return the comparison of the providers of a run; every wrong or failed result is broken."""
     run = Run(Path(), environment, tuple(records))
-    found = compared_of(run, None, CompareOptions(by="provider", baseline=baseline, margin=margin), 0.0)
+    compared = compared_of(run, None, CompareOptions(by="provider", baseline=baseline, margin=margin), 0.0)
     unmatched = tuple(
-        replace(one, is_broken=one.record.status in WRONG)
-        for one in found.unmatched
-        if one.side == "candidate" or one.record.status != "ok"
+        replace(row, is_broken=row.record.status in WRONG)
+        for row in compared.unmatched
+        if row.side == "candidate" or row.record.status != "ok"
     )
-    return replace(found, unmatched=unmatched)
+    return replace(compared, unmatched=unmatched)
 
 
 def compare_apart(
     key: RowKey, baseline: Side, candidate: Side, margin: float, saved: SavedRuns | None, drift: float | None = None
 ) -> ComparedRow:
-    """Compare two sides that were not interleaved; if the code differs, by all saved runs of each side's code.
+    """Compare two sides that were not interleaved; if their code differs, by all saved runs of each side's code.
 
-    If `saved` is None, both sides are from one run, and its visits give the spread. `drift` sets the spread by hand, as
-    a fraction; None learns it.
+    If `saved` is None, both sides are from one run, and its visits give the spread. `drift` replaces the spread, as a
+    fraction.
     """
     is_same = is_same_code(baseline, candidate)
     if saved and not is_same:
@@ -207,13 +211,13 @@ def compare_apart(
 
 
 def sides_of_run(run: Run) -> dict[tuple[RowKey, str], Side]:
-    """Return what a run has finished of each case and provider; each side has the path of the run as its name."""
-    found: dict[tuple[RowKey, str], list[Record]] = {}
+    """Return the successful records of each case and provider; the path of the run is the label of each side."""
+    by_row: dict[tuple[RowKey, str], list[Record]] = {}
     for record in run.records:
         if record.status == "ok":
-            found.setdefault((RowKey.of(record, with_provider=False), record.provider), []).append(record)
+            by_row.setdefault((RowKey.of(record, with_provider=False), record.provider), []).append(record)
     judge = judge_of(run.environment)
-    return {row: Side(str(run.path), records, run.environment, judge) for row, records in found.items()}
+    return {row: Side(str(run.path), records, run.environment, judge) for row, records in by_row.items()}
 
 
 def _compare_interleaved(
@@ -226,7 +230,7 @@ def _compare_interleaved(
     if longer is not None and after.seconds is not None:
         seconds = longer * after.seconds
         shown = f"about {seconds:.2g}" if seconds < 99.5 else f"about {seconds:,.0f}"
-        compared = replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds would tell"))
+        compared = replace(compared, reason=compared.reason.replace(MORE_SAMPLES, f"{shown} s of rounds may decide"))
     compared = with_flags(compared, baseline, candidate, is_paired=True)
     return ComparedRow(key, baseline, candidate, compared, True, cycles_ratio(before, after))
 
@@ -238,14 +242,14 @@ def _source_words(before: Record, after: Record, verdict: str) -> str:
     is_one_revision = revision == revision_text(after.source_git)
     if before.source_sha256 != after.source_sha256:
         return f"; its source file changed{f' at revision {revision}' if revision and is_one_revision else ''}"
-    return "; its source file is the same" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
+    return "; its source file is unchanged" if verdict in (FASTER, SLOWER) or not is_one_revision else ""
 
 
 def _no_versions(run: Run, request: CompareOptions) -> list[Unmatched]:
     if request.by != "version":
         return []
-    others = [one for one in run.records if not VERSION.fullmatch(one.provider)]
-    return [Unmatched("candidate", one, "its provider is no version of a kernel") for one in others]
+    others = [record for record in run.records if not VERSION.fullmatch(record.provider)]
+    return [Unmatched("candidate", record, "its provider is not a version of a kernel") for record in others]
 
 
 def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
@@ -253,11 +257,11 @@ def _spread_notes(spreads: Sequence[Spread | None]) -> list[str]:
     if not learned:
         return []
     shares = sorted(100 * spread.share for spread in learned)
-    shown = "more than 10 times, too few or too noisy to tell"
+    shown = "more than a factor of 10 (too few or too noisy)"
     if shares[-1] <= 1000:
         shown = f"±{shares[0]:.2g} %" if len(shares) == 1 else f"±{shares[0]:.2g} to {shares[-1]:.2g} %"
     sources = " and ".join(dict.fromkeys(spread.source for spread in learned))
-    return [f"measurements of the same code differ by {shown} on this machine, learned from {sources}"]
+    return [f"measurements of the same code differ by {shown} on this machine, estimated from {sources}"]
 
 
 def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
@@ -267,7 +271,7 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
     before, after = map(max, zip(*counts, strict=True))
     named = f"{len(counts)} row{'s' * (len(counts) != 1)}"
     runs = f"up to {before} of the baseline's and {after} of the candidate's"
-    return [f"{named} compared by the means over all undisturbed runs of the same code: {runs}"]
+    return [f"{named} compared by the means over all runs of the same code without interference: {runs}"]
 
 
 def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
@@ -275,10 +279,9 @@ def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
     for side in ("baseline", "candidate"):
         again = [records for records in (getattr(pair, side) for pair in pairs) if len(records) > 1]
         if again:
-            one = again[0][0]
             notes.append(
-                f"{len(again)} of the {side}'s rows are there several times, such as {one.op} {one.case} {one.dtype} "
-                f"{one.provider}: taken as repeated measurements, whose spread widens the interval"
+                f"{len(again)} of the {side}'s rows were measured several times, such as {name_of(again[0][0])}: "
+                "their spread widens the interval"
             )
     return notes
 
@@ -286,11 +289,10 @@ def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
     shown = []
     for side in ("baseline", "candidate"):
-        of_side = [one for one in unmatched if one.side == side]
-        first = min(of_side, key=lambda one: one.record.status != "ok", default=None)
+        of_side = [row for row in unmatched if row.side == side]
+        first = min(of_side, key=lambda row: row.record.status != "ok", default=None)
         if first is None:
             shown.append(f"the {side} has no record")
         else:
-            one = first.record
-            shown.append(f"the {side} has {one.op} {one.case} {one.dtype} {one.provider} ({first.reason})")
-    return f"there is nothing to compare: {', '.join(shown)}"
+            shown.append(f"the {side} has {name_of(first.record)} ({first.reason})")
+    return f"nothing to compare: {', '.join(shown)}"

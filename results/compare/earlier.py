@@ -1,4 +1,4 @@
-"""Earlier runs of the rows of a comparison: how much the time of the same code differs from run to run."""
+"""Spread between runs of the same code, estimated from saved runs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, 
 from results.store.runfile import Run, RunFileError, load_run, read_head
 
 MAX_RUNS = 40
-"""Runs read at most, the newest first: a spread needs tens of repeats, not all that were ever saved."""
+"""Maximum number of runs to read, newest first: a spread needs tens of repeats."""
 
 
 def machine_of(environment: Environment) -> tuple[object, ...]:
-    """Return what must agree for two runs to be of one machine, measured alike."""
+    """Return the facts that are equal for runs of the same machine."""
     device = environment.device
     names = ("slug", "name", "uuid", "threads")
     return (environment.host.get("name"), *(device.get(name) for name in names))
 
 
 def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
-    """Return what identifies the code that a record measured: the same for two records of identical code.
+    """Return facts that are equal for records of identical code.
 
-    With a known hash of the op's definition, the revision of the rest of this repository does not matter. That of a
-    user's repository does: the hash of a user's file does not cover what the file imports.
+    The revision of this repository does not matter if the hash of the op's definition is known. That of a user's
+    repository does: the hash of a user's file does not cover its imports.
     """
     has_hash = (record.op_sha256 or "").startswith(DEFINITION_PREFIX)
     git = record.source_git if is_users(record) else None if has_hash else environment.git
@@ -39,9 +39,9 @@ def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
 
 
 def is_code_known(record: Record, environment: Environment) -> bool:
-    """Return whether a record identifies its code: not that of a function measured from Python, or of another library.
+    """Return whether a record identifies its code; functions measured from Python and other libraries do not.
 
-    Records of older versions have no hash; a clean revision identifies the code of theirs that torch computed.
+    Records of older versions have no hash: torch's are identified by a clean revision.
     """
     git = environment.git
     is_clean = bool(git.get("sha")) and git.get("dirty") is False and record.op != "function"
@@ -49,31 +49,30 @@ def is_code_known(record: Record, environment: Environment) -> bool:
 
 
 def is_same_code(before: Side, after: Side) -> bool:
-    """Return whether both sides measured the same code, as far as that is known."""
     firsts = [(side.records[0], side.environment) for side in (before, after)]
     return code_of(*firsts[0]) == code_of(*firsts[1]) and all(is_code_known(*first) for first in firsts)
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
-    """Return the newest other runs of the same machine that are saved beside these."""
+    """Return the newest other runs of the same machine in the same directories."""
     known = {run.path.resolve() for run in runs}
     machine = machine_of(runs[0].environment)
     paths = {path for run in runs for path in run.path.parent.glob("*.jsonl") if path.resolve() not in known}
-    found = []
+    runs_found = []
     for path in sorted(paths, key=lambda path: path.name, reverse=True):
         with suppress(RunFileError):
             if machine_of(read_head(path, counts_records=False)[0]) == machine:
-                found.append(load_run(path))
-        if len(found) == MAX_RUNS:
+                runs_found.append(load_run(path))
+        if len(runs_found) == MAX_RUNS:
             break
-    return found
+    return runs_found
 
 
 class SavedRuns:
-    """Runs of one machine: what they measured again of the same code, and how much that differs from run to run."""
+    """Repeats of the same code in runs of one machine, and the spread between them."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """Collect the finished, undisturbed rows of some runs; a run that is there twice is no repeat."""
+        """Collect successful rows without interference; the same run given twice is not a repeat."""
         self._rows: dict[RowKey, dict[tuple[object, ...], dict[str, list[Record]]]] = {}
         for run_id, run in {run.environment.run_id: run for run in runs}.items():
             undisturbed = [record for record in run.records if DISTURBED.isdisjoint(record.flags)]
@@ -88,7 +87,7 @@ class SavedRuns:
         self._spreads = RowSpreads(self._repeats.values())
 
     def repeated(self, side: Side) -> Side:
-        """Return a side with the undisturbed records of its code in all runs; unchanged if no other run has any."""
+        """Return a side with the collected records of its code in all runs; unchanged if no other run has any."""
         first, own_id = side.records[0], side.environment.run_id
         codes = self._rows.get(side.row, {})
         by_run = codes.get(_code(first, side.environment), {}) if is_code_known(first, side.environment) else {}
@@ -100,14 +99,14 @@ class SavedRuns:
     def between(self, before: Side, after: Side) -> Spread | None:
         """Return the spread between the means of two rows, at least that between visits; None if nothing was repeated.
 
-        The spread of a mean is that of a single run divided by the square root of the number of runs.
+        The spread of a mean is proportional to 1 / sqrt(runs).
         """
         known = [self._repeats[row] for row in {before.row, after.row} if row in self._repeats]
         runs = self._spreads.of(Repeats(sum(row.squares for row in known), sum(row.degrees for row in known)))
         if runs is not None:
             runs = replace(runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2))
-        found = widest([runs, between_visits(before, after)])
-        return found and replace(found, has_runs=runs is not None)
+        spread = widest([runs, between_visits(before, after)])
+        return spread and replace(spread, has_runs=runs is not None)
 
 
 def _code(record: Record, environment: Environment) -> tuple[object, ...]:
@@ -119,6 +118,6 @@ def _log_time(records: Sequence[Record]) -> float:
 
 
 def between_visits(before: Side, after: Side) -> Spread | None:
-    """Return the spread between two rows of one run by their visits; None if neither was visited again."""
+    """Return the spread between two rows of one run from their visits; None without several visits."""
     logs = [[math.log(median(visit)) for visit in side.windows] for side in (before, after)]
     return spread_of_visits(*logs)

@@ -1,7 +1,4 @@
-"""What the flags of a record do to a verdict: some are only listed, others leave it open.
-
-The flags and their meaning are those of the benchmarks (`bench/harness/measure/flags.py`), known here by name.
-"""
+"""Effect of flags on verdicts; the flags are those of `bench/harness/measure/flags.py`."""
 
 from __future__ import annotations
 
@@ -14,26 +11,25 @@ from results.stats.comparison import FASTER, SAME, SLOWER, Comparison, is_beyond
 from results.stats.verdict import MORE_RUNS
 
 DISTURBED = frozenset({"preempted", "throttled", "drifting", "bimodal", "tick-limited", "interpreted"})
-"""The time may be off by more than its samples show: others had the cores, heat held the clock down, the speed was
-still changing, the median is that of one of two speeds, the clock is too coarse, or an interpreter ran the kernel."""
+"""Flags of interference: the error of the time may exceed its interval."""
 
 MIN_DISTURBED_ROUNDS = 80
-"""Rounds in which what disturbs both sides meets them about equally: a process that takes a core for some milliseconds
-at a time slowed one of them down by 16 to 30 % more than the other in 20 rounds."""
+"""Rounds after which interference has affected both sides about equally: a process that takes a core for some
+milliseconds at a time slowed one side down by 16 to 30 % more than the other in 20 rounds."""
 
 ONE_SIDED = frozenset({"l2-suspect", "not-cold", "not-captured"})
-"""No harm if both sides have it; if one has, a gap may be that between cache and memory, or events and graph."""
+"""On one side only, such a flag may explain a difference: cache and memory, or events and graph."""
 
 BIMODAL, INTERPRETED, PREEMPTED = "bimodal", "interpreted", "preempted"
 
 OF_THE_ROOF = frozenset({"above-roof", "doubtful-roof"})
-"""They speak of the ceiling of a row: if both sides have one, not of the ratio of their times."""
+"""On both sides, these flags do not affect the ratio: they are about the ceiling."""
 
 
 def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired: bool) -> Comparison:
-    """Return a comparison that lists the flags, with a verdict only if no flag can be the whole cause.
+    """Return a comparison with the flags in its reason, UNSURE if a flag may explain the verdict.
 
-    Records that were interleaved, `is_paired`, shared every disturbance, so FASTER and SLOWER hold after enough rounds.
+    With `is_paired`, both sides share all interference, so FASTER and SLOWER hold after enough rounds.
     """
     shared = OF_THE_ROOF.intersection(baseline.flags, candidate.flags)
     before, after = ([flag for flag in side.flags if flag not in shared] for side in (baseline, candidate))
@@ -41,16 +37,16 @@ def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired:
         return compared
     listed = _listed(before, after)
     if INTERPRETED in (*before, *after):
-        return compared.unsure(f", but {listed}: the time of an interpreter says nothing of the kernel's")
+        return compared.unsure(f", but {listed}: the time of an interpreter is not that of the kernel")
     waited = max(map(_times_the_fastest, (baseline, candidate)))
     if PREEMPTED in before and PREEMPTED in after and _may_hide_a_difference(compared, waited):
         return compared.unsure(
-            f", but {listed}: waiting for the processor is in both times, which are {waited:.3g} times those of the "
-            "fastest samples; a quiet machine would tell"
+            f", but {listed}: both times include waiting for the processor, {waited:.3g} times the fastest samples; "
+            "use a quiet machine"
         )
     if is_paired:
         is_open = compared.verdict in (FASTER, SLOWER) and _are_too_few_rounds(compared, before, after)
-        advice = f"{compared.pairs} rounds are too few for that"
+        advice = f"{compared.pairs} rounds are too few"
     else:
         is_one_sided = not ONE_SIDED.isdisjoint({*before} ^ {*after})
         is_open = compared.verdict in (FASTER, SLOWER, SAME) and (
@@ -63,16 +59,13 @@ def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired:
 
 
 def _times_the_fastest(side: Side) -> float:
-    medians_s = [one.median_s for one in side.records if one.median_s]
-    samples_s = [sample_s for one in side.records for sample_s in one.samples_s]
+    medians_s = [record.median_s for record in side.records if record.median_s]
+    samples_s = [sample_s for record in side.records for sample_s in record.samples_s]
     return median(medians_s) / min(samples_s) if medians_s and samples_s else 1.0
 
 
 def _may_hide_a_difference(compared: Comparison, waited: float) -> bool:
-    """Return whether SAME functions may differ by more than the margin because both times hold the same wait.
-
-    With times a and b and a wait w, (b + w) / (a + w) is as much closer to 1 as a is a part of a + w.
-    """
+    """Return whether a wait w in both times a and b hides a difference: (b + w) / (a + w) is closer to 1 than b / a."""
     low, high = (1 + (end - 1) * waited for end in compared.ci95)
     return compared.verdict == SAME and verdict_of(low, high, compared.margin, compared.pairs) != SAME
 

@@ -1,4 +1,4 @@
-"""A comparison as text: the table for people, Markdown for a pull request, JSON and CSV for programs."""
+"""A comparison as a table, Markdown, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 VERDICTS = (SLOWER, UNSURE, FASTER, SAME)
-"""In the order in which they matter."""
+"""The most important first."""
 
 COLORS = {SLOWER: "red", FASTER: "green", UNSURE: "yellow", SAME: ""}
 
 MAY_BE_SILENT = ("MFU baseline", "MFU candidate", "flagged")
-"""Columns that are left out if no cell says anything."""
+"""Columns that are left out if all cells are empty."""
 
 FLAGGED = {(False, False): "", (True, False): "baseline", (False, True): "candidate", (True, True): "both"}
 
 UNMATCHED = "UNMATCHED"
-"""In the place of a verdict, in a table that has no other place for what could not be compared."""
+"""Verdict in CSV of a record that was not compared."""
 
 
 def counts(compared: Compared) -> dict[str, int]:
-    found = Counter(row.compared.verdict for row in compared.rows)
-    return {verdict: found[verdict] for verdict in VERDICTS}
+    verdicts = Counter(row.compared.verdict for row in compared.rows)
+    return {verdict: verdicts[verdict] for verdict in VERDICTS}
 
 
 def foremost(compared: Compared, count: int) -> Sequence[ComparedRow]:
-    """Return all rows where they are no more than `count`; else so many of those that matter most, these first."""
+    """Return all rows in their order if there are at most `count`, else the `count` most important rows."""
     if len(compared.rows) <= count:
         return compared.rows
     ranked = (row for verdict in VERDICTS for row in compared.rows if row.compared.verdict == verdict)
@@ -47,10 +47,10 @@ def foremost(compared: Compared, count: int) -> Sequence[ComparedRow]:
 
 
 def exit_code(compared: Compared, fail_on: str) -> int:
-    """Return 1 for a confirmed regression, a wrong or failed candidate, or, where asked for, an unsure row; else 0."""
-    found = counts(compared)
-    failing = found[SLOWER] + (found[UNSURE] if fail_on == "unsure" else 0)
-    return int(bool(failing or any(one.is_broken for one in compared.unmatched)))
+    """Return 1 for a SLOWER row, a wrong or failed candidate, or with `fail_on` "unsure" an UNSURE row; else 0."""
+    verdicts = counts(compared)
+    failing = verdicts[SLOWER] + (verdicts[UNSURE] if fail_on == "unsure" else 0)
+    return int(bool(failing or any(unmatched.is_broken for unmatched in compared.unmatched)))
 
 
 def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
@@ -59,8 +59,13 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
     geomean = {"geomean": only["ratio"], "geomean_ci95": only["ci95"]}
     candidates = Counter(mean["candidate"] for mean in means)
     first, second = (
-        {"run_id": one.run_id, "started_at": one.started_at, "git": one.git, "device": one.device["slug"]}
-        for one in compared.environments
+        {
+            "run_id": environment.run_id,
+            "started_at": environment.started_at,
+            "git": environment.git,
+            "device": environment.device["slug"],
+        }
+        for environment in compared.environments
     )
     return {
         "baseline": {"label": compared.baseline} | first,
@@ -81,7 +86,7 @@ def summary(compared: Compared, fail_on: str) -> dict[str, Any]:
         },
         "geomeans": [mean | {"metric_ratio": mean["ratio"], "metric_ci95": mean["ci95"]} for mean in means],
         "unmatched": len(compared.unmatched),
-        "broken": sum(one.is_broken for one in compared.unmatched),
+        "broken": sum(row.is_broken for row in compared.unmatched),
         "notes": list(compared.notes),
         "exit_code": exit_code(compared, fail_on),
     }
@@ -104,18 +109,18 @@ def geomeans(compared: Compared) -> list[dict[str, Any]]:
     kinds: dict[tuple[str, str, str], list[ComparedRow]] = {}
     for row in compared.rows:
         kinds.setdefault((row.key.op, row.baseline.provider, row.candidate.provider), []).append(row)
-    found = []
+    means = []
     for rows in kinds.values():
         if mean := geometric_mean([row.compared for row in rows]):
             key, count = rows[0].key, sum(row.ci95 is not None for row in rows)
             names = {"op": key.op, "provider": key.provider}
             names |= {"baseline": rows[0].baseline.label, "candidate": rows[0].candidate.label}
-            found.append(names | {"ratio": mean[0], "ci95": list(mean[1]), "rows": count})
-    return found
+            means.append(names | {"ratio": mean[0], "ci95": list(mean[1]), "rows": count})
+    return means
 
 
 def geomean_lines(compared: Compared) -> list[str]:
-    """Return a line for each kind of rows where there are several; one kind is in the headline."""
+    """Return a line for each mean if there are several; a single mean is in the headline."""
     means = geomeans(compared)
     lines = []
     for mean in means if len(means) > 1 else ():
@@ -160,17 +165,14 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
     }
 
 
-def _json_unmatched(one: Unmatched) -> dict[str, Any]:
+def _json_unmatched(row: Unmatched) -> dict[str, Any]:
     names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
-    known = {name: getattr(one.record, name) for name in names} | {"options": text_of(one.record.options)}
-    return {"side": one.side} | known | {"reason": one.reason, "broken": one.is_broken}
+    known = {name: getattr(row.record, name) for name in names} | {"options": text_of(row.record.options)}
+    return {"side": row.side} | known | {"reason": row.reason, "broken": row.is_broken}
 
 
 def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> str:
-    """Return the comparison as `table`, as wide as stdout can show, or in another of `TABLE_FORMATS`.
-
-    `of_summary` replaces values of the summary that JSON holds.
-    """
+    """Return the comparison in one of `TABLE_FORMATS`; `of_summary` replaces values of the summary in JSON."""
     means = "".join(f"- {line}\n".replace("<", "&lt;") for line in geomean_lines(compared))
     table = Table(
         draw=lambda console: _print_table(compared, console),
@@ -179,7 +181,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": list(map(json_row, compared.rows)),
-            "unmatched": [_json_unmatched(one) for one in compared.unmatched],
+            "unmatched": [_json_unmatched(row) for row in compared.unmatched],
         },
         head=f"**{headline(compared)}**\n\n",
         notes=_below(compared) + (means and f"\nGeometric means:\n\n{means}"),
@@ -188,7 +190,7 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
 
 
 def flat_rows(compared: Compared) -> list[dict[str, Any]]:
-    """Return a row for each comparison, and one with the verdict `UNMATCHED` for each record that has none."""
+    """Return a row for each comparison, and a row with the verdict `UNMATCHED` for each record without one."""
     rows = []
     for row in map(json_row, compared.rows):
         low, high = row.pop("ci95") or (None, None)
@@ -196,37 +198,36 @@ def flat_rows(compared: Compared) -> list[dict[str, Any]]:
         row |= {name: ",".join(row[name]) for name in ("flags_baseline", "flags_candidate")}
         ends = {"ci95_low": low, "ci95_high": high, "metric_ci95_low": metric_low, "metric_ci95_high": metric_high}
         rows.append(row | ends)
-    for one in compared.unmatched:
-        known = _json_unmatched(one)
-        known |= {f"provider_{one.side}": one.record.provider, "verdict": UNMATCHED}
-        rows.append({name: known.get(name) for name in rows[0]} | {"reason": f"{one.side}: {one.reason}"})
+    for unmatched in compared.unmatched:
+        known = _json_unmatched(unmatched)
+        known |= {f"provider_{unmatched.side}": unmatched.record.provider, "verdict": UNMATCHED}
+        rows.append({name: known.get(name) for name in rows[0]} | {"reason": f"{unmatched.side}: {unmatched.reason}"})
     return rows
 
 
 def _below(compared: Compared) -> str:
     text = "\n" + "".join(f"- {line}\n".replace("<", "&lt;") for line in _run_lines(compared))
     if compared.unmatched:
-        listed = [f"- {printable(describe(one))}" for one in compared.unmatched]
+        listed = [f"- {printable(describe(row))}" for row in compared.unmatched]
         inside = "\n".join(line.replace("<", "&lt;") for line in listed)
         text += f"\n<details><summary>{len(compared.unmatched)} not compared</summary>\n\n{inside}\n\n</details>\n"
     return text + "".join(f"\n{printable(note)}\n" for note in compared.notes)
 
 
 def headline(compared: Compared) -> str:
-    found = counts(compared)
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts(compared).items() if count)
     rows = len(compared.rows)
     text = f"{compared.baseline} -> {compared.candidate}: {verdicts} of {rows:,} row{'s' * (rows != 1)}"
     means = geomeans(compared)
     if len(means) == 1:
         text += f"; geometric mean {_mean_words(means[0])}"
-    broken = sum(one.is_broken for one in compared.unmatched)
+    broken = sum(row.is_broken for row in compared.unmatched)
     return printable(text + (f"; {broken} wrong or failed" if broken else ""))
 
 
 def _columns(compared: Compared) -> list[Column]:
     rows = compared.rows
-    has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # which the head names
+    has_one_baseline = len({row.baseline.provider for row in rows}) == 1  # named in the headline
     providers = [
         after if has_one_baseline or row.key.provider else f"{row.baseline.provider} -> {after}"
         for row, after in ((row, row.candidate.provider) for row in rows)
@@ -275,19 +276,18 @@ def _of_ceiling(row: ComparedRow) -> str:
     return f"{format_share(before[0])} -> {format_share(after[0])} {' -> '.join(bounds)}"
 
 
-def describe(one: Unmatched) -> str:
-    record = one.record
+def describe(row: Unmatched) -> str:
+    record = row.record
     words = [record.op, record.case, record.dtype, record.provider, record.fill, record.cache]
-    return f"{one.side}: {' '.join(word for word in words if word)}: {one.reason}"
+    return f"{row.side}: {' '.join(word for word in words if word)}: {row.reason}"
 
 
 def _print_table(compared: Compared, console: Console) -> None:
     print_lines(console, *_run_lines(compared))
     _print_rows(compared, console)
     if compared.unmatched:
-        print_lines(
-            console, "\nnot compared:", *(f"  {printable(describe(one))}" for one in compared.unmatched), indent="    "
-        )
+        listed = (f"  {printable(describe(row))}" for row in compared.unmatched)
+        print_lines(console, "\nnot compared:", *listed, indent="    ")
     print_lines(console, f"\n{headline(compared)}", *geomean_lines(compared))
 
 
@@ -304,9 +304,9 @@ def _run_lines(compared: Compared) -> list[str]:
 
 def _print_rows(compared: Compared, console: Console) -> None:
     columns = {column.title: column for column in _columns(compared)}
-    columns.pop("flagged", None)  # the reason says with what
+    columns.pop("flagged", None)  # the reason lists the flags
     reasons, advice = columns.pop("reason").cells, []
-    for phrase in (MORE_SAMPLES, MORE_RUNS):  # said once for all rows
+    for phrase in (MORE_SAMPLES, MORE_RUNS):  # printed once for all rows
         if count := sum(phrase in reason for reason in reasons):
             advice.append(f"{count} row{'s' * (count != 1)}: {phrase}")
         reasons = [reason.replace(f"; {phrase}", "") for reason in reasons]

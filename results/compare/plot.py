@@ -1,4 +1,4 @@
-"""The picture of a comparison: the ratios with their intervals on the left, what each version reaches on the right."""
+"""Plot of a comparison: ratios with their intervals on the left, rates or utilization of both sides on the right."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DRAWN_ROWS = 40
-"""Rows that a page has room for; of more, those that matter most are drawn."""
+MAX_ROWS = 40
+"""Of more rows, the most important are drawn."""
 
-LABEL_LETTERS = 44
+MAX_LABEL_LETTERS = 44
 
-CRUSHING = 2.5
-"""A ratio beyond it would leave the others no room on a linear axis."""
+MAX_LINEAR_RATIO = 2.5
+"""A larger ratio switches the axis to logarithmic, to leave room for the others."""
 
 COLORS = {SLOWER: "#D55E00", FASTER: "#009E73", UNSURE: "#E69F00", SAME: MUTED}
 MARKS = {SLOWER: ">", FASTER: "<", UNSURE: "o", SAME: "s"}
-"""One for each verdict, so that color is not all that tells them apart."""
+"""Verdicts are distinguishable without color."""
 
 SIDE_COLORS = ("#B4BDC4", "#0072B2")
-"""Of baseline and candidate."""
+"""Baseline and candidate."""
 
 WIDTH = 12.0
 ROW_HEIGHT = 0.34
 FOOT = 1.1
-"""Room below the axes for their names and legends, inches."""
+"""Inches below the axes for labels and legends."""
 
 
 def draw(compared: Compared, theme: str = "light") -> Figure:
-    rows = foremost(compared, DRAWN_ROWS)
+    rows = foremost(compared, MAX_ROWS)
     title, _, rest = headline(compared).partition(": ")
     if len(rows) < len(compared.rows):
-        rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, those that matter most"
+        rest += f"; {len(rows)} of {len(compared.rows):,} rows drawn, the most important"
     with own_style(theme):
         figure = new_figure(WIDTH, 1.0)
         top = write_head(figure, plain(title, 200), plain(rest, 400), FOOT + ROW_HEIGHT * (len(rows) + 0.4))
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        names = [plain(end_of(_name(row), LABEL_LETTERS), 100) for row in rows]
+        names = [plain(end_of(_name(row), MAX_LABEL_LETTERS), 100) for row in rows]
         _draw_ratios(left, rows, compared)
         left.set_yticks(range(len(rows)), names, fontsize=POINT_PT, color=tone(INK))
         _draw_reached(right, rows, compared)
@@ -72,14 +72,14 @@ def _draw_ratios(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) ->
     axes.axvspan(1 / (1 + margin), 1 + margin, color=tone(BAND), zorder=0, label=f"margin {100 * margin:g} %")
     axes.axvline(1, color=tone(MUTED), linewidth=0.9, zorder=1)
     labeled = set()
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         ratio, verdict = row.ratio, row.compared.verdict
         spread = [[max(0, ratio - row.ci95[0])], [max(0, row.ci95[1] - ratio)]] if row.ci95 else None
         style: dict[str, Any] = {"fmt": MARKS[verdict], "color": tone(COLORS[verdict]), "capsize": 3, "zorder": 2}
-        axes.errorbar([ratio], [place], xerr=spread, label=None if verdict in labeled else verdict, **style)
+        axes.errorbar([ratio], [index], xerr=spread, label=None if verdict in labeled else verdict, **style)
         labeled.add(verdict)
     low, high = axes.get_xlim()
-    if high > CRUSHING or 0 < low < 1 / CRUSHING:
+    if high > MAX_LINEAR_RATIO or 0 < low < 1 / MAX_LINEAR_RATIO:
         _use_log_axis(axes)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     _finish(axes, "time, candidate over baseline, 95 % CI (left is faster)")
@@ -109,7 +109,7 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
         pairs = [(before / 1e9, after / 1e9) for before, after in rates]
     are_several = len({row.candidate.label for row in rows}) > 1
     for side, name in enumerate((compared.baseline, "candidate" if are_several else compared.candidate)):
-        at = [place + (side - 0.5) * 0.36 for place in range(len(rows))]
+        at = [index + (side - 0.5) * 0.36 for index in range(len(rows))]
         axes.barh(
             at,
             [pair[side] for pair in pairs],
@@ -117,7 +117,7 @@ def _draw_reached(axes: Axes, rows: Sequence[ComparedRow], compared: Compared) -
             color=tone(SIDE_COLORS[side]),
             label=plain(end_of(name, 30)),
         )
-    _finish(axes, "% of the ceiling that binds" if has_shares else "GB/s of compulsory bytes", columns=1)
+    _finish(axes, "% of the limiting ceiling" if has_shares else "GB/s of compulsory bytes", columns=1)
     axes.tick_params(axis="y", labelleft=False)
 
 

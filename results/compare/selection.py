@@ -1,4 +1,4 @@
-"""Which runs and records a command looks at: the options that choose them, and what they mean."""
+"""The options that select runs and records."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from results.store.runfile import MEASURING, Run, RunFileError, StoreError, load
 from results.store.runs import RunSummary, find_run, unix_time
 
 SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
-NAMED = "what --op, --dtype, --case, --provider name"
-NAMES = {"op": "ops", "dtype": "dtypes", "case": "cases, as a table names them", "provider": "providers"}
-"""Options that choose records by a name."""
+NAMED = "--op, --dtype, --case and --provider"
+NAMES = {"op": "ops", "dtype": "dtypes", "case": "cases, such as 1024x1024x1024", "provider": "providers"}
+"""Options that select records by a name."""
 LATEST = ("op", "provider")
-"""Those of commands that draw: there --dtype says what is drawn."""
+"""Such options of the commands that plot: their --dtype selects what is plotted."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs, and which of their records; an empty set and None select all."""
+    """Selected runs and records; an empty set and None select all."""
 
     ops: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
@@ -57,15 +57,15 @@ class Selection:
         return find_run(name, directory, None if self == EVERYTHING else self.fits)
 
     def load(self, name: str, directory: Path | None = None) -> Run:
-        """Read a run with the selected records; if there are none, StoreError says so."""
+        """Read a run with the selected records; raise StoreError if there are none."""
         run = self.records_of(load_run(self.find(name, directory)))
         if not run.records and self.has_names:
             raise StoreError(self.nothing_in(run))
         return run
 
     def nothing_in(self, run: Run) -> str:
-        """Return that a run has no such record, and what may be the cause."""
-        text = f"{run.path} has no record{f' of {NAMED}' if self.has_names else ''}"
+        """Return the message for a run without a selected record."""
+        text = f"{run.path} has no record{f' that matches {NAMED}' if self.has_names else ''}"
         if any(note.endswith(MEASURING) for note in run.notes):
             return f"{text}: {MEASURING}"
         count = len(run.problems)
@@ -89,24 +89,24 @@ def names(text: str) -> frozenset[str]:
 
 
 def since(text: str) -> float:
-    """Return a moment in Unix time: so long ago, as `2d`, or a date or time of ISO 8601, as `2026-11-20`, in UTC."""
+    """Parse a time ago such as `2d`, or an ISO 8601 date or time in UTC such as `2026-11-20`, into Unix time."""
     if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text.strip()):
         return time.time() - float(ago[1]) * SECONDS[ago[2]]
     try:
         return unix_time(text.strip())
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"'{text}' is neither a time ago, such as 30m, 12h, 2d or 1w, nor a date, such as 2026-11-20"
+            f"expected a time ago such as 30m, 12h, 2d or 1w, or a date such as 2026-11-20, got '{text}'"
         ) from None
 
 
 def add_selection(parser: Parser, which: str, only: Iterable[str] = NAMES) -> None:
-    """Add the options of a selection; `which` says of what the runs are chosen, `only` names those of records."""
+    """Add the options of a selection: those of records in `only`, and those of runs, whose help starts with `which`."""
     for name in only:
         options = ("--case", "--shape") if name == "case" else (f"--{name}",)
         text = f"only these {NAMES[name]}"
         parser.add_argument(*options, type=names, action="append", default=[], metavar="NAMES", help=text)
-    text = f"{which} of this machine, as `results list` names it"
+    text = f"{which} of this machine; `results list` shows the names"
     parser.group(ADVANCED).add_argument("--machine", metavar="SLUG", help=text)
-    text = f"{which} since then: 30m, 12h, 2d, 1w ago, or a date such as 2026-11-20"
+    text = f"{which} since 30m, 12h, 2d or 1w ago, or since a date such as 2026-11-20"
     parser.add_argument("--since", type=since, metavar="WHEN", help=text)

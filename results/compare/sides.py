@@ -1,7 +1,7 @@
-"""The two sides of a comparison: their runs and providers, their names, and which of their records belong together.
+"""The two sides of a comparison, and the matching of their records.
 
-Records belong together if op, dtype, case, shape, options, fill and cache state are the same, and the provider too
-unless it is what differs. Each record is in a pair or in `unmatched`, with the reason.
+Records match if op, dtype, case, shape, options, fill and cache state are equal, and the provider unless it is
+compared. Each record is in a pair or, with the reason, in `unmatched`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
 
 MODES = ("provider", "version", "git")
-"""What can distinguish the candidate from the baseline, instead of the run."""
+"""What distinguishes the candidate from the baseline if not the run."""
 
 VERSION = re.compile(r".*-v\d+(-.*)?|.+:.+")
 """Providers that are versions of a kernel: `triton-v2`, `path/to/file.py:function`."""
@@ -27,17 +27,17 @@ VERSION = re.compile(r".*-v\d+(-.*)?|.+:.+")
 USUAL_BASELINE = "torch"
 
 SAME_MACHINE = ("clock_mode", "power_limit_w", "governor", "turbo")
-"""Keys of the settings, the preflight or the device of a run that must agree if both runs have them."""
+"""Keys of the settings, the preflight or the device that must be equal if both runs have them."""
 
 WRONG = ("invalid", "failed")
 """Statuses of a result that cannot be used."""
 
 PROCESS = "process"
-"""Option of older records: which process measured them. It does not distinguish cases."""
+"""Option of older records, the measuring process. It does not distinguish cases."""
 
 
 class CompareError(StoreError):
-    """The two cannot be compared; the message says why and what to do."""
+    """The runs cannot be compared; the message has the cause and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CompareOptions:
     """Name of the baseline's provider."""
     margin: float = DEFAULT_MARGIN
     force: bool = False
-    """Whether runs that differ in what must agree are compared all the same."""
+    """Compare runs even if machine, fill, cache or definitions differ."""
 
     @property
     def by_provider(self) -> bool:
@@ -65,7 +65,7 @@ def text_of(values: Mapping[str, Any]) -> str:
 
 
 def is_users(record: Record) -> bool:
-    """Return whether the provider is a user's own function: no built-in name has a colon."""
+    """Return whether the provider is a user's function: built-in names have no colon."""
     return ":" in record.provider
 
 
@@ -76,7 +76,7 @@ def revision_text(git: Mapping[str, Any] | None) -> str | None:
 
 
 def revision_of(record: Record, environment: Environment) -> str | None:
-    """Return the git revision of the kernel that a record measured: a user's own is not that of the measuring code."""
+    """Return the git revision of the measured kernel; a user's kernel has another one than the measuring code."""
     return revision_text(record.source_git if is_users(record) else environment.git)
 
 
@@ -87,7 +87,7 @@ def definitions(records: Iterable[Record]) -> list[str]:
 
 
 class RowKey(NamedTuple):
-    """What must agree for two records to be compared."""
+    """Fields that are equal for matching records."""
 
     op: str
     dtype: str
@@ -95,7 +95,7 @@ class RowKey(NamedTuple):
     shape: str
     options: str
     provider: str | None
-    """None if the provider is what differs."""
+    """None if providers are compared."""
     fill: str | None
     cache: str | None
 
@@ -111,15 +111,15 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of a row: its records, all of one provider and one case, from one or several windows of time."""
+    """One side of a row: records of one provider and case, from one or several windows of time."""
 
     label: str
     records: Sequence[Record]
     environment: Environment
     judge: Callable[[Record], Mapping[str, Any]]
-    """As `roofline.model.judge_of` returns it."""
+    """See `roofline.model.judge_of`."""
     runs: int = 1
-    """Runs that the records are from, all of the same code."""
+    """Number of runs of the records, all of the same code."""
 
     @property
     def provider(self) -> str:
@@ -127,26 +127,26 @@ class Side:
 
     @property
     def time_s(self) -> float:
-        """Median; of several windows their geometric mean."""
-        medians_s = [one.median_s for one in self.records if one.median_s]
+        """Median of the record, or geometric mean of the medians of several."""
+        medians_s = [record.median_s for record in self.records if record.median_s]
         return medians_s[0] if len(medians_s) == 1 else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
 
     @cached_property
     def windows(self) -> list[list[float]]:
-        """Samples of each visit of each record, seconds; the median alone of a record without samples."""
-        found = []
-        for one in self.records:
-            samples_s = list(one.samples_s) or [one.median_s or 0.0]
-            ends = list(accumulate(one.visits)) or [len(samples_s)]
-            found += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-        return found
+        """Samples of each visit of each record, seconds; the median if a record has no samples."""
+        windows = []
+        for record in self.records:
+            samples_s = list(record.samples_s) or [record.median_s or 0.0]
+            ends = list(accumulate(record.visits)) or [len(samples_s)]
+            windows += [samples_s[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return windows
 
     @cached_property
     def _score(self) -> Mapping[str, Any]:
         return self.judge(self.records[0])
 
     def rate(self, key: str) -> float | None:
-        """Return a judged rate or utilization of the first record, which all are of the same work, at `time_s`."""
+        """Return a rate or utilization at `time_s`; all records have the same work."""
         value, median_s = self._score[key], self.records[0].median_s
         return value * median_s / self.time_s if value and median_s else None
 
@@ -161,8 +161,8 @@ class Side:
 
     @property
     def clock_hz(self) -> float | None:
-        """Mean SM clock of all records; None if that of one is unknown."""
-        clocks = [hz for one in self.records if (hz := one.telemetry.get("sm_clock_hz"))]
+        """Mean SM clock of all records; None if any is unknown."""
+        clocks = [hz for record in self.records if (hz := record.telemetry.get("sm_clock_hz"))]
         return sum(clocks) / len(clocks) if len(clocks) == len(self.records) else None
 
     @cached_property
@@ -171,40 +171,40 @@ class Side:
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(flag for one in self.records for flag in one.flags))
+        return tuple(dict.fromkeys(flag for record in self.records for flag in record.flags))
 
 
 def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: bool) -> None:
-    """Raise CompareError for options that do not go with each other or with the runs."""
+    """Raise CompareError if options conflict with each other or with the runs."""
     if is_one_run and not request.by_provider:
-        what = "--by git needs two runs" if request.by == "git" else "one run"
-        raise CompareError(f"{what}: name a second one, or compare its providers: --by provider")
+        text = "--by git: " if request.by == "git" else ""
+        raise CompareError(f"{text}expected two runs, got one; add a second, or use --by provider")
     if request.baseline is not None and not request.by_provider:
-        raise CompareError(f"--baseline {request.baseline} names a provider: add --by provider")
+        raise CompareError(f"--baseline {request.baseline} requires --by provider")
     if request.by == "git":
         before, after = revisions(first, second)
         if None in (before, after):
             raise CompareError(
-                "--by git: a run does not tell its revision (a function whose file git does not hold has none); "
-                "leave --by away to compare run with run"
+                "--by git: a run has no revision (its function is not in a git repository); "
+                "omit --by to compare the runs"
             )
         if before == after and not request.force:
             changed = _changed_sources(first, second)
-            but = f", but {', '.join(changed)} changed: commit before measuring, or" if changed else ";"
-            raise CompareError(f"--by git: both runs are of revision {before}{but} leave --by away to compare them")
+            but = f", but {', '.join(changed)} changed; commit before measuring, or" if changed else ";"
+            raise CompareError(f"--by git: both runs are of revision {before}{but} omit --by to compare them")
 
 
 def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
     """Return the revisions that distinguish two runs, None if unknown.
 
-    Those of the users' kernels if there are any; those of the measuring code, which holds all other kernels, if those
-    of the users are equal or unknown.
+    They are those of the users' kernels, or of the measuring code if the users' are equal or unknown.
     """
     users = [
-        dict.fromkeys(revision_text(one.source_git) for one in run.records if is_users(one)) for run in (first, second)
+        dict.fromkeys(revision_text(record.source_git) for record in run.records if is_users(record))
+        for run in (first, second)
     ]
     pairs = [tuple(None if None in names else " + ".join(map(str, names)) for names in users)] if all(users) else []
-    if all(any(not is_users(one) for one in run.records) for run in (first, second)):
+    if all(any(not is_users(record) for record in run.records) for run in (first, second)):
         pairs.append((revision_text(first.environment.git), revision_text(second.environment.git)))
     known = [pair for pair in pairs if None not in pair]
     different = [pair for pair in known if pair[0] != pair[1]]
@@ -213,33 +213,33 @@ def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
 
 
 def _changed_sources(first: Run, second: Run) -> list[str]:
-    before, after = ({one.provider: one.source_sha256 for one in run.records} for run in (first, second))
+    before, after = ({record.provider: record.source_sha256 for record in run.records} for run in (first, second))
     return [name for name in before if None not in (known := (before[name], after.get(name))) and known[0] != known[1]]
 
 
 def _providers(run: Run, request: CompareOptions) -> list[str]:
-    names = list(dict.fromkeys(one.provider for one in run.records))
+    names = list(dict.fromkeys(record.provider for record in run.records))
     return [name for name in names if VERSION.fullmatch(name)] if request.by == "version" else names
 
 
 def sides_of(run: Run, other: Run, request: CompareOptions) -> tuple[str | None, list[Record], list[Record]]:
-    """Return the provider that is the baseline, None if the run is, and the records of both sides."""
+    """Return the provider of the baseline, None if the run is the baseline, and the records of both sides."""
     if not request.by_provider:
         return None, list(run.records), list(other.records)
     names = _providers(run, request)
     if request.by == "version":
-        names.sort(key=lambda name: (int(found[1]) if (found := re.search(r"-v(\d+)", name)) else 0, name))
+        names.sort(key=lambda name: (int(version[1]) if (version := re.search(r"-v(\d+)", name)) else 0, name))
     if not names:
-        raise CompareError(f"{run.path}: no provider is a version of a kernel (triton-v1, file.py:function)")
+        raise CompareError(f"{run.path}: no provider is a version of a kernel, such as triton-v1 or file.py:function")
     chosen = request.baseline or (USUAL_BASELINE if USUAL_BASELINE in names else names[0])
     if chosen not in names:
-        raise CompareError(f"--baseline {chosen} is not among the providers: {', '.join(names)}")
+        raise CompareError(f"unknown baseline {chosen} (choose from {', '.join(names)})")
     others = {name for name in _providers(other, request) if name != chosen}
     if not others:
-        what = "version of a kernel" if request.by == "version" else "provider"
-        raise CompareError(f"{other.path}: there is no other {what} than {chosen} to compare with it")
-    baseline = [one for one in run.records if one.provider == chosen]
-    return chosen, baseline, [one for one in other.records if one.provider in others]
+        kind = "version of a kernel" if request.by == "version" else "provider"
+        raise CompareError(f"{other.path}: no other {kind} to compare with {chosen}")
+    baseline = [record for record in run.records if record.provider == chosen]
+    return chosen, baseline, [record for record in other.records if record.provider in others]
 
 
 def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | None) -> tuple[str, str]:
@@ -253,7 +253,7 @@ def labels_of(first: Run, second: Run, request: CompareOptions, baseline: str | 
 
 
 def differences(first: Environment, second: Environment, force: bool) -> list[str]:
-    """Return notes on what else differs between two runs."""
+    """Return notes on differences between two runs; CompareError if the machine differs, unless `force`."""
     facts = [
         ("GPU" if first.device["type"] != "cpu" else "device", first.device["name"], second.device["name"]),
         ("device type", first.device["type"], second.device["type"]),
@@ -266,7 +266,7 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
         if before is not None and after is not None and before != after
     ]
     if refused and not force:
-        raise CompareError(f"not the same machine: {'; '.join(refused)}; --force compares them all the same")
+        raise CompareError(f"not the same machine: {'; '.join(refused)}; --force compares them anyway")
     changed = [
         f"{name} {first.versions.get(name)} to {second.versions.get(name)}"
         for name in dict.fromkeys((*first.versions, *second.versions))
@@ -285,7 +285,7 @@ def _fact(environment: Environment, key: str) -> Any:
 
 
 class MatchedPair(NamedTuple):
-    """The records of one key on either side; several if it was measured several times."""
+    """Records of the same key on both sides; several if measured several times."""
 
     key: RowKey
     baseline: list[Record]
@@ -301,39 +301,39 @@ class Unmatched:
     record: Record
     reason: str
     is_broken: bool = False
-    """It is a wrong or failed result of the candidate."""
+    """Whether it is a wrong or failed result of the candidate."""
 
 
 def match(
     baseline: Sequence[Record], candidate: Sequence[Record], with_provider: bool, force: bool = False
 ) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
-    """Return the pairs, the records that are in none, and notes; `force` compares sides that were measured unlike."""
-    ignored, notes = _unlike(baseline, candidate, force)
+    """Return pairs, unmatched records and notes; `force` matches even if fill or cache of the sides differ."""
+    ignored, notes = _measured_differently(baseline, candidate, force)
 
     keyed = {
-        side: [(RowKey.of(one, with_provider)._replace(**ignored), one) for one in records]
+        side: [(RowKey.of(record, with_provider)._replace(**ignored), record) for record in records]
         for side, records in (("baseline", baseline), ("candidate", candidate))
     }
-    # Keys without the cache state, their last field: a record that failed before it was timed has none.
+    # Keys without the cache state, their last field: a record that failed before timing has none.
     wrong = {
-        side: {(key[:-1], one.provider): one for key, one in records if one.status in WRONG}
+        side: {(key[:-1], record.provider): record for key, record in records if record.status in WRONG}
         for side, records in keyed.items()
     }
-    right = {key[:-1] for key, one in keyed["baseline"] if one.status == "ok"}
+    right = {key[:-1] for key, record in keyed["baseline"] if record.status == "ok"}
     finished: dict[str, dict[tuple[RowKey, str], list[Record]]] = {side: {} for side in keyed}
     unmatched = []
     for side, records in keyed.items():
-        for key, one in records:
-            failed = wrong[side].get((key[:-1], one.provider))
-            if one.status != "ok":
-                is_broken = one.status in WRONG and side == "candidate" and key[:-1] in right
-                unmatched.append(Unmatched(side, one, _status(one), is_broken))
-            elif failed is not None:  # one wrong result of several is enough
-                unmatched.append(Unmatched(side, one, f"it was {_status(failed)} in another measurement"))
+        for key, record in records:
+            failed = wrong[side].get((key[:-1], record.provider))
+            if record.status != "ok":
+                is_broken = record.status in WRONG and side == "candidate" and key[:-1] in right
+                unmatched.append(Unmatched(side, record, _status(record), is_broken))
+            elif failed is not None:  # one wrong result is enough
+                unmatched.append(Unmatched(side, record, f"another measurement was {_status(failed)}"))
             else:
-                finished[side].setdefault((key, one.provider), []).append(one)
+                finished[side].setdefault((key, record.provider), []).append(record)
     by_key = {key: records for (key, _), records in finished["baseline"].items()}
-    wrong_by_key = {key: one for (key, _), one in reversed(wrong["baseline"].items())}
+    wrong_by_key = {key: record for (key, _), record in reversed(wrong["baseline"].items())}
     pairs, used = [], set()
     for (key, _), matching in finished["candidate"].items():
         if key in by_key:
@@ -342,55 +342,64 @@ def match(
             continue
         failed = wrong_by_key.get(key[:-1])
         reason = f"the baseline {failed.provider} is {_status(failed)}" if failed else "not in the baseline"
-        unmatched += [Unmatched("candidate", one, reason) for one in matching]
-    lonely = [one for key, matching in by_key.items() if key not in used for one in matching]
-    unmatched += [Unmatched("baseline", one, "not in the candidate") for one in lonely]
-    notes += _redefined(pairs, force) + _of_other_work(pairs)
-    return pairs, sorted(unmatched, key=lambda one: one.side), notes
+        unmatched += [Unmatched("candidate", record, reason) for record in matching]
+    lonely = [record for key, matching in by_key.items() if key not in used for record in matching]
+    unmatched += [Unmatched("baseline", record, "not in the candidate") for record in lonely]
+    notes += _redefined(pairs, force) + _with_other_work(pairs)
+    return pairs, sorted(unmatched, key=lambda row: row.side), notes
 
 
-def _status(one: Record) -> str:
-    return f"{one.status}: {one.reason or 'no reason was saved'}"
+def _status(record: Record) -> str:
+    return f"{record.status}: {record.reason or 'no reason was saved'}"
 
 
-def _unlike(baseline: Sequence[Record], candidate: Sequence[Record], force: bool) -> tuple[dict[str, Any], list[str]]:
-    names, found = [], []
+def _measured_differently(
+    baseline: Sequence[Record], candidate: Sequence[Record], force: bool
+) -> tuple[dict[str, Any], list[str]]:
+    names, differences = [], []
     for name in ("fill", "cache"):
-        before, after = ({getattr(one, name) for one in side if one.status == "ok"} for side in (baseline, candidate))
+        before, after = (
+            {getattr(record, name) for record in side if record.status == "ok"} for side in (baseline, candidate)
+        )
         if len(before) == len(after) == 1 and before != after:
             names.append(name)
-            found.append(f"{name} {before.pop() or 'unknown'} against {after.pop() or 'unknown'}")
-    if not found:
+            differences.append(f"{name} {before.pop() or 'unknown'} against {after.pop() or 'unknown'}")
+    if not differences:
         return {}, []
-    text = " and ".join(found)
+    text = " and ".join(differences)
     if not force:
-        raise CompareError(f"the two sides were not measured alike: {text}; --force compares all the same")
+        raise CompareError(f"the two sides were measured differently: {text}; --force compares them anyway")
     return dict.fromkeys(names), [f"compared by force: {text}"]
 
 
 def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
-    found = [(pair.key, known) for pair in pairs if len(known := definitions((*pair.baseline, *pair.candidate))) > 1]
-    if not found:
+    rows_found = [
+        (pair.key, known) for pair in pairs if len(known := definitions((*pair.baseline, *pair.candidate))) > 1
+    ]
+    if not rows_found:
         return []
-    key, known = found[0]
-    ops = ", ".join(dict.fromkeys(key.op for key, _ in found))
-    hashes = " against ".join(one.removeprefix(DEFINITION_PREFIX)[:10] for one in known)
-    rows = f"{len(found)} row{'s' * (len(found) != 1)}"
+    key, known = rows_found[0]
+    ops = ", ".join(dict.fromkeys(key.op for key, _ in rows_found))
+    hashes = " against ".join(sha.removeprefix(DEFINITION_PREFIX)[:10] for sha in known)
+    rows = f"{len(rows_found)} row{'s' * (len(rows_found) != 1)}"
     text = f"{rows} of {ops} measured by two definitions of the op, such as {key.op} {key.case} {key.dtype} ({hashes})"
     if not force:
         raise CompareError(
-            f"{text}: the time may have changed because the op did; choose other ops with --op, or add --force"
+            f"{text}: the time may have changed because the op did; choose other ops with --op, or use --force"
         )
     return [f"compared by force: {text}"]
 
 
-def _of_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
-    found = [
+def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
+    rows_found = [
         pair.key
         for pair in pairs
-        if len({(one.flops, one.bytes_read, one.bytes_written) for one in (*pair.baseline, *pair.candidate)}) > 1
+        if len(
+            {(record.flops, record.bytes_read, record.bytes_written) for record in (*pair.baseline, *pair.candidate)}
+        )
+        > 1
     ]
-    if not found:
+    if not rows_found:
         return []
-    rows, key = f"{len(found)} row{'s' * (len(found) != 1)}", found[0]
-    return [f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} {key.dtype}: not one work"]
+    rows, key = f"{len(rows_found)} row{'s' * (len(rows_found) != 1)}", rows_found[0]
+    return [f"{rows} with other FLOPs or bytes on the two sides, such as {key.op} {key.case} {key.dtype}"]

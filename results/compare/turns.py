@@ -1,7 +1,4 @@
-"""The rounds that a record shared with others in `python -m bench compare`.
-
-A disturbance of the machine during a round is in the times of both, so no allowance for drift is needed.
-"""
+"""Rounds that records share in `python -m bench compare`; interference during a round is in the times of both."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from results.stats.verdict import judge_rounds
 
 
 class Rounds(NamedTuple):
-    """The rounds in which a record and those of the other providers of its case were interleaved."""
+    """Rounds of a record, interleaved with the other providers of its case."""
 
     record: Record
     times_s: list[float]
-    """Median of the samples of each round, seconds."""
+    """Median of each round, seconds."""
     is_fixed: bool
     """Whether the number of rounds was set beforehand."""
     identity: tuple[Any, ...]
-    """The same in all records of the same rounds, and in no others."""
+    """Equal for records of the same rounds only."""
     clocks_hz: tuple[float, ...] | None
     """SM clock of each round; None if unknown."""
     seconds: float | None
@@ -32,24 +29,24 @@ class Rounds(NamedTuple):
 
 
 def rounds_of(record: Record) -> Rounds | None:
-    """Return the rounds of a record; None if it was not interleaved, or if that does not fit its samples."""
-    found, samples_s = record.interleaved, record.samples_s
-    names, size, is_fixed = (found.get(name) for name in ("with", "samples_per_round", "is_fixed"))
+    """Return the rounds of a record; None if it was not interleaved or its samples do not match."""
+    fields, samples_s = record.interleaved, record.samples_s
+    names, size, is_fixed = (fields.get(name) for name in ("with", "samples_per_round", "is_fixed"))
     if not isinstance(names, list) or not isinstance(is_fixed, bool):
         return None
     if type(size) is not int or size < 1 or not samples_s or len(samples_s) % size:
         return None
     times_s = [median(samples_s[start : start + size]) for start in range(0, len(samples_s), size)]
-    clocks_hz, seconds = found.get("sm_clock_hz"), found.get("seconds")
-    identity = (*map(str, names), str(found.get("seed")), str(seconds), len(times_s))
+    clocks_hz, seconds = fields.get("sm_clock_hz"), fields.get("seconds")
+    identity = (*map(str, names), str(fields.get("seed")), str(seconds), len(times_s))
     clocks = tuple(clocks_hz) if clocks_hz and len(clocks_hz) == len(times_s) else None
     return Rounds(record, times_s, is_fixed, identity, clocks, seconds)
 
 
 def shared_rounds(baseline: Sequence[Record], candidate: Sequence[Record]) -> tuple[Rounds, Rounds] | None:
-    """Return the rounds of the two records of one case that were interleaved; None if none were, or several."""
-    before = {rounds.identity: rounds for one in baseline if (rounds := rounds_of(one))}
-    after = [rounds for one in candidate if (rounds := rounds_of(one)) and rounds.identity in before]
+    """Return the rounds that two records share; None unless there is exactly one pair."""
+    before = {rounds.identity: rounds for record in baseline if (rounds := rounds_of(record))}
+    after = [rounds for record in candidate if (rounds := rounds_of(record)) and rounds.identity in before]
     return (before[after[0].identity], after[0]) if len(after) == 1 else None
 
 

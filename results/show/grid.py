@@ -1,16 +1,14 @@
-"""Every table of the project: on a terminal as it has room, and as JSON, CSV or Markdown.
-
-On a terminal a table is columns, which hold the texts of their cells, and notes, each of which belongs to a row:
+"""Tables on a terminal, and as JSON, CSV or Markdown.
 
     print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags, "flags")
 
-If there is no room for all of it, notes stand on the line below their row; columns with `heads` become one line above
-the rows that share their cells; then columns with `leaves` leave, named on one line, and those with `goes_below` join
-the notes, all in the order of these numbers. No cell is ever cut. In a pipe or a file each row is one line with all
-columns and its note, so that it can be cut and searched. The cells are aligned here: `rich.Table` takes ten times as
-long for tables of thousands of rows.
+prints columns, and a note for each row. On a narrow terminal, notes move below their rows; columns with `heads` become
+a heading above the rows that share their cells; then columns with `leaves` are omitted and listed in a last line, and
+those with `goes_below` join the notes, in the order of these numbers. No cell is cut. In a pipe or a file, each row is
+one line with all columns and its note. Cells are aligned here: `rich.Table` takes ten times as long for thousands of
+rows.
 
-Text may come from a file of unknown origin: what a terminal could take for a command is shown as its escape.
+Text from a file may contain control sequences, which are escaped.
 """
 
 from __future__ import annotations
@@ -34,24 +32,24 @@ GAP = "  "
 INDENT = "    "
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 NOTHING = ("", "-")
-"""Cells that are not worth a line below their row."""
+"""Cells that are omitted from the notes."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table."""
+    """A column of a table."""
 
     title: str
     cells: Sequence[str]
     side: Literal["left", "right"] = "left"
     leaves: int = 0
-    """Its turn to leave if there is no room, 1 first; 0: it never leaves."""
+    """Order in which columns are omitted on a narrow terminal, 1 first; 0: never."""
     goes_below: int = 0
-    """Its turn, among those that leave, to join the notes below the rows; 0: it never does."""
+    """Order, among the omitted columns, in which it joins the notes below the rows; 0: never."""
     heads: bool = False
-    """If there is no room, its cells stand once above the rows that share them."""
+    """Whether its cells become headings on a narrow terminal."""
     styles: Sequence[str] = ()
-    """Rich style of each cell; it never says more than the text does."""
+    """Rich style of each cell; it adds no information to the text."""
 
     @cached_property
     def width(self) -> int:
@@ -67,10 +65,9 @@ def print_grid(
     notes_title: str = "note",
     hint: str = "--format csv has all",
 ) -> None:
-    """Print a table as the console has room for it; one as wide as `terminal.WIDE` is a pipe or a file.
+    """Print a table to fit the console; a pipe or a file is as wide as `terminal.WIDE`.
 
-    There is a note for each row, empty if there is nothing to say, or none at all. `hint` says where the columns are
-    that left.
+    `notes` has a text for each row, which may be empty, or none at all. `hint` says where to find omitted columns.
     """
     is_terminal = console.width < WIDE
     shown = [_printable(column) for column in columns]
@@ -102,9 +99,9 @@ def _printable(column: Column) -> Column:
 
 
 def _with_headings(columns: Sequence[Column]) -> tuple[list[Column], list[str]]:
-    """Return the columns that stay, and for each row the heading above it, empty if it is that of the row before.
+    """Return the remaining columns, and the heading above each row, empty if the previous row has the same.
 
-    Rows that share no heading keep their cells: a line more for each row would tell less.
+    Rows that share no headings keep their cells.
     """
     keys = [" ".join(cells) for cells in zip(*(column.cells for column in columns if column.heads), strict=True)]
     headings = [key if row == 0 or key != keys[row - 1] else "" for row, key in enumerate(keys)]
@@ -146,7 +143,7 @@ def _print_rows(console: Console, columns: Sequence[Column], headings: Sequence[
         lines.append(text)
         below = textwrap.wrap(notes[row], console.width - len(INDENT), **WHOLE_WORDS) if notes else ()
         lines += [Text(INDENT + line, "dim") for line in below]
-    # All at once: a call takes a tenth of a millisecond, and a table may have thousands of rows.
+    # One call for all rows: a call takes 0.1 ms.
     console.print(Text("\n").join(lines), soft_wrap=True)
 
 
@@ -158,7 +155,7 @@ def _padded(cell: str, column: Column) -> str:
 
 
 def print_lines(console: Console, *lines: str, style: str = "", indent: str = "") -> None:
-    """Print lines, wrapped at words on a terminal; `indent` stands before what is wrapped."""
+    """Print lines, wrapped at words on a terminal; `indent` precedes continuation lines."""
     width = console.width if console.width < WIDE else sys.maxsize
     for line in "\n".join(lines).split("\n") if lines else ():
         for part in textwrap.wrap(line, width, subsequent_indent=indent, **WHOLE_WORDS) or [""]:
@@ -170,24 +167,24 @@ def print_lines(console: Console, *lines: str, style: str = "", indent: str = ""
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What a command prints, in each format that there is; only what a format shows is computed."""
+    """Output of a command in all formats; only the printed one is computed."""
 
     rows: Callable[[], Sequence[Mapping[str, Any]]]
-    """Returns rows of plain values for programs, all with the same keys."""
+    """Returns rows of plain values, all with the same keys, for JSON and CSV."""
     columns: Iterable[str] = ()
-    """The header if there is no row."""
+    """CSV header if there is no row."""
     shown: Callable[[], Sequence[Mapping[str, Any]]] | None = None
-    """Returns the rows with the columns and texts for people; None: as `rows`."""
+    """Returns the rows of texts for Markdown; None: `rows`."""
     titles: Iterable[str] = ()
-    """Their header if there is no row."""
+    """Markdown header if there is no row."""
     document: Callable[[], Any] | None = None
-    """Returns what JSON holds; None: the rows."""
+    """Returns the JSON document; None: the rows."""
     draw: Callable[[Console], object] | None = None
     """Prints the table on a terminal."""
     head: str = ""
-    """What stands above the table in Markdown, with an empty line at its end; escaped as `escaped` does."""
+    """Markdown above the table, with an empty line at its end; see `escaped`."""
     notes: str = ""
-    """What stands below it there."""
+    """Markdown below the table."""
 
     def render(self, form: str) -> str:
         """Return the table in one of `TABLE_FORMATS`, with a newline at the end."""
@@ -202,12 +199,12 @@ class Table:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented JSON in ASCII, which every terminal and every reader takes."""
+    """Return a value as indented ASCII JSON."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return rows as CSV; an empty cell is a value that is not known. `columns` is the header if there is no row."""
+    """Return rows as CSV, with empty cells for None; `columns` is the header if there is no row."""
     names = list(rows[0] if rows else columns)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -217,7 +214,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
 
 
 def markdown_text(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> str:
-    """Return rows as a Markdown table; a column without any value is left out. Arguments as of `csv_text`."""
+    """Return rows as a Markdown table without empty columns; `columns` is the header if there is no row."""
     names = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)] if rows else list(columns)
     lines = [names, ["---"] * len(names)]
     for row in rows:
@@ -233,5 +230,5 @@ def _cell(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text that stays within its cell of a Markdown table."""
+    """Escape a text for a cell of a Markdown table."""
     return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""What all pictures of the project have in common: colors, themes, sizes of letters, the frame of axes, the file."""
+"""Colors, themes, font sizes, axes and files of all plots."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ MUTED = "#5A5A5A"
 GRID = "#E2E2E2"
 SPINE = "#B8B8B8"
 BAND = "#EEF1F3"
-"""Of a range in which nothing is told apart, such as the margin of a comparison."""
+"""Background of a range without distinction, such as the margin of a comparison."""
 
 SERIES_COLORS = ("#0072B2", "#009E73", "#882255", "#E69F00", "#332288", "#CC79A7", "#D55E00", "#56B4E9")
-"""Of the first, second, ... provider, machine or line, where color tells these apart.
-
-The first five are 9 or more steps of CIE lightness apart, so that gray keeps them apart too.
+"""Colors of providers, machines or lines. The first five differ by at least 9 in CIE lightness, for grayscale.
 
 Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of Tol, Colour Schemes (2021).
 """
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
-"""As many as have no common factor with the colors, so that many series look different, without color too."""
+"""Their number is coprime to that of the colors, so that many series differ."""
 
 TITLE_PT, SUBTITLE_PT, AXIS_PT, TICK_PT = 15, 11, 11, 10.5
 LABEL_PT, POINT_PT, LEGEND_PT, CAPTION_PT = 10.5, 9.5, 9.5, 8.5
 
 INDENT, EDGE = 0.3, 0.16
-"""Left end of words, and room above and below everything, inches."""
+"""Left margin of texts, and margin above and below, inches."""
 LINE_HEIGHT, MEAN_LETTER = 1.35, 0.57
-"""Height of a line and width of a letter over the font size."""
+"""Line height and mean letter width as multiples of the font size."""
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PNG_DPI = 200
@@ -51,10 +49,10 @@ THEMES = ("light", "dark")
 
 DARKEST = 0.09
 """Lightness of the dark background, 0 to 1."""
-READABLE_ON_DARK = 4.6
-"""Least contrast of lines and words to it; WCAG 2.2 asks for 4.5 of words (success criterion 1.4.3)."""
-GRAYISH = 0.12
-"""Colors of less saturation are words, frames and backgrounds."""
+MIN_CONTRAST = 4.6
+"""Minimum contrast of lines and texts to it; WCAG 2.2 requires 4.5 for texts (success criterion 1.4.3)."""
+MIN_CHROMA = 0.12
+"""Less saturated colors are those of texts, frames and backgrounds."""
 
 _drawn_in: ContextVar[str] = ContextVar("theme", default="light")
 
@@ -67,7 +65,7 @@ def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -
 
 
 def tone(color: str) -> str:
-    """Return a color of the light theme as it is in the theme that is drawn in."""
+    """Return a color of the light theme in the current theme."""
     return on_dark(color) if is_dark() else color
 
 
@@ -77,21 +75,21 @@ def is_dark() -> bool:
 
 @cache
 def on_dark(color: str) -> str:
-    """Return grays turned around, and colors lighter, as saturated as before, until they can be read on the dark."""
+    """Return a color for the dark theme: grays are inverted, colors get lighter up to `MIN_CONTRAST`."""
     from matplotlib.colors import to_hex, to_rgb
 
     rgb = to_rgb(color)
     hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
-    if max(rgb) - min(rgb) < GRAYISH:
+    if max(rgb) - min(rgb) < MIN_CHROMA:
         return to_hex((1 - (1 - DARKEST) * lightness,) * 3)
     background = contrast_to_white(DARKEST, DARKEST, DARKEST)
-    while background / contrast_to_white(*colorsys.hls_to_rgb(hue, lightness, saturation)) < READABLE_ON_DARK:
+    while background / contrast_to_white(*colorsys.hls_to_rgb(hue, lightness, saturation)) < MIN_CONTRAST:
         lightness += 0.01
     return to_hex(colorsys.hls_to_rgb(hue, lightness, saturation))
 
 
 def contrast_to_white(red: float, green: float, blue: float) -> float:
-    """Return the contrast ratio of a color, parts from 0 to 1, to a white background.
+    """Return the contrast ratio of a color, with components from 0 to 1, to a white background.
 
     Source: W3C, Web Content Accessibility Guidelines 2.2, definitions of contrast ratio and relative luminance.
     """
@@ -100,23 +98,23 @@ def contrast_to_white(red: float, green: float, blue: float) -> float:
 
 
 def plain(text: str, longest: int = 48) -> str:
-    """Return `text` as matplotlib draws it in one line: a dollar sign would start a formula there."""
+    """Return `text` in one line for matplotlib, where a dollar sign would start a formula."""
     return one_line(text, longest).replace("$", r"\$")
 
 
 def end_of(name: str, longest: int) -> str:
-    """Return a name with its end, where that of a function is, if there is no room for the whole."""
+    """Shorten a name to its end, where the name of a function is."""
     shown = one_line(name, 400)
     return shown if len(shown) <= longest else "…" + shown[1 - longest :]
 
 
 def series_color(index: int) -> str:
-    """Return the color of the `index`-th series in the theme drawn in; more series than colors start over."""
+    """Return the color of the `index`-th series in the current theme; colors repeat."""
     return tone(SERIES_COLORS[index % len(SERIES_COLORS)])
 
 
 def frame(axes: Axes, grid: str = "both") -> None:
-    """Give axes the frame of all pictures: two pale spines, grid lines of the `x` or `y` axis or of both, no ticks."""
+    """Style axes: two pale spines, grid lines of the `x` or `y` axis or of both, no ticks."""
     axes.grid(axis=grid, color=tone(GRID), linewidth=0.9)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=tone(MUTED), pad=6)
@@ -135,9 +133,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float:
-    """Write a title and a subtitle, wrapped to the width of a figure, and return where they end, a share of its height.
+    """Write a wrapped title and subtitle, and set the height of the figure for them and `below` inches under them.
 
-    The figure gets the height that they and the `below` inches under them need.
+    Returns the end of the subtitle as a fraction of the height.
     """
     width = figure.get_figwidth()
     lines = [(line, TITLE_PT, "bold", tone(INK)) for line in _wrapped(title, width, TITLE_PT * 1.15)]
@@ -152,7 +150,7 @@ def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float
 
 
 def write_caption(figure: Figure, text: str, top: float) -> None:
-    """Write small words at the foot of a figure, wrapped to its width, from `top` inches down."""
+    """Write a wrapped caption at the foot of a figure, from `top` inches down."""
     width, height = figure.get_size_inches()
     for line in _wrapped(text, width, CAPTION_PT):
         figure.text(INDENT / width, top / height, line, fontsize=CAPTION_PT, color=tone(MUTED), va="top")
@@ -165,11 +163,11 @@ def _wrapped(text: str, width: float, size: float) -> list[str]:
 
 @contextlib.contextmanager
 def own_style(theme: str = "light") -> Iterator[None]:
-    """Draw alike on every machine: without the user's style, and quiet about letters that the font lacks."""
+    """Draw without the user's style, and without warnings about missing glyphs."""
     import matplotlib
 
     if theme not in THEMES:
-        raise ValueError(f"unknown theme '{theme}'; known: {', '.join(THEMES)}")
+        raise ValueError(f"unknown theme '{theme}' (choose from {', '.join(THEMES)})")
     with matplotlib.rc_context(), warnings.catch_warnings():
         _drawn_in.set(theme)
         matplotlib.rcdefaults()
@@ -184,7 +182,7 @@ def own_style(theme: str = "light") -> Iterator[None]:
 
 
 def check_picture(path: Path) -> None:
-    """Raise StoreError for a path that no picture can be written to, before any work is done for it."""
+    """Raise StoreError if no plot can be written to a path, before any work is done."""
     from results.store.runfile import StoreError
 
     shown = one_line(str(path), 200)
@@ -192,15 +190,15 @@ def check_picture(path: Path) -> None:
         raise StoreError(f"cannot tell the format of '{shown}' by its suffix; allowed: {', '.join(SUFFIXES)}")
     try:
         if path.is_dir():
-            raise StoreError(f"cannot write '{shown}': it is a folder; name a picture in it")
+            raise StoreError(f"cannot write '{shown}': it is a directory; name a file in it")
         if not next(folder for folder in path.absolute().parents if folder.exists()).is_dir():
-            raise StoreError(f"cannot write '{shown}': a part of its folder is a file; choose another place")
+            raise StoreError(f"cannot write '{shown}': a parent is a file; choose another path")
     except OSError as error:
         raise StoreError(f"cannot write '{shown}': {error.strerror}") from None
 
 
 def save_picture(figure: Figure, path: Path) -> None:
-    """Write a figure by the suffix of its path, the whole of it or nothing; the same figure gives the same bytes."""
+    """Write a figure in the format of its suffix; the same figure gives the same bytes."""
     from results.store.runfile import write_output
 
     check_picture(path)

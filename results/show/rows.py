@@ -1,4 +1,4 @@
-"""Records with their judged keys as plain data: one JSON document, flat rows, a pandas frame, Parquet."""
+"""Records with MFU, bound and other computed keys as JSON, flat rows, a pandas frame or Parquet."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ COLUMNS = {
     **dict.fromkeys(("host_latency_s", "first_call_s"), NUMBER),
     **dict.fromkeys(("flags", "flag_reasons", "source_sha256", "source_git", "op_sha256", "units"), TEXT),
 }
-"""The columns that every row has, in this order, and their dtypes in a frame. After them come `shape_<axis>`,
-`option_<name>`, `telemetry_<name>` and `verified_<name>`, as far as the records have them."""
+"""Columns of every row, in order, with their dtypes in a frame. They are followed by `shape_<axis>`, `option_<name>`,
+`telemetry_<name>` and `verified_<name>` if the records have them."""
 
 GROUPS = ("shape", "option", "telemetry", "verified")
 
@@ -37,7 +37,7 @@ TELEMETRY_NUMBERS = (
     *("window_s", "sm_clock_hz", "sm_clock_start_hz", "memory_clock_hz", "temperature_c", "power_w", "energy_j"),
     *("flops_per_j", "throttle_resolution", "involuntary_switches_per_s", "voluntary_switches_per_s", "load_average"),
 )
-"""Keys of the telemetry whose columns are floats, even if no record has a value."""
+"""Telemetry columns that are floats even without a value."""
 
 DTYPES = {
     **COLUMNS,
@@ -46,14 +46,14 @@ DTYPES = {
 }
 
 ONLY_IN_JSON = "telemetry_errors"
-"""A column that no row has: texts that are the same in row after row, about a machine and not about a measurement."""
+"""Not a column: texts about the machine that repeat in each row."""
 
 Report = Callable[[str], None]
-"""Called with one line for each reason why records could not be judged."""
+"""Called with each reason why keys could not be computed."""
 
 
 def document(environment: Environment, records: Iterable[Record], report: Report | None = None) -> dict[str, Any]:
-    """Return a run as one JSON object, `{"environment": ..., "records": [...]}`, each record with its judged keys."""
+    """Return a run as a JSON object, `{"environment": ..., "records": [...]}`, each record with its computed keys."""
     records = list(records)
     scores = judged(environment, records, report)
     return {
@@ -67,20 +67,14 @@ def document(environment: Environment, records: Iterable[Record], report: Report
 def flat_rows(
     environment: Environment, records: Iterable[Record], report: Report | None = None
 ) -> list[dict[str, Any]]:
-    """Return one row of plain values for each record; all rows have the same columns, in the order of `COLUMNS`.
-
-    Values are numbers in SI base units, texts, truth values or None.
-    """
+    """Return a row of numbers in SI base units, texts, booleans or None for each record; see `COLUMNS`."""
     records = list(records)
     scores = judged(environment, records, report)
     return _aligned([_row(environment, record, score) for record, score in zip(records, scores, strict=True)])
 
 
 def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.DataFrame:
-    """Return runs as a pandas frame: a row for each record, the columns of `flat_rows`, and `samples_s` as lists.
-
-    Counts are nullable integers.
-    """
+    """Return runs as a pandas frame with the columns of `flat_rows` and `samples_s` as lists; counts are nullable."""
     import pandas as pd
 
     runs = [runs] if isinstance(runs, Run) else list(runs)
@@ -91,11 +85,11 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
 
 
 def parquet_bytes(run: Run, report: Report | None = None) -> bytes:
-    """Return a run as a Parquet file, its samples included."""
+    """Return a run with its samples as a Parquet file."""
     try:
-        import pyarrow  # noqa: F401  # pandas would fail with advice of many lines
+        import pyarrow  # noqa: F401  # the error of pandas has many lines
     except ImportError:
-        raise StoreError("parquet needs pyarrow, which is not installed: pip install pyarrow") from None
+        raise StoreError("parquet requires pyarrow: pip install pyarrow") from None
     written: bytes = to_frame(run, report).to_parquet(engine="pyarrow", index=False)
     return written
 
@@ -137,8 +131,8 @@ def _series(name: str, values: list[Any]) -> pd.Series[Any]:
 
     kind = DTYPES.get(name) or (WHOLE if name.startswith("shape_") else None)
     if kind is None:
-        found = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
-        kind = {"object": TEXT, "Float64": NUMBER}.get(found, found)
+        inferred = str(pd.Series(values, dtype="object").convert_dtypes().dtype)
+        kind = {"object": TEXT, "Float64": NUMBER}.get(inferred, inferred)
     if kind == TEXT:
         values = [None if value is None else str(value) for value in values]
     return pd.Series(values, dtype=kind)

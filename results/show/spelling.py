@@ -1,4 +1,4 @@
-"""What is typed, and what a Python call gives in its place: other spellings, near and removed names, words."""
+"""Spellings, suggestions, removed names, and options from Python calls."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ REMOVED: dict[str, str] = tomllib.loads(Path(__file__).with_name("removed.toml")
 
 
 SYNONYMS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8"))
-"""Words that users try, with the names that they may mean."""
+"""Terms that users try, with the names that they may mean."""
 
 
 def known_as(word: str, known: Iterable[str]) -> str:
-    """Return the known name that `word` spells but for case, `-`, `_` and blanks; `word` itself where there is none."""
+    """Return the known name that equals `word` except for case, `-`, `_` and blanks; else `word`."""
     names = list(known)
     same = [name for name in names if plain(name) == plain(word)]
     return same[0] if len(same) == 1 and word not in names else word
 
 
 def plain(word: str) -> str:
-    """Return a word as it is compared: small letters, without what joins its parts."""
     return word.lower().replace("-", "").replace("_", "").replace(" ", "")
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float = 0.7) -> str:
-    """Return a question that names the nearest known words, `did you mean gelu or relu?`; empty if none is near."""
+    """Return a suggestion such as `did you mean gelu or relu?`; empty if no known name is near."""
     names, typed = {plain(name): name for name in known}, plain(word)[:80]
     close = [name for name in map(plain, SYNONYMS.get(typed, ())) if name in names]
     close = close or [name for name in names if len(typed) > 2 and name.startswith(typed)][:count]
@@ -38,10 +37,13 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3, cutoff: float 
 
 
 def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
-    """Return the options of a call by the names that the command line has, as the words that would be typed.
+    """Return the keyword arguments of a call as command-line options, with dashes for underscores.
 
-    Names have underscores for dashes. A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list holds several values;
-    True switches on; None and False are as left out; any other value that cannot be typed raises ValueError.
+    A tuple is a shape, `(4096, 1024)` is `4096x1024`; a list has several values; True switches on; None and False are
+    omitted.
+
+    Raises:
+        ValueError: a value has no text form.
     """
     typed: dict[str, str | bool] = {}
     for name, value in options.items():
@@ -52,7 +54,7 @@ def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
 
 
 def words_of(typed: Mapping[str, str | bool]) -> list[str]:
-    """Return options as they are typed; a value that begins with a dash would be taken for an option of its own."""
+    """Return options as arguments; `=` keeps a value that starts with a dash from being an option."""
     words: list[str] = []
     for name, value in typed.items():
         text = "" if isinstance(value, bool) else value.strip()
@@ -65,9 +67,9 @@ def words_of(typed: Mapping[str, str | bool]) -> list[str]:
 
 def _text(name: str, value: object) -> str:
     if isinstance(value, list | set | frozenset | range):
-        return ",".join(_text(name, one) for one in value)
+        return ",".join(_text(name, item) for item in value)
     if isinstance(value, tuple):
-        return "x".join(_text(name, one) for one in value)
+        return "x".join(_text(name, item) for item in value)
     if callable(value) or isinstance(value, Mapping | bytes):
-        raise ValueError(f"{name}= takes no {type(value).__name__}; give a number, a text or a list of these")
+        raise ValueError(f"{name}= expected a number, a text or a list of these, got {type(value).__name__}")
     return str(value)

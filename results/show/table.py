@@ -1,7 +1,4 @@
-"""The table that people read: one renderer for the live run and for a saved one.
-
-Text may come from a file of unknown origin. Whatever a terminal could take for a command is shown as its escape.
-"""
+"""The table of a run, live or saved."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from results.record import Environment, Record
+from results.record import Environment, Record, name_of
 from results.show.grid import Column, Table, escaped, print_grid, print_lines, rows_of
 from results.show.rows import COLUMNS, Report, document, flat_rows
 from results.show.terminal import one_line, printable
@@ -33,13 +30,13 @@ if TYPE_CHECKING:
     from results.store.runs import RunSummary
 
 MAX_ROWS_PER_REASON = 3
-"""Rows with one reason not to be measured that have a line each; more of them share one line."""
+"""Maximum number of rows with the same reason that get a line each; more rows share a line."""
 
 ALWAYS = {"op", "case", "dtype", "provider", "median", "95% CI", "bound", "MBU", "% roof", "first call", "n"}
-"""Columns that are shown whatever they say."""
+"""Columns that are shown even if empty."""
 
 NOTHING = {ABSENT, "0", "0%"}
-"""What a cell says where there is none of it."""
+"""Cells without a value."""
 
 
 def table_of_run(
@@ -49,10 +46,7 @@ def table_of_run(
     draw: Callable[[Console], object] | None = None,
     content: Callable[[], Any] | None = None,
 ) -> Table:
-    """Return a run as a table; JSON holds everything, or what `content` returns, CSV a row for each record.
-
-    `report` is called with each reason why records could not be judged; `draw` prints the table on a terminal.
-    """
+    """Return a run as a table; `content` replaces the JSON document, and `draw` prints the table on a terminal."""
     records = list(records)
     return Table(
         rows=lambda: flat_rows(environment, records, report),
@@ -68,10 +62,7 @@ def table_of_run(
 def render_table(
     environment: Environment, records: Iterable[Record], console: Console, report: Report | None = None
 ) -> None:
-    """Print a run: the machine and its ceilings, a row for each measurement, then what was not measured, and why.
-
-    If the console is too narrow, the least important columns are left out by name.
-    """
+    """Print a run: the machine and its ceilings, a row for each measurement, then rows without one and the reason."""
     records = list(records)
     scored = list(zip(records, judged(environment, records, report), strict=True))
     print_header(environment, records, console)
@@ -79,10 +70,10 @@ def render_table(
     if measured:
         _print_measured(measured, console)
     else:
-        print_lines(console, "\nno measurement was finished")
+        print_lines(console, "\nno row was measured")
     remarks = [f"{name_of(record)}: {score['excess']}" for record, score in measured if score["excess"]]
     for causes in dict.fromkeys(score["held_back_by"] for _, score in measured if score["held_back_by"]):
-        remarks.append(f"memory side or compute side: far below every ceiling, and held back by {causes}")
+        remarks.append(f"memory side or compute side: far below every ceiling, limited by {causes}")
     print_lines(console, *map(printable, dict.fromkeys(remarks)), style="yellow")
     others = [record for record in records if record.status != "ok"]
     if others:
@@ -90,7 +81,7 @@ def render_table(
 
 
 def describe(record: Record) -> list[str]:
-    """Return how one row was verified and timed, in a line, and a line for each thing that speaks against it."""
+    """Return a line on how a row was verified and timed, and a line for each flag."""
     if record.status != "ok":
         return [f"{name_of(record)}: {record.status}: {record.reason}"]
     checked = record.verified.get("after", {})
@@ -110,13 +101,13 @@ def describe(record: Record) -> list[str]:
 def _ran(record: Record) -> list[str]:
     if record.eager_s is None:
         return []
-    each = f"a launch takes {format_time(record.median_s)}, {format_time(record.eager_s)} where the host launches each"
+    each = f"a launch takes {format_time(record.median_s)}, or {format_time(record.eager_s)} if launched separately"
     if not record.launched_kernels:
         return [f"  {each}; torch's profiler recorded no kernel"]
     counts = [kernel.get("count") for kernel in record.launched_kernels]
     count = sum(number for number in counts if isinstance(number, int))
-    what = f"{count} kernel{'s' * (count != 1)} take{'s' * (count == 1)}"
-    return [f"  {each}; its {what} {format_time(record.kernel_s)}:", *map(_kernel_line, record.launched_kernels)]
+    kernels = f"{count} kernel{'s' * (count != 1)} take{'s' * (count == 1)}"
+    return [f"  {each}; its {kernels} {format_time(record.kernel_s)}:", *map(_kernel_line, record.launched_kernels)]
 
 
 def _kernel_line(kernel: Mapping[str, Any]) -> str:
@@ -130,10 +121,6 @@ def _kernel_line(kernel: Mapping[str, Any]) -> str:
     return printable(f"    {kernel.get('count')} x {', '.join([name, *words])}")
 
 
-def name_of(record: Record) -> str:
-    return f"{record.op} {record.case} {record.dtype} {record.provider}"
-
-
 def print_header(environment: Environment, records: Iterable[Record], console: Console) -> None:
     *lines, command = header_lines(environment, records)
     print_lines(console, *lines)
@@ -141,7 +128,7 @@ def print_header(environment: Environment, records: Iterable[Record], console: C
 
 
 def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
-    """Return the lines that say what machine this was, what its ceilings are, and what was run on it when."""
+    """Return lines with the machine, its software and ceilings, the date and the command of a run."""
     device, git = environment.device, environment.git
     versions = [f"{name} {version}" for name, version in environment.versions.items() if version]
     sha = git.get("sha")
@@ -157,13 +144,13 @@ def header_lines(environment: Environment, records: Iterable[Record] = ()) -> li
 def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> str | None:
     dtypes = {record.dtype for record in records}
     entries = hardware.get("entries")
-    found: dict[str, list[str]] = {}
+    ceilings: dict[str, list[str]] = {}
     for entry in entries if isinstance(entries, list) else []:
         quantity, name = entry["quantity"], entry["name"]
         if quantity == "bandwidth" or (quantity == "flops" and name in dtypes):
             title, unit = (f"{name} peak", "FLOP/s") if quantity == "flops" else (f"{name} bandwidth", "B/s")
-            found.setdefault(title, []).append(f"{format_rate(entry['value'], unit)} {entry['kind']}")
-    return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in found.items()) or None
+            ceilings.setdefault(title, []).append(f"{format_rate(entry['value'], unit)} {entry['kind']}")
+    return "; ".join(f"{title} {', '.join(kinds)}" for title, kinds in ceilings.items()) or None
 
 
 def _options(records: Sequence[Record]) -> list[Column]:
@@ -204,7 +191,7 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         words("provider", lambda record: record.provider, goes_below=11, heads=has_one_provider),
         words("fill", lambda record: record.fill or ABSENT, goes_below=11),
         times("median", lambda record: record.median_s),
-        words("95% CI", lambda one: format_half_width(one.ci95_s, one.median_s), side="right", leaves=12),
+        words("95% CI", lambda record: format_half_width(record.ci95_s, record.median_s), side="right", leaves=12),
         rates(unit, "flops_per_s", partial(_scaled, scale=scale)),
         rates("GB/s", "bytes_per_s", partial(_scaled, scale=1e9), leaves=8),
         rates("FLOP/B", "intensity", format_number, leaves=5),
@@ -221,7 +208,9 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
         rates("waits", "wait_share", format_share),
         times("device", lambda record: record.device_s, leaves=3),
         words("lost to host", _lost_to_host, side="right", leaves=3),
-        times("work", lambda one: median(one.compute_s) if one.waits_s and one.compute_s else None, leaves=3),
+        times(
+            "work", lambda record: median(record.compute_s) if record.waits_s and record.compute_s else None, leaves=3
+        ),
         times("host kept", lambda record: record.host_launch_s, leaves=3),
         *(Column(name, [format_time(r.phases_s.get(name)) for r in records], "right", leaves=4) for name in phases),
         megabytes("peak memory", "measured"),
@@ -234,7 +223,7 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
 def table_rows(
     environment: Environment, records: Iterable[Record], report: Report | None = None
 ) -> list[dict[str, str]]:
-    """Return the table as texts in units for people: a row for each record; an empty text is none."""
+    """Return a row of texts for each record; unknown values are empty."""
     records = list(records)
     rows = rows_of(_all_columns(records, judged(environment, records, report)))
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]
@@ -242,9 +231,9 @@ def table_rows(
 
 def _all_columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> list[Column]:
     op, case, dtype, provider, fill, *rest, _, _ = _columns(records, scores)  # without `first call` and `n`
-    options = [", ".join(f"{name} {value}" for name, value in one.options.items()) for one in records]
-    status = Column("status", [one.status for one in records])
-    reason = Column("reason", [one.reason or "" for one in records])
+    options = [", ".join(f"{name} {value}" for name, value in record.options.items()) for record in records]
+    status = Column("status", [record.status for record in records])
+    reason = Column("reason", [record.reason or "" for record in records])
     flags = Column("flags", list(map(_flags, records)))
     return [op, case, dtype, provider, fill, Column("options", options), status, reason, *rest, flags]
 
@@ -280,8 +269,8 @@ def _print_measured(scored: Sequence[tuple[Record, Mapping[str, Any]]], console:
     records = [record for record, _ in scored]
     columns = _columns(records, [score for _, score in scored])
     shown = [column for column in columns if column.title in ALWAYS or not _is_silent(column)]
-    place = 1 + next(place for place, column in enumerate(shown) if column.title == "provider")
-    shown[place:place] = _options(records)
+    index = 1 + next(index for index, column in enumerate(shown) if column.title == "provider")
+    shown[index:index] = _options(records)
     console.print()
     print_grid(console, shown, [_flags(record) for record in records], "flags")
 
@@ -303,7 +292,7 @@ def _print_others(records: Sequence[Record], console: Console) -> None:
         print_grid(console, columns, [record.reason or ABSENT for record in alone], "reason")
     for (status, reason), count in reasons.items():
         if count > MAX_ROWS_PER_REASON:
-            ops = dict.fromkeys(one.op for one in records if (one.status, one.reason) == (status, reason))
+            ops = dict.fromkeys(record.op for record in records if (record.status, record.reason) == (status, reason))
             text = f"{status}: {count} rows ({', '.join(ops)}): {reason or ABSENT}"
             print_lines(console, printable(text))
 

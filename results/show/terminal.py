@@ -1,4 +1,4 @@
-"""Text to stdout and stderr: data to the one, all that is said about it to the other, nothing that a terminal obeys."""
+"""Argument parsing, and output without control sequences: data to stdout, messages to stderr."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 OK, WRONG_RESULT, USAGE, NO_DEVICE, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes, the same for all commands; 130 is 128 and the number of SIGINT, as shells report it."""
+"""Exit codes of all commands; 130 is 128 plus the number of SIGINT, as in shells."""
 
 TABLE_FORMATS = ("table", "json", "csv", "md")
-"""What `--format` takes: the formats of `results.show.grid.Table`, which takes longer to import."""
+"""Formats of `results.show.grid.Table`, which takes longer to import."""
 
 ADVANCED = "advanced"
 """Title of the last group of a help, after about ten usual options."""
 
 WIDE = 400
-"""Columns of a table that no terminal limits: enough for any row, so that a file or a pipe gets whole lines."""
+"""Characters per line in a pipe or a file: enough for any row."""
 
 
-def table_format(word: str) -> str:
-    """Return the format of a word: `text` is an older word for `table`."""
-    return "table" if word == "text" else word
+def table_format(name: str) -> str:
+    """Return the format; `text` is an older name of `table`."""
+    return "table" if name == "text" else name
 
 
 class OutputError(RuntimeError):
-    """What was found cannot be printed; the message says why, in one line."""
+    """The output cannot be written; the message is one line."""
 
 
 def printable(text: object) -> str:
-    """Return a text that no terminal obeys: what cannot be printed becomes its escape in Python's notation."""
+    """Return a text whose unprintable characters are escaped as in Python."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -49,17 +49,14 @@ def printable(text: object) -> str:
 
 
 def one_line(text: str, longest: int = 48) -> str:
-    """Return `text` in one line without control characters, with at most `longest` characters.
-
-    Names come from files and drivers; what steers a terminal or is no character would spoil a line.
-    """
+    """Return `text` in one line without control characters, with at most `longest` characters."""
     spaced = "".join(" " if character.isspace() else character for character in text)
     shown = " ".join("".join(c for c in spaced if unicodedata.category(c)[0] != "C").split())
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 
 def prepare_streams() -> None:
-    """Let a character that the terminal's encoding lacks become a question mark, and a closed stderr take anything."""
+    """Print unencodable characters as question marks, and ignore writes to a closed stderr."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  # for the rest of the process
     for stream in (sys.stdout, sys.stderr):
@@ -74,15 +71,16 @@ def stdout() -> TextIO:
 
 
 def print_out(text: str, kept: str = "") -> None:
-    """Write `text` to stdout; a reader that has seen enough, as `head` has, is no error.
+    """Write `text` to stdout; a reader that stops early, such as `head`, is not an error.
 
-    If stdout is closed or full, the message of OutputError ends with `kept`: what was done all the same.
+    Raises:
+        OutputError: stdout is closed or full; the message ends with `kept`.
     """
     try:
         stream = stdout()
         try:
             stream.write(text)
-        except UnicodeEncodeError:  # a terminal that knows only ASCII gets question marks
+        except UnicodeEncodeError:  # an ASCII terminal
             stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
         stream.flush()
     except OutputError as error:
@@ -96,7 +94,7 @@ def print_out(text: str, kept: str = "") -> None:
 
 
 def say(text: str) -> None:
-    if sys.stderr is None:  # `print` would take stdout in its place
+    if sys.stderr is None:  # `print` would use stdout
         return
     try:
         print(printable(text), file=sys.stderr, flush=True)
@@ -118,13 +116,13 @@ def busy(text: str, quiet: bool = False) -> Iterator[None]:
 
 
 def fail(prog: str, message: object) -> int:
-    """Say what is wrong with a command, such as `python -m roofline gpus`, and return its exit code."""
+    """Print the error of a command, such as `python -m roofline gpus`, and return its exit code."""
     say(f"{prog}: error: {message}")
     return USAGE
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of a text, and shows the value of an option that takes one list or several as one."""
+    """Keeps line breaks, and prints the metavar of an option with several values once."""
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         if action.option_strings and action.nargs == argparse.ONE_OR_MORE and isinstance(action.metavar, str):
@@ -133,18 +131,18 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says in one line what is wrong, and prints its help as all output is printed."""
+    """A parser with one-line errors."""
 
     raises: type[Exception] | None = None
-    """What an error raises, for a caller in Python; it ends the process where this is None."""
+    """Exception of an error for callers in Python; None ends the process."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        # An abbreviated option would break with the next option that begins like it.
+        # An abbreviation would break with the next option of the same start.
         super().__init__(*args, **{"formatter_class": _Help, "allow_abbrev": False, **options})
-        # argparse takes `-7e9` and `-3%` for options, so that its error would not tell what is wrong with the number.
+        # Else argparse takes `-7e9` and `-3%` for options.
         self._negative_number_matcher = re.compile(r"-\.?\d")
         self.late_help: dict[str, Callable[[], str]] = {}
-        """By option, returns a help text that is slow to make; only --help needs it."""
+        """Functions that return slow help texts, by option; only --help calls them."""
 
     def group(self, title: str) -> argparse._ArgumentGroup:
         """Return the group of options with this title; --help shows `output` and `advanced` last."""
@@ -158,8 +156,8 @@ class Parser(argparse.ArgumentParser):
         sys.exit(fail(self.prog, said if said.endswith("?") else f"{said}; see {self.prog} --help"))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown arguments here: argparse leaves that to the parser above, whose name the error would have."""
-        found, unknown = super().parse_known_args(args, namespace)
+        """Reject unknown arguments: argparse would use the name of the parent parser."""
+        options_found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
             command = self.prog.rpartition(" ")[2]
@@ -169,10 +167,10 @@ class Parser(argparse.ArgumentParser):
             known = [word for word in self._option_string_actions if word.startswith("--")]
             hints = [did_you_mean(word, known, 1) for word in options]
             self.error("; ".join([f"unrecognized arguments: {' '.join(unknown)}", *filter(None, hints)]))
-        return found, unknown
+        return options_found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Name the replacement of a removed command or value, or the nearest; argparse lists all for the others."""
+        """Suggest the replacement of a removed command or value, or the nearest."""
         if action.choices is not None and value not in action.choices:
             named = None if isinstance(action, argparse._SubParsersAction) else action
             if value in REMOVED:
@@ -198,7 +196,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def margin(text: str) -> float:
-    """Return a margin as a fraction: `1%` and `0.01` are alike."""
+    """Parse a margin such as `1%` or `0.01` into a fraction."""
     shown = text.strip()
     try:
         value = float(shown.removesuffix("%")) / (100 if shown.endswith("%") else 1)
@@ -206,7 +204,7 @@ def margin(text: str) -> float:
         value = math.nan
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not a share of the time from 0 to below 100 %, such as 1% or 0.01"
+            f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got '{text}'"
         )
     return value
 
@@ -220,19 +218,19 @@ def add_format(parser: Parser) -> None:
 def add_margin(parser: argparse._ActionsContainer) -> None:
     from results.stats.comparison import DEFAULT_MARGIN
 
-    what = f"largest change of the time that does not matter (default: {100 * DEFAULT_MARGIN:g}%%)"
-    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=what)
+    text = f"largest change of the time that does not matter (default: {100 * DEFAULT_MARGIN:g}%%)"
+    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=text)
 
 
 def table_console(file: TextIO) -> Console:
-    """Return a console for `file`; where that is no terminal, lines are as wide as the table needs."""
+    """Return a console for `file`; lines are not limited if it is not a terminal."""
     from rich.console import Console
 
     return Console(file=file, width=None if file.isatty() else WIDE, emoji=False)
 
 
 def drawn(draw: Callable[[Console], object]) -> str:
-    """Return what `draw` prints to a console like stdout: rich itself would end the process if the reader is gone."""
+    """Return what `draw` prints; printing by rich would end the process if the reader is gone."""
     console = table_console(stdout())
     try:
         with console.capture() as captured:
@@ -245,7 +243,7 @@ def drawn(draw: Callable[[Console], object]) -> str:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let what is still in a stream's buffer go nowhere, so that leaving does not fail on it once more."""
+    """Redirect a stream to nowhere, so that its buffer does not fail again at exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

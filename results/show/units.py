@@ -1,4 +1,4 @@
-"""Numbers as text, with the unit or the prefix that fits. The only module that knows prefixes."""
+"""Numbers as text with units and prefixes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def format_uncertainty(share: float) -> str:
 
 
 def count(value: float) -> str:
-    """Return a count for people: exact with commas below 10^15 where it is whole, else with five digits."""
+    """Return a count: exact with commas if an integer below 10^15, else as `number`."""
     if abs(value) < 1e15 and value == int(value):
         return f"{int(value):,}"
     return number(value)

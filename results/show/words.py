@@ -12,13 +12,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Word:
-    """One entry."""
+    """An entry of the glossary."""
 
     kind: str
     """`flag`, `column`, `row`, `verdict`, `bound` or `term`."""
     meaning: str
     advice: str = ""
-    """What to do about it, or how to read it; empty if there is nothing to do."""
+    """What to do about it, or how to read it; may be empty."""
     source: str = ""
     """Where to read on."""
 
@@ -37,25 +37,25 @@ TRIED = {
     "mixed": "what helps memory-bound and compute-bound kernels: wide loads, other tile sizes",
     "launch": "fusing kernels, CUDA graphs, a larger batch",
 }
-"""What people try for a kernel far from the ceiling that binds it."""
+"""Common remedies for a kernel far from its limiting ceiling."""
 
 NEAR_PCT, FAR_PCT = 80.0, 30.0
-"""Shares of the ceiling: from the first on little is left to win; below the second something else holds it back."""
+"""Percent of the ceiling: little can be gained above the first; below the second, something else limits."""
 
 
 def lines_about(bound: str, share_pct: float) -> list[str]:
-    """Return what a row at this share of the ceiling that binds means, what people try, and where to read on."""
-    place = f"{bound}-bound at {share_pct:.3g} % of its ceiling"
+    """Return the meaning of a percentage of the limiting ceiling, remedies and further reading."""
+    subject = f"{bound}-bound at {share_pct:.3g} % of its ceiling"
     if share_pct > 100:
         above = FLAGS["above-roof"]
-        lines = [f"{place}: {above.meaning[0].lower()}{above.meaning[1:]}", f"what to do: {above.advice}"]
+        lines = [f"{subject}: {above.meaning[0].lower()}{above.meaning[1:]}", f"what to do: {above.advice}"]
     elif share_pct >= NEAR_PCT:
         left = f"at most a factor of {100 / share_pct:.3g}" if share_pct < 100 else "nothing"
-        lines = [f"{place}: near the limit; a better kernel can win {left}.", f"what to do: {BOUNDS[bound].advice}"]
+        lines = [f"{subject}: near the limit; a better kernel can gain {left}.", f"what to do: {BOUNDS[bound].advice}"]
     elif share_pct >= FAR_PCT:
         left = f"a factor of {100 / share_pct:.2g}"
-        lines = [f"{place}: {left} is left to a better kernel.", f"what people try: {TRIED[bound]}."]
+        lines = [f"{subject}: a better kernel can gain {left}.", f"what people try: {TRIED[bound]}."]
     else:
-        cause = "latency, too few threads, instructions or the library hold it back, not the ceiling"
-        lines = [f"{place}: {cause}.", f"what people try: first a larger case, then {TRIED[bound]}."]
+        cause = "limited by latency, too few threads, instructions or the library, not by the ceiling"
+        lines = [f"{subject}: {cause}.", f"what people try: first a larger case, then {TRIED[bound]}."]
     return [*lines, f"read on: {BOUNDS['memory'].source}; {TUNING}"]

@@ -1,4 +1,4 @@
-"""The ratio of the times of two versions, its interval and verdict; the correction for many rows, and their mean."""
+"""Ratio of the times of two versions with its interval and verdict; Holm's correction and the mean of many rows."""
 
 from __future__ import annotations
 
@@ -9,44 +9,43 @@ from dataclasses import dataclass, replace
 from results.stats.samples import MIN_FOR_CORRELATION, student_t
 
 DEFAULT_MARGIN = 0.01
-"""Change of the time below which two versions count as equally fast."""
+"""Changes of the time up to this fraction do not matter."""
 
 MIN_PAIRS = 6
-"""With fewer pairs, even their whole range holds the true median in less than 95 % of cases: 1 - 2 / 2^n."""
+"""The range of n pairs contains the true median in 1 - 2 / 2^n of cases, which reaches 95 % at 6."""
 
 MAX_ROUNDS = 10_240
-"""Rounds of a comparison, after ten looks: the interval is a twentieth as wide as at the first, 20 rounds, and more
-hardly narrow it."""
+"""After ten looks, the interval is a twentieth as wide as at the first, 20 rounds; more rounds hardly narrow it."""
 
 VERDICT_ERROR = 0.01
-"""Probability that any row of a table is FASTER or SLOWER though none is. An interval of 95 % alone would call one of
-twenty rows so whose margin lies within their noise, as on a busy machine."""
+"""Maximum probability that a table without differences has a FASTER or SLOWER row. Without the correction, 95 %
+intervals would give such a verdict to up to one row in twenty."""
 
 DISTURBANCE = 2.0
-"""Times by which a disturbed measurement may be off. Beside another thread that is as busy, a thread has half of its
-core; a GPU in hardware slowdown halves its clock.
+"""Maximum factor by which interference may change a time: a thread that shares its core has half of it, and a GPU in
+hardware slowdown halves its clock.
 
 Source: NVIDIA, NVML API reference, clocks event reasons: hardware slowdown reduces the clocks by a factor of 2 or more.
 """
 
 TOO_NOISY = 4
-"""Upper over lower end of an interval above which it says nothing: its half width is more than its center."""
+"""Maximum ratio of the ends of a printed interval: beyond it, the half width exceeds the center."""
 MAX_SHOWN = 100
-"""Largest ratio of times that is shown."""
+"""Larger ratios of times are not printed."""
 UNKNOWN = (0.0, math.inf)
-"""The interval of a ratio if nothing is known of it."""
+"""Interval of an unknown ratio."""
 
 MAX_LOG = 700.0
 """Largest logarithm of a ratio whose exponential is a float."""
 
-MORE_SAMPLES = "more samples would tell"
+MORE_SAMPLES = "more samples may decide"
 
 FASTER, SLOWER, SAME, UNSURE = "FASTER", "SLOWER", "SAME", "UNSURE"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the times of a candidate stand to those of a baseline."""
+    """Times of a candidate compared with those of a baseline."""
 
     ratio: float
     """Candidate over baseline: above 1 the candidate is slower."""
@@ -55,7 +54,7 @@ class Comparison:
     """`FASTER` or `SLOWER`: the whole interval is beyond the margin; `SAME`: all of it is within; else `UNSURE`."""
     reason: str
     pairs: int
-    """Interleaved pairs of samples; of series that were not interleaved, the samples of the shorter series."""
+    """Number of interleaved pairs, or of samples of the shorter series if they were not interleaved."""
     margin: float
     p_value: float = 1.0
     """Probability of a ratio so far beyond the margin, in either direction, if the true ratio is at the margin; not
@@ -83,38 +82,31 @@ def judged(
     is_too_narrow: bool = False,
     halves_in_ranks: float = math.inf,
 ) -> Comparison:
-    """Return the comparison that the 95 % interval of the logarithm of a ratio means.
+    """Return the comparison for the 95 % interval of the logarithm of a ratio.
 
-    `count` is that of the pairs, or of the samples of the shorter side; `remedy` is what would narrow the interval.
-    With `is_too_narrow`, the samples correlate so much that even their whole range is too narrow an interval.
-    `halves_in_ranks` are the half widths of the interval between center and margin, counted in samples.
+    `count` is the number of pairs, or of samples of the shorter side. `is_too_narrow`: the samples correlate so much
+    that even their range is too narrow. `halves_in_ranks`: half widths between center and margin, counted in samples.
     """
     ends = (math.exp(low), math.exp(min(high, MAX_LOG)))
     note = f"; ±{100 * math.expm1(drift):.2g} % is the spread between measurements" if drift else ""
     reason = _reason(*ends, margin, remedy) + note
     p_value = _p_value(center, low, high, degrees, math.log1p(margin), halves_in_ranks)
-    found = Comparison(
+    compared = Comparison(
         math.exp(center), ends, verdict_of(*ends, margin, count), reason, count, margin, p_value, drift, degrees
     )
     if count < MIN_PAIRS:
-        return replace(found, reason="").unsure(
-            f"only {count} {unit}{'s' * (count != 1)}: {MIN_PAIRS} or more can tell"
-        )
+        return replace(compared, reason="").unsure(f"only {count} {unit}{'s' * (count != 1)} of at least {MIN_PAIRS}")
     if is_too_narrow and not is_beyond_disturbance(ends, margin):
-        return found.unsure(
-            f"; the interval is too narrow: each {unit} resembles the one before it, and {count} are too few"
+        return compared.unsure(
+            f"; the interval is too narrow: {count} {unit}s that resemble their neighbors are too few"
         )
-    if found.verdict != _verdict_of(*ends, margin):
-        return found.unsure(f", but {count} {unit}s are too few to know how they correlate")
-    return found
+    if compared.verdict != _verdict_of(*ends, margin):
+        return compared.unsure(f", but {count} {unit}s are too few to estimate their correlation")
+    return compared
 
 
 def _p_value(center: float, low: float, high: float, degrees: float, margin: float, halves_in_ranks: float) -> float:
-    """Return `Comparison.p_value`.
-
-    Tails that are heavier than normal ones reach further than the width of the interval tells, so the samples between
-    center and margin count too.
-    """
+    """Return `Comparison.p_value`; for heavy tails, the samples between center and margin count too."""
     distance, half = (center - margin, center - low) if center > 0 else (-margin - center, high - center)
     if distance <= 0:
         return 1.0
@@ -125,7 +117,7 @@ def _p_value(center: float, low: float, high: float, degrees: float, margin: flo
 
 
 def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
-    """Return whether all of an interval of ratios is further from 1 than a disturbance of one side can explain."""
+    """Return whether a whole interval of ratios is further from 1 than interference with one side explains."""
     low, high = ci95
     return low > DISTURBANCE * (1 + margin) or high < 1 / (DISTURBANCE * (1 + margin))
 
@@ -133,9 +125,9 @@ def is_beyond_disturbance(ci95: tuple[float, float], margin: float) -> bool:
 def verdict_of(low: float, high: float, margin: float, pairs: int) -> str:
     """Return the verdict on an interval of the ratio of the times of `pairs` pairs or samples.
 
-    Fewer than `MIN_FOR_CORRELATION` of them do not show how neighbors correlate, so only a change that no disturbance
-    explains gets a verdict. 10 % of simulated comparisons of 14 pairs, with neighbors that correlate by 0.8 and the
-    true change at the margin, were called FASTER or SLOWER without this rule.
+    Fewer than `MIN_FOR_CORRELATION` do not show how neighbors correlate, so only a change beyond any interference gets
+    a verdict. Without this rule, 10 % of simulated comparisons of 14 pairs were FASTER or SLOWER whose neighbors
+    correlate by 0.8 and whose true change is at the margin.
     """
     is_enough = pairs >= MIN_FOR_CORRELATION or (pairs >= MIN_PAIRS and is_beyond_disturbance((low, high), margin))
     return _verdict_of(low, high, margin) if is_enough else UNSURE
@@ -161,17 +153,17 @@ def _reason(low: float, high: float, margin: float, remedy: str) -> str:
     if high > TOO_NOISY * low:
         return f"too noisy; {remedy}"
     if low > 1 or high < 1:
-        return f"{between}: different, but perhaps by less than {allowed}; {remedy}"
-    return f"{between}: wider than {allowed}, and perhaps not different at all; {remedy}"
+        return f"{between}: different, but possibly within {allowed}; {remedy}"
+    return f"{between}: wider than {allowed}, possibly no difference; {remedy}"
 
 
 def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[float, float]] | None:
     """Return the geometric mean of the ratios with its 95 % interval; None if no row has an interval.
 
-    The interval holds how far each row was off, not how rows differ. Rows without an interval are left out.
+    The interval covers the errors of the rows, not the differences between rows. Rows without an interval are left out.
 
     Source: Fleming and Wallace, How not to lie with statistics: the correct way to summarize benchmark results, CACM 29
-        (1986) 218; for the interval, as of `compare_sides`.
+        (1986) 218; for the interval see `compare_sides`.
     """
     known = [compared for compared in comparisons if compared.ci95 != UNKNOWN]
     if not known:
@@ -188,7 +180,7 @@ def geometric_mean(comparisons: Sequence[Comparison]) -> tuple[float, tuple[floa
 
 
 def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
-    """Return for each hypothesis whether it is rejected; `family_error` is the probability of any false rejection.
+    """Return whether each hypothesis is rejected; `family_error` is the maximum probability of any false rejection.
 
     Source: Holm, A simple sequentially rejective multiple test procedure, Scandinavian J. Statistics 6 (1979) 65.
     """
@@ -202,11 +194,11 @@ def holm(p_values: Sequence[float], family_error: float = 0.05) -> list[bool]:
 
 
 def with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons of one table: FASTER and SLOWER only if that holds among all its rows, else UNSURE."""
+    """Return the comparisons of a table after Holm's correction: FASTER and SLOWER rows that fail it are UNSURE."""
     confirmed = holm([compared.p_value for compared in comparisons], VERDICT_ERROR)
     among = f" among {len(comparisons):,} rows" if len(comparisons) > 1 else ""
     return [
-        compared.unsure(f", but that may be chance{among}")
+        compared.unsure(f", but possibly by chance{among}")
         if compared.verdict in (FASTER, SLOWER) and not holds
         else compared
         for compared, holds in zip(comparisons, confirmed, strict=True)

@@ -1,7 +1,7 @@
-"""How much the time of the same code differs from one measurement to the next on one machine.
+"""Spread between measurements of the same code on one machine.
 
-An interval from the samples of one run describes the seconds in which they were taken. Two runs differ by more: the
-clock, the temperature, other processes. That spread is learned from repeated runs of the same code on this machine.
+The interval of one run describes only the seconds of its samples. Runs differ by more: clock, temperature, other
+processes. That spread is estimated from repeated runs of the same code on the same machine.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import NamedTuple
 
 from results.stats.samples import quantile, student_t
 
-OTHERS_DEGREES = 4
-"""Degrees of freedom at most that the other rows count for in the spread of one row, because rows differ; and no more
-than it has itself, because all rows of a run move together.
+MAX_OTHER_DEGREES = 4
+"""Maximum degrees of freedom that the other rows add to the spread of a row, because rows differ. They add no more than
+the row's own, because all rows of a run move together.
 
 Source: moderated variances, Smyth, Linear models and empirical Bayes methods, Statistical Applications in Genetics and
 Molecular Biology 3 (2004) article 3, with a quantile of the other rows in place of a fitted prior."""
 
 OTHERS_QUANTILE = 0.9
-"""Quantile of the variances of all rows that a row without its own repeats is assumed to have. Of six rows of matmuls
-of 256 to 1,024, the standard deviation between 20 runs was 1.8 to 5.7 %."""
+"""Quantile of the variances of all rows, assumed for a row without repeats. The standard deviation between 20 runs of
+matmuls of 256 to 1,024 was 1.8 to 5.7 % in six rows."""
 
 CERTAIN = 1e9
-"""Degrees of freedom of a spread that was given."""
+"""Degrees of freedom of the spread given by `--drift`."""
 
 VISITS = "visits of each row in its run"
 RUNS = "runs of the same row and code"
 OTHER_ROWS = "other rows whose code is the same in several runs"
 GIVEN = "--drift"
-"""Source of a spread, as text: what was repeated, or the option that gives it."""
+"""Source of a spread: the repeated measurements, or the option."""
 
 QUANTILES = {VISITS: 0.995}
-"""Probability at which Student's t is taken for the interval, by source; 0.975 for the others. Visits are seconds
-apart, and a machine drifts further until it measures the last row of a run."""
+"""Quantile of Student's t for the interval by source, 0.975 by default. It is higher for visits: they are seconds
+apart, and a machine drifts further during a run."""
 
 
 class Repeats(NamedTuple):
-    """Repeated measurements of the same code, as logarithms of their times."""
+    """Sums over repeated measurements of the same code, in logarithms of the time."""
 
     squares: float = 0.0
     """Sum of the squared deviations from the mean of each group."""
@@ -61,12 +61,12 @@ class Spread:
     """The standard deviation between two measurements of the same code."""
 
     deviation: float
-    """Of the logarithm of the time."""
+    """Standard deviation of the logarithm of the time."""
     degrees: float
     source: str
     has_runs: bool = True
-    """False: two runs are compared, and only visits were repeated. That widens the interval and justifies no verdict,
-    because visits are seconds apart and runs are minutes apart."""
+    """False if two runs are compared but only visits were repeated. That widens the interval without a verdict:
+    visits are seconds apart, runs minutes."""
 
     @property
     def half_width(self) -> float:
@@ -75,17 +75,17 @@ class Spread:
 
     @property
     def share(self) -> float:
-        """Change of the time, as a fraction, within which 95 % of two measurements of the same code are."""
+        """Change of the time, as a fraction, that 95 % of pairs of measurements of the same code do not exceed."""
         return math.expm1(self.half_width)
 
 
 def given_spread(share: float) -> Spread:
-    """Return the spread that `--drift` gives: 95 % of two measurements are within `share` of each other."""
+    """Return the spread for which 95 % of pairs of measurements are within `share` of each other."""
     return Spread(math.log1p(share) / (student_t(CERTAIN) * math.sqrt(2)), CERTAIN, GIVEN)
 
 
 def spread_of_visits(before: Sequence[float], after: Sequence[float]) -> Spread | None:
-    """Return the spread of the means of two rows' visits, each the logarithms of its times; None if all are single."""
+    """Return the spread of the means of two rows, given the logarithms of their visits; None without repeats."""
     squares, degrees = Repeats.of([before, after])
     mean_of = (1 / len(before) + 1 / len(after)) / 2
     return Spread(math.sqrt(squares / degrees * mean_of), degrees, VISITS) if degrees else None
@@ -101,16 +101,16 @@ class RowSpreads:
         self._variances = [row.squares / row.degrees for row in known]
 
     def of(self, row: Repeats) -> Spread | None:
-        """Return the spread of a row by its own repeats, steadied by the other rows; by those alone if it has none.
+        """Return the spread of a row from its repeats, moderated by the other rows; from those alone without repeats.
 
-        Nothing is known, and None returned, if no row was repeated.
+        None if no row was repeated.
         """
         if not self._degrees:
             return None
         if not row.degrees:
             deviation = math.sqrt(quantile(self._variances, OTHERS_QUANTILE))
-            return Spread(deviation, min(OTHERS_DEGREES, self._degrees), OTHER_ROWS)
-        others = min(OTHERS_DEGREES, row.degrees, len(self._variances) - 1)
+            return Spread(deviation, min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS)
+        others = min(MAX_OTHER_DEGREES, row.degrees, len(self._variances) - 1)
         degrees = row.degrees + others
         return Spread(math.sqrt((row.squares + others * median(self._variances)) / degrees), degrees, RUNS)
 

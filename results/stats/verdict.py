@@ -1,8 +1,7 @@
-"""Is one series of times longer than another? A ratio with its interval, from pairs or from two medians.
+"""Verdicts on two series of times, interleaved or separate.
 
-Sample i of one interleaved series and sample i of the other were taken one right after the other, so a disturbance of
-the machine is in both. The ratio is taken within each pair, and the median of the ratios is judged. Series that were
-not interleaved differ by the spread between measurements too, see `results.stats.spread`.
+Samples i of two interleaved series were taken in succession, so interference is in both. The verdict is on the median
+of the ratios of the pairs. Separate series also differ by the spread between measurements, see `results.stats.spread`.
 """
 
 from __future__ import annotations
@@ -16,29 +15,28 @@ from results.stats.comparison import DEFAULT_MARGIN, MIN_PAIRS, MORE_SAMPLES, UN
 from results.stats.samples import MIN_FOR_CORRELATION, Z_975, Interval, interval_of_median, student_t
 from results.stats.spread import Spread
 
-LOOKING_FOR_A_VERDICT = 1.45
-"""Factor by which an interval is widened because a comparison ends when its verdict happens to be clear.
+SEQUENTIAL_WIDENING = 1.45
+"""Factor on the width of an interval, because a comparison stops as soon as its verdict is clear.
 
-Of ten looks at 20, 40, ... 10,240 rounds, all intervals so widened hold the true ratio in 95 % of comparisons, so that
-any of them may end the comparison: 2.71 standard errors instead of 1.96, a factor of 1.39, by simulation of 40,000 sums
-of normal noise. The rest makes up for few rounds: with the true change just at the margin and 2 % noise, 2.4 % of 2,000
-comparisons called it SLOWER, and 3.2 % with 1.39.
+With it, all intervals of ten looks at 20, 40, ... 10,240 rounds contain the true ratio in 95 % of comparisons. A
+simulation of 40,000 sums of normal noise gives 2.71 standard errors instead of 1.96, a factor of 1.39. The rest is for
+few rounds: with the true change at the margin and 2 % noise, 2.4 % of 2,000 comparisons were SLOWER, 3.2 % with 1.39.
 
 Source: one constant for all looks, Pocock, Group sequential methods in the design and analysis of clinical trials,
 Biometrika 64 (1977) 191; as an interval, Jennison and Turnbull, Interim analyses: the repeated confidence interval
 approach, J. Royal Statistical Society B 51 (1989) 305."""
 
 DETECTION = 0.95
-"""How often the smallest detectable change is to be found."""
+"""Probability of detecting the smallest detectable change."""
 
 MAX_TIMES_LONGER = 100.0
-"""A comparison that needs so many times longer is too near the margin to be told."""
+"""No advice is given if the comparison would need more time than this factor."""
 
-MORE_RUNS = "save more runs of both, or compare them live with bench compare"
-"""What helps if the interval is mostly the spread between runs."""
+MORE_RUNS = "save more runs of both, or use bench compare"
+"""Advice if the interval is mostly the spread between runs."""
 
-MOSTLY = 0.5**0.5
-"""Fraction of an interval's half width from which on its larger part, in squares, is the spread."""
+MIN_SPREAD_SHARE = 0.5**0.5
+"""From this fraction of the half width, the spread is the larger part of its square."""
 
 
 # ---- interleaved series ----------------------------------------------------------------------------------------------
@@ -51,17 +49,16 @@ def compare_pairs(
     widening: float = 1.0,
     unit: str = "pair",
 ) -> Comparison:
-    """Return the ratio of two interleaved series of times, with its interval and verdict.
+    """Return the ratio of two interleaved series of times, in seconds, with its interval and verdict.
 
-    With the series exchanged, everything is exchanged: the ratio is the inverse, FASTER is SLOWER. `margin` is the
-    change of the time, as a fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01. `widening` is a factor on
-    the width of the interval, in ranks.
+    Exchanging the series inverts the ratio and exchanges FASTER and SLOWER. `margin` is the change of the time, as a
+    fraction, that does not matter: 0.01 is from 1 / 1.01 to 1.01. `widening` is a factor on the width of the interval.
 
     Source: Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013, for a ratio with its interval
         instead of a test; Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15 (1987) 657, for an equivalence that
         must be shown like a difference.
     """
-    # In logarithms, twice as fast and twice as slow are alike.
+    # Logarithms treat twice as fast and twice as slow alike.
     ratios = [math.log(candidate / baseline) for baseline, candidate in zip(baseline_s, candidate_s, strict=True)]
     interval = interval_of_median(ratios, widening)
     return judged(
@@ -74,27 +71,24 @@ def compare_pairs(
 def judge_rounds(
     baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float, is_fixed: bool = False
 ) -> Comparison:
-    """Return the comparison of two series of rounds; its interval may have been looked at after any doubling of them.
+    """Return the comparison of two series of rounds, which may have stopped after any doubling of their number.
 
-    `is_fixed` says that the count of rounds was set beforehand, so that there was one look.
+    With `is_fixed`, the number of rounds was set beforehand.
     """
-    return compare_pairs(baseline_s, candidate_s, margin, 1.0 if is_fixed else LOOKING_FOR_A_VERDICT, "round")
+    return compare_pairs(baseline_s, candidate_s, margin, 1.0 if is_fixed else SEQUENTIAL_WIDENING, "round")
 
 
 def _halves_in_ranks(ratios: Sequence[float], interval: Interval, edge: float) -> float:
-    """Return half widths of an interval between center and margin, counted in samples.
-
-    It is infinite if all samples are beyond the margin: their number does not limit what their distance tells.
-    """
+    """Return the half widths between center and margin, counted in samples; infinite if all are beyond the margin."""
     sign = math.copysign(1, interval.center)
     within = sum(sign * ratio <= edge for ratio in ratios)
     return (1 - 2 * within / len(ratios)) / interval.share_needed if within else math.inf
 
 
 def times_longer(compared: Comparison) -> float | None:
-    """Return how many times as many rounds would make an UNSURE verdict clear; None: more than it is worth.
+    """Return the factor on the number of rounds that would decide an UNSURE row; None if above `MAX_TIMES_LONGER`.
 
-    The half width of an interval goes with one over the square root of the rounds.
+    The half width is proportional to 1 / sqrt(rounds).
     """
     if compared.verdict != UNSURE or compared.pairs < MIN_PAIRS:
         return None
@@ -107,15 +101,17 @@ def times_longer(compared: Comparison) -> float | None:
 def smallest_detectable_change(
     baseline_s: Sequence[float], candidate_s: Sequence[float], margin: float = DEFAULT_MARGIN
 ) -> float:
-    """Return the change of the time, in percent, that as many pairs of this noise would show.
+    """Return the smallest slowdown, in percent, that is SLOWER in about 95 % of comparisons of as many such pairs.
 
-    So large a slowdown is called SLOWER in about 95 % of comparisons: the lower end of its interval lies beyond the
-    margin even if its middle falls short of the truth by 1.64 standard errors. Only the scatter of the ratio counts,
-    not its value. Fewer than `MIN_PAIRS` pairs raise ValueError.
+    Even if the measured ratio is 1.64 standard errors below the true one, its interval is beyond the margin. Only the
+    scatter of the ratio counts, not its value.
+
+    Raises:
+        ValueError: fewer than `MIN_PAIRS` pairs.
     """
     compared = compare_pairs(baseline_s, candidate_s, margin)
     if compared.pairs < MIN_PAIRS:
-        raise ValueError(f"{compared.pairs} pairs tell nothing about noise, {MIN_PAIRS} or more do")
+        raise ValueError(f"expected at least {MIN_PAIRS} pairs, got {compared.pairs}")
     low, high = compared.ci95
     half = math.log(high / low) / 2
     shortfall = NormalDist().inv_cdf(DETECTION) / Z_975 * half
@@ -127,18 +123,18 @@ def smallest_detectable_change(
 
 @dataclass(frozen=True)
 class SideMean:
-    """The mean of the windows of one side, in logarithms."""
+    """Mean of the windows of one side, in logarithms."""
 
     center: float
     below: float
-    """Distance from the center to the lower end of the 95 % interval, by the scatter within the windows."""
+    """Distance from the center to the lower end of the 95 % interval, from the scatter within the windows."""
     above: float
     degrees: float
     samples: int
 
 
 def side_of(windows: Sequence[Sequence[float]]) -> SideMean:
-    """Return the geometric mean of the medians of the windows of one side, each a series of times above 0."""
+    """Return the mean of the log medians of windows, each a series of times above 0."""
     medians = [interval_of_median([math.log(time_s) for time_s in times_s]) for times_s in windows]
     count = len(medians)
     return SideMean(
@@ -155,7 +151,7 @@ def compare_sides(
 ) -> Comparison:
     """Return the ratio of two sides that were not interleaved, with its interval and verdict.
 
-    Without a `spread` between measurements of the same code there is no verdict.
+    Without a `spread` between measurements of the same code, it is UNSURE.
 
     Source: the limits of a difference from the limits of its parts, Zou and Donner, Construction of confidence limits
         about effect measures, Statistics in Medicine 27 (2008) 1693; the spread of repeated runs above that of the
@@ -170,19 +166,19 @@ def compare_sides(
         below, above = math.hypot(below, between), math.hypot(above, between)
     center = candidate.center - baseline.center
     samples = min(baseline.samples, candidate.samples)
-    remedy = MORE_RUNS if between > (below + above) / 2 * MOSTLY else MORE_SAMPLES
+    remedy = MORE_RUNS if between > (below + above) / 2 * MIN_SPREAD_SHARE else MORE_SAMPLES
     compared = judged(*(center, center - below, center + above, degrees, samples, margin), drift=between, remedy=remedy)
-    if samples < MIN_PAIRS:  # the range of a few samples is no interval of 95 %
+    if samples < MIN_PAIRS:  # the range of a few samples is not a 95 % interval
         return replace(compared, ci95=UNKNOWN, drift=0.0)
     if spread is None or not spread.has_runs:
-        return compared.unsure(f", but nothing shows how much runs of the same code differ here; {MORE_RUNS}")
+        return compared.unsure(f", but the spread between runs of the same code is unknown; {MORE_RUNS}")
     if samples < MIN_FOR_CORRELATION and compared.verdict != UNSURE:
-        return compared.unsure(f", but {samples} samples are too few to know how they correlate")
+        return compared.unsure(f", but {samples} samples are too few to estimate their correlation")
     return compared
 
 
 def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, float]:
-    """Return the distances of the interval's ends by the scatter within the windows, and its degrees of freedom.
+    """Return the distances of the interval's ends from the scatter within the windows, and its degrees of freedom.
 
     Source: the degrees of freedom of a difference, Welch, The generalization of Student's problem when several
         different population variances are involved, Biometrika 34 (1947) 28.
@@ -191,7 +187,7 @@ def _within(baseline: SideMean, candidate: SideMean) -> tuple[float, float, floa
     deviates = [student_t(side.degrees) for side in sides]
     variances = [((side.below + side.above) / 2 / deviate) ** 2 for side, deviate in zip(sides, deviates, strict=True)]
     squares = math.fsum(variance**2 / side.degrees for variance, side in zip(variances, sides, strict=True))
-    # If nothing scatters, any degrees of freedom do.
+    # Without scatter, any degrees of freedom will do.
     degrees = max(1.0, sum(variances) ** 2 / squares) if squares else baseline.degrees + candidate.degrees
     first, second = (student_t(degrees) / deviate for deviate in deviates)
     below = math.hypot(second * candidate.below, first * baseline.above)

@@ -1,1 +1,1 @@
-"""Run files on disk: one file read and written, and the folder of all of them."""
+"""Run files on disk and the directory of saved runs."""

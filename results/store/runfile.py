@@ -1,10 +1,9 @@
-"""The run file: JSON Lines, the environment first, then one record a line.
+"""The run file: JSON Lines, the environment, then one record per line.
 
-Each record is one `write` and one `fsync`, so that a process killed at any moment leaves every finished record behind.
-No file is ever overwritten, and two runs at once write two files.
+Each record is one `write` and one `fsync`, so a killed process leaves all records that it finished. No file with
+content is overwritten, and concurrent runs write separate files.
 
-A last line that was cut off is normal and becomes a note. Any other line that cannot be used becomes a problem with its
-number; none is dropped in silence.
+A truncated last line becomes a note; any other invalid line becomes a problem with its number.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ from results.record import Environment, Record, RecordError
 
 
 def _refuse_constant(literal: str) -> NoReturn:
-    raise ValueError(f"{literal} is not a number of JSON")
+    raise ValueError(f"{literal} is not a JSON number")
 
 
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 MEASURING = "the run is still being measured"
-"""Note on a file whose writer has it open."""
+"""End of the note on a file whose writer has it open."""
 
 
 class StoreError(Exception):
-    """A run cannot be written, found or read; the message is one line that names the path and the cause."""
+    """A run cannot be written, found or read; the message is one line with path and cause."""
 
 
 class RunFileError(StoreError):
-    """A file is not a run that this version can read."""
+    """A file is not a readable run."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run file, read."""
+    """The content of a run file."""
 
     path: Path
     environment: Environment
     records: tuple[Record, ...]
     notes: tuple[str, ...] = ()
-    """What is normal and yet worth saying: the last line was cut off."""
+    """Messages on normal states, such as a truncated last line."""
     problems: tuple[str, ...] = ()
-    """One text for each line that could not be used, `file:line: what`."""
+    """A message for each invalid line, `file:line: cause`."""
 
 
 def load_run(path: Path | str) -> Run:
@@ -74,27 +73,24 @@ def load_run(path: Path | str) -> Run:
                 if raw.endswith(b"\n"):
                     problems.append(f"{path}:{number}: {error}")
                 else:
-                    notes.append(f"{path}:{number}: the last line was cut off and is left out")
+                    notes.append(f"{path}:{number}: the last line is truncated; left out")
     return Run(path, environment, latest_visits(records), tuple(notes), tuple(problems))
 
 
 def latest_visits(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Return records without those that a later line of the same row contains.
-
-    While a run is measured, each visit of a row appends a record with the samples of all its visits so far.
-    """
-    found = dict(enumerate(records))
+    """Return the last record of each row: each visit appends a record with the samples of all visits so far."""
+    latest = dict(enumerate(records))
     numbers: dict[tuple[object, ...], list[int]] = {}
-    for number, one in enumerate(records):
-        row = (one.op, one.provider, one.dtype, one.case, str(one.options), one.fill)
-        if len(one.visits) > 1 and (earlier := numbers.get((*row, one.visits[:-1]))):
-            del found[earlier.pop(0)]
-        numbers.setdefault((*row, one.visits), []).append(number)
-    return tuple(found.values())
+    for number, record in enumerate(records):
+        row = (record.op, record.provider, record.dtype, record.case, str(record.options), record.fill)
+        if len(record.visits) > 1 and (earlier := numbers.get((*row, record.visits[:-1]))):
+            del latest[earlier.pop(0)]
+        numbers.setdefault((*row, record.visits), []).append(number)
+    return tuple(latest.values())
 
 
 def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int | None]:
-    """Return the environment of a run file and its whole lines after it: 0 if none, None if not counted."""
+    """Return the environment of a run file and its number of complete records: 0 if none, None if not counted."""
     with _opened(path) as file:
         environment = _environment(path, file)
         if not counts_records:
@@ -103,7 +99,6 @@ def read_head(path: Path, counts_records: bool = True) -> tuple[Environment, int
 
 
 def _is_being_written(descriptor: int) -> bool:
-    """Return whether a writer holds its lock on a run file; False if the system has no such locks."""
     try:
         lock_file(descriptor, kind="LOCK_SH")
     except BlockingIOError:
@@ -113,9 +108,10 @@ def _is_being_written(descriptor: int) -> bool:
 
 
 def lock_file(descriptor: int, waits: bool = False, kind: str = "LOCK_EX") -> None:
-    """Take a file for this process until it is closed; a system without such locks is no obstacle.
+    """Lock a file until it is closed; does nothing on a system without `fcntl`.
 
-    If another process has it and `waits` is False, BlockingIOError is raised.
+    Raises:
+        BlockingIOError: another process has it, and `waits` is False.
     """
     try:
         import fcntl
@@ -137,7 +133,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the cause of a failed system call as a few words, without its number and path."""
+    """Return the cause of a failed system call without its number and path."""
     return error.strerror or os.strerror(error.errno or 0)
 
 
@@ -148,31 +144,31 @@ def _environment(path: Path, file: BinaryIO) -> Environment:
     try:
         return Environment.from_dict(_object(raw, kind="environment"))
     except RecordError as error:
-        raise RunFileError(f"{path} is not a run file that can be read: line 1: {error}") from None
+        raise RunFileError(f"{path} is not a readable run file: line 1: {error}") from None
 
 
 def _object(raw: bytes, kind: str) -> dict[str, Any]:
     try:
         try:
             data = msgspec.json.decode(raw)
-        except msgspec.DecodeError:  # of a lone surrogate; of what is no JSON, `json` gives the better reason
+        except msgspec.DecodeError:  # a lone surrogate, or not JSON, for which `json` has the better message
             data = DECODER.decode(raw.decode())
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON ({getattr(error, 'msg', error)})") from None
     if not isinstance(data, dict) or data.get("kind") != kind:
-        raise RecordError(f"not a JSON object of 'kind' '{kind}'")
+        raise RecordError(f"not a JSON object with 'kind' '{kind}'")
     return data
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file so that it is either the old file or the whole new one at any moment; missing folders are made."""
+    """Replace a file atomically; missing directories are created."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.exists() and not path.is_file():
-            path.write_bytes(data)  # a device or a pipe: nothing to replace
+            path.write_bytes(data)  # a device or a pipe
             return
-        target = path.resolve()  # the file behind a link is replaced, not the link
+        target = path.resolve()  # keep a link, replace its target
         unfinished = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -187,9 +183,9 @@ def write_output(path: Path, data: bytes) -> None:
             with suppress(OSError):
                 unfinished.unlink()
     except (FileExistsError, NotADirectoryError):
-        raise StoreError(f"cannot write {path}: a part of its folder is a file; choose another place") from None
+        raise StoreError(f"cannot write {path}: a parent is a file; choose another path") from None
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another place") from None
+        raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another path") from None
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -200,61 +196,63 @@ RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
 
 
 def runs_directory() -> Path:
-    """Return where runs are kept: `RIDGEPOINT_RUNS` if that is set, else `results/runs`."""
+    """Return the directory of saved runs: `RIDGEPOINT_RUNS` if set, else `results/runs`."""
     chosen = os.environ.get("RIDGEPOINT_RUNS")
     if chosen and Path(chosen).is_file():
-        raise StoreError(f"RIDGEPOINT_RUNS is {chosen}, which is a file; it must name a folder")
+        raise StoreError(f"RIDGEPOINT_RUNS is {chosen}, which is a file; it must be a directory")
     return Path(chosen) if chosen else Path(__file__).resolve().parents[1] / "runs"
 
 
 def new_run_id() -> str:
-    """Return a run id `<UTC>-<short id>`: ids sort by their start, and two of the same second differ at random."""
+    """Return a run id `<UTC>-<random short id>`."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}"
 
 
 def encode_line(line: Environment | Record) -> bytes:
-    """Return the line of a run file, with its newline; what is encoded is known to be readable."""
+    """Return a line of a run file with its newline.
+
+    Raises:
+        RecordError: a value cannot be written as JSON, or could not be read again.
+    """
     try:
         text = json.dumps(line.to_dict(), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise RecordError(f"a value cannot be written as JSON: {error}") from None
-    # As it will be read: a NumPy float, for one, is only then what its key promises.
+    # Validate the decoded text: a NumPy float, for example, has its final type only then.
     (Environment if isinstance(line, Environment) else Record).from_dict(json.loads(text))
     return f"{text}\n".encode("ascii")
 
 
 class RunWriter:
-    """Appends records to one new run file."""
+    """Appends records to a new run file."""
 
     def __init__(self, path: Path) -> None:
-        """Open and lock a file that holds nothing yet."""
         self.path, self._is_new = path, not path.exists()
-        self._descriptor, why = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), None
+        self._descriptor, cause = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), None
         try:
             lock_file(self._descriptor)
             if os.fstat(self._descriptor).st_size:
-                why = "exists and is not empty"
+                cause = "exists and is not empty"
         except BlockingIOError:
-            why = "is being written by another run"
-        if why:
+            cause = "is being written by another run"
+        if cause:
             self.close()
-            raise StoreError(f"cannot write {path}: it {why}, and nothing is overwritten; choose another --output")
+            raise StoreError(f"cannot write {path}: it {cause}; choose another --output")
 
     @classmethod
     def create(cls, environment: Environment, op: str, output: Path | str | None = None) -> RunWriter:
-        """Create the file of a run and write its first line, the environment.
+        """Create the file of a run and write the environment.
 
-        `output` is the file, which must not hold anything yet, or a folder for a file of the usual name: one that
-        exists, or text that ends with a slash. Missing folders are made. By default, the file is
-        `<runs>/<device slug>/<UTC>-<op>-<short id>.jsonl`.
+        `output` is an empty or new file, or a directory (existing, or text that ends with a slash) for a file of the
+        default name, `<UTC>-<op>-<short id>.jsonl`. The default directory is `<runs>/<device slug>`.
         """
         match = RUN_ID.fullmatch(environment.run_id)
-        begin, end = (match[1], match[3]) if match else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
-        name = f"{begin}-{_word(op)}-{_word(end)}{SUFFIX}"
+        start, end = (match[1], match[3]) if match else (f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}", environment.run_id)
+        name = f"{start}-{_word(op)}-{_word(end)}{SUFFIX}"
         path = Path(output) if output else runs_directory() / _word(environment.device["slug"]) / name
-        is_folder = isinstance(output, str) and output.endswith(("/", os.sep))
+        is_directory = isinstance(output, str) and output.endswith(("/", os.sep))
         try:
-            path = path / name if is_folder or path.is_dir() else path
+            path = path / name if is_directory or path.is_dir() else path
             path.parent.mkdir(parents=True, exist_ok=True)
             writer = cls(path)
         except OSError as error:
@@ -270,28 +268,31 @@ class RunWriter:
         return writer
 
     def append(self, line: Environment | Record) -> None:
-        """Write one record as one whole line; when this returns, the line is on the disk.
+        """Write a line to disk.
 
-        If it raises StoreError or, for a value such as NaN, RecordError, the file is as it was before.
+        Raises:
+            StoreError: the file cannot be written; it is unchanged.
+            RecordError: a value cannot be written, such as NaN.
         """
         if self._descriptor < 0:
             raise StoreError(f"cannot write {self.path}: the run is closed")
         size_before = os.fstat(self._descriptor).st_size  # an interrupted write may have added a line
         try:
             rest = memoryview(encode_line(line))
-            while rest:  # one turn, but for a disk that is about to be full
+            while rest:  # once, except on a disk that is nearly full
                 rest = rest[os.write(self._descriptor, rest) :]
             os.fsync(self._descriptor)
         except OSError as error:
-            # Half a line in the middle of the file would spoil the next one too.
+            # Half a line would make the next one invalid too.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, size_before)
             raise _write_error(self.path, error) from None
 
     def finish(self, environment: Environment, records: Iterable[Record]) -> None:
-        """Close the file and replace it by one with these records, each row once; a device or a link stays as it is.
+        """Close the file and replace it with these records; a device or a link is left unchanged.
 
-        If the new file cannot be written, which raises StoreError, the old one is unchanged.
+        Raises:
+            StoreError: the new file cannot be written; the old one is unchanged.
         """
         self.close()
         if self.path.is_file() and not self.path.is_symlink():
@@ -314,7 +315,7 @@ def _word(text: str) -> str:
 
 
 def _write_error(path: Path, error: OSError) -> StoreError:
-    # A parent that is a file has made mkdir or open fail; say so instead of "File exists".
+    # "File exists" would not say that a parent is a file.
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return StoreError(f"cannot write {path}: a part of its folder is a file; choose another --output")
+        return StoreError(f"cannot write {path}: a parent is a file; choose another --output")
     return StoreError(f"cannot write {path}: {reason_of(error)}; choose another --output, or --no-save")

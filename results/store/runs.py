@@ -1,4 +1,4 @@
-"""The store of runs: which runs are kept, and how one is found by its name."""
+"""Listing of saved runs, and search by name."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from pathlib import Path
 
 from results.store.runfile import RUN_ID, SUFFIX, RunFileError, StoreError, read_head, reason_of, runs_directory
 
-LISTED_MATCHES = 5
-"""Runs named in a message before it is cut."""
+MAX_LISTED = 5
+"""Maximum number of runs in a message."""
 
 
 class RunNotFoundError(StoreError):
-    """No run, or more than one, has the name that was asked for."""
+    """No run, or more than one, has the requested name."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run file as the list shows it."""
+    """A run file as `results list` shows it."""
 
     path: Path
     run_id: str
-    """From the first line; the file's own name where that cannot be read."""
+    """Run id of the first line; if unreadable, the file name."""
     started_at: str | None = None
     device_slug: str | None = None
     op: str | None = None
-    """From the file's name; None where it has another form."""
+    """Op in the file name; None if the name has another form."""
     records: int | None = None
-    """Whole lines after the first; None where there are some that were not counted."""
+    """Number of complete records; None if not counted."""
     command: str | None = None
-    """What was typed to take the run."""
+    """Command line of the run."""
     error: str | None = None
     """Why the file cannot be read."""
     started_s: float = 0.0
-    """Start of the run in Unix time, which the list is sorted by; 0 if the file cannot be read."""
+    """Start of the run in Unix time; 0 if the file cannot be read."""
 
 
 def list_runs(directory: Path | None = None, counts_records: bool = True) -> list[RunSummary]:
-    """Return the runs of a directory, the newest first; a file that cannot be read is listed with its error.
+    """Return the runs of a directory, newest first, also unreadable files; none if the directory does not exist.
 
-    A directory that does not exist has no runs. Counting the records reads every byte of every file.
+    Counting the records reads the whole files.
     """
     summaries = [_summary(path, counts_records) for path in _run_files(directory or runs_directory())]
     return sorted(summaries, key=lambda run: (run.started_s, run.run_id), reverse=True)
@@ -81,7 +81,7 @@ def _summary(path: Path, counts_records: bool) -> RunSummary:
 
 
 def unix_time(text: str) -> float:
-    """Return a date or time of ISO 8601 in Unix time; without a time zone it is UTC."""
+    """Parse an ISO 8601 date or time, UTC by default, into Unix time."""
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
@@ -89,18 +89,20 @@ def unix_time(text: str) -> float:
 def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummary], bool] | None = None) -> Path:
     """Return the file of a run.
 
-    `name` is a path; or a run id, its short id or the name of its file, or a beginning of one of them that no other run
-    shares; or `latest`, the newest run that holds a record, or, if none does, that can be read. `latest` is chosen from
-    the runs that `fits` accepts.
+    `name` is a path; a run id, short id or file name, or a unique start of one; or `latest`, the newest run that has a
+    record and that `fits` accepts.
+
+    Raises:
+        RunNotFoundError: no run matches, or several do.
     """
     directory = directory or runs_directory()
     if name != "latest" and (os.sep in name or Path(name).is_file()):
         if not Path(name).is_file():
-            raise RunNotFoundError(f"there is no run file {name}")
+            raise RunNotFoundError(f"no run file {name}")
         return Path(name)
     runs = list_runs(directory, counts_records=False)
     if not runs:
-        raise RunNotFoundError(f"no run '{name}': there is no run yet in {directory}")
+        raise RunNotFoundError(f"no run '{name}': no run in {directory} yet")
     if name == "latest":
         return _latest(runs, directory, fits)
     exact = [run for run in runs if name in _names(run)]
@@ -108,13 +110,12 @@ def find_run(name: str, directory: Path | None = None, fits: Callable[[RunSummar
     if len(matches) == 1:
         return matches[0].path
     if matches:
-        shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:LISTED_MATCHES])
-        more = ", ..." if len(matches) > LISTED_MATCHES else ""
-        raise RunNotFoundError(f"'{name}' fits {len(matches)} runs: {shown}{more}; write more of it, or a path")
+        shown = ", ".join(str(run.path) if exact else run.path.stem for run in matches[:MAX_LISTED])
+        more = ", ..." if len(matches) > MAX_LISTED else ""
+        raise RunNotFoundError(f"'{name}' matches {len(matches)} runs: {shown}{more}; use a longer start or a path")
     known = [known for run in runs for known in _names(run)]
-    near = difflib.get_close_matches(name, known, n=LISTED_MATCHES) or [run.path.stem for run in runs[:LISTED_MATCHES]]
-    shown = f"there is {', '.join(near)} (python -m results list shows all)"
-    raise RunNotFoundError(f"no run '{name}' in {directory}; {shown}")
+    near = difflib.get_close_matches(name, known, n=MAX_LISTED) or [run.path.stem for run in runs[:MAX_LISTED]]
+    raise RunNotFoundError(f"no run '{name}' in {directory}; choose from {', '.join(near)} or `python -m results list`")
 
 
 def _latest(runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary], bool] | None) -> Path:
@@ -123,9 +124,9 @@ def _latest(runs: list[RunSummary], directory: Path, fits: Callable[[RunSummary]
         if run.records != 0 and (fits is None or fits(run)):
             return run.path
     if fits is not None:
-        raise RunNotFoundError(f"no run in {directory} has a record of what was asked for: python -m results list")
+        raise RunNotFoundError(f"no run in {directory} has a matching record; list runs with python -m results list")
     if not readable:
-        raise RunNotFoundError(f"no run in {directory} can be read: python -m results list says why")
+        raise RunNotFoundError(f"no run in {directory} can be read; python -m results list shows the errors")
     return readable[0].path
 
 

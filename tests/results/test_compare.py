@@ -48,7 +48,7 @@ def test_the_margin_is_a_percentage_or_a_fraction(save, measured, capsys):
 @pytest.mark.parametrize("margin", ["-3%", "abc", "-0.03", "1", "100%", "nan", "inf", ""])
 def test_what_is_no_margin_is_refused(capsys, margin):
     message = refused(capsys, "a", "b", "--margin", margin)
-    assert f"'{margin}' is not a share of the time from 0 to below 100 %, such as 1% or 0.01" in message
+    assert f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got '{margin}'" in message
 
 
 def test_unknown_modes_and_removed_options_are_refused(capsys):
@@ -115,14 +115,16 @@ def test_the_same_row_several_times_is_taken_as_repeats_and_said(save, measured,
     assert document["rows"][0]["windows_baseline"] == 2
     assert document["unmatched"] == []
     (note,) = document["summary"]["notes"]
-    assert note.startswith("1 of the baseline's rows are there several times, such as matmul 1024x1024x1024 bf16 torch")
+    assert note.startswith(
+        "1 of the baseline's rows were measured several times, such as matmul 1024x1024x1024 bf16 torch"
+    )
 
 
 @pytest.mark.parametrize(
     ("clock", "verdict", "reason"),
     [
-        (1.5e9, "SLOWER", "; counted in clock cycles it is SLOWER as well"),
-        (1.5e9 / 1.1, "SAME", "counted in clock cycles it is SAME: the clock frequency changed by -9.1 %"),
+        (1.5e9, "SLOWER", "; in clock cycles it is also SLOWER"),
+        (1.5e9 / 1.1, "SAME", "in clock cycles it is SAME: the clock frequency changed by -9.1 %"),
     ],
 )
 def test_whether_a_gap_survives_in_clock_cycles(save, measured, capsys, clock, verdict, reason):
@@ -144,12 +146,12 @@ def test_one_sample_is_unsure(save, make_record, measured, capsys):
     code, document = compared(capsys, save("a", measured(seed=1)), save("b", one))
     (row,) = document["rows"]
     assert (code, row["verdict"], row["ci95"]) == (0, "UNSURE", None)
-    assert row["reason"] == "only 1 sample: 6 or more can tell"
+    assert row["reason"] == "only 1 sample of at least 6"
     assert document["summary"]["geomean"] is None
 
 
 def test_a_median_without_its_samples_is_unsure(save, make_record, measured, capsys):
     bare = make_record(samples_s=(), median_s=8e-6)
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", bare))[1]["rows"]
-    assert (row["verdict"], row["reason"]) == ("UNSURE", "no samples were saved of the candidate, only a median")
+    assert (row["verdict"], row["reason"]) == ("UNSURE", "only a median was saved of the candidate, no samples")
     assert row["ratio"] == pytest.approx(2.0, rel=0.003)

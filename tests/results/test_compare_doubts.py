@@ -108,9 +108,9 @@ def test_two_single_runs_of_an_unknown_machine_get_no_verdict(save, measured, ca
     paths = save("a", measured(seed=1)), save("b", measured(3.0, seed=2))
     assert main(["compare", *paths, "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    advice = "save more runs of both, or compare them live with bench compare"
+    advice = "save more runs of both, or use bench compare"
     assert row["verdict"] == "UNSURE"
-    assert row["reason"].endswith(f"nothing shows how much runs of the same code differ here; {advice}")
+    assert row["reason"].endswith(f"the spread between runs of the same code is unknown; {advice}")
     assert main(["compare", *paths, "--fail-on", "unsure"]) == 1
     assert f"1 row: {advice}\n" in capsys.readouterr().out
 
@@ -131,7 +131,7 @@ def test_earlier_runs_of_the_same_code_tell_the_spread(save, measured, capsys):
     folder = Path(save("c", measured(1.06, seed=9), git={"sha": "c"})).parent
     found, notes, code = judge(capsys, str(folder / "a1.jsonl"), str(folder / "b1.jsonl"))
     assert (found, code) == (["SLOWER"], 1)
-    assert "±8.2 % on this machine, learned from runs of the same row and code" in notes
+    assert "±8.2 % on this machine, estimated from runs of the same row and code" in notes
     assert judge(capsys, str(folder / "a1.jsonl"), str(folder / "c.jsonl"))[0] == ["UNSURE"]
 
 
@@ -148,7 +148,7 @@ def test_rows_whose_code_stayed_show_how_the_machine_moved(save, measured, capsy
     paths = run("a", 1.0, 1.0), run("b", moved, change)
     found, notes, _ = judge(capsys, *paths, "--provider", "mine.py:f")
     assert found == [verdict]
-    assert "learned from other rows whose code is the same in several runs" in notes
+    assert "estimated from other rows whose code is the same in several runs" in notes
 
 
 @pytest.mark.parametrize(("change", "verdict"), [(1.02, "UNSURE"), (1.4, "SLOWER")])
@@ -211,7 +211,7 @@ def test_different_code_is_compared_by_the_means_over_its_runs(save, measured, c
     (row,) = document["rows"]
     assert (row["verdict"], row["windows_baseline"], row["windows_candidate"]) == ("SLOWER", 3, 3)
     assert row["ratio"] == pytest.approx(1.15, rel=0.003)  # of the two runs that were named, 1.22
-    assert "1 row compared by the means over all undisturbed runs of the same code" in document["summary"]["notes"][0]
+    assert "1 row compared by the means over all runs of the same code" in document["summary"]["notes"][0]
 
 
 def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, measured, capsys):
@@ -251,10 +251,10 @@ def test_a_median_that_is_not_that_of_the_samples_is_remarked(save, make_record,
     (row,) = compared(capsys, save("a", measured(seed=1)), save("b", odd))[1]["rows"]
     medians = row["candidate_s"] / row["baseline_s"]
     assert medians > 1.05
-    text = f"the two medians stand at {medians:.4f}: the saved medians are not those of the samples"
+    text = f"the ratio of the medians is {medians:.4f}: the saved medians are not those of the samples"
     assert row["reason"].endswith(text)
     assert (
-        "two medians stand"
+        "ratio of the medians"
         not in compared(capsys, save("c", measured(seed=1)), save("d", measured(seed=2)))[1]["rows"][0]["reason"]
     )
 

@@ -48,7 +48,7 @@ def test_a_candidate_that_became_wrong_fails(save, measured, make_skipped, capsy
 def test_another_fill_or_cache_is_refused_and_forced(save, measured, capsys, name, usual, value):
     before, after = save("a", measured(seed=1)), save("b", measured(seed=1, **{name: value}))
     message = refused(capsys, before, after)
-    assert f"the two sides were not measured alike: {name} {usual} against {value}; --force" in message
+    assert f"the two sides were measured differently: {name} {usual} against {value}; --force" in message
     code, document = compared(capsys, before, after, "--force")
     assert len(document["rows"]) == 1
     assert document["unmatched"] == []
@@ -135,7 +135,7 @@ def test_the_versions_of_one_run(providers, capsys):
     assert {(row["baseline"], row["candidate"]) for row in document["rows"]} == {("triton-v1", "triton-v2")}
     assert code == 0
     assert {(one["provider"], one["reason"]) for one in document["unmatched"]} == {
-        ("torch", "its provider is no version of a kernel")
+        ("torch", "its provider is not a version of a kernel")
     }
     assert compared(capsys, providers, "--by", "version", "--baseline", "triton-v2")[0] == 1
 
@@ -163,25 +163,23 @@ def test_selections(providers, capsys):
     (row,) = compared(capsys, providers, *arguments)[1]["rows"]
     assert (row["candidate"], row["case"]) == ("triton-v2", "64x64")
     message = refused(capsys, providers, "--by", "provider", "--dtype", "fp16")
-    assert "has no record of what --op, --dtype, --case, --provider name" in message
+    assert "has no record that matches --op, --dtype, --case and --provider" in message
 
 
 def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
     other = save("q", measured(seed=1, **case(3)))
-    assert "--baseline cublas is not among the providers: torch, triton-v1, triton-v2" in refused(
+    assert "unknown baseline cublas (choose from torch, triton-v1, triton-v2)" in refused(
         capsys, providers, "--by", "provider", "--baseline", "cublas"
     )
-    assert "--baseline torch names a provider: add --by provider" in refused(
-        capsys, providers, other, "--baseline", "torch"
-    )
-    assert "no other provider than torch" in refused(capsys, other, "--by", "provider")
+    assert "--baseline torch requires --by provider" in refused(capsys, providers, other, "--baseline", "torch")
+    assert "no other provider to compare with torch" in refused(capsys, other, "--by", "provider")
     one_version = save("v", measured(seed=1), measured(seed=1, provider="triton-v1"))
-    assert "no other version of a kernel than triton-v1" in refused(capsys, one_version, "--by", "version")
+    assert "no other version of a kernel to compare with triton-v1" in refused(capsys, one_version, "--by", "version")
     assert "no provider is a version" in refused(capsys, other, "--by", "version")
-    assert "name a second one" in refused(capsys, providers)
+    assert "expected two runs, got one" in refused(capsys, providers)
     assert "--by git needs two runs" in refused(capsys, providers, "--by", "git")
     message = refused(capsys, providers, other)
-    assert "error: there is nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the" in message
+    assert "error: nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the" in message
     assert "the candidate has matmul 3x3 bf16 torch (not in the baseline)" in message
 
 
@@ -191,6 +189,6 @@ def test_by_git_needs_two_revisions(save, measured, capsys):
     assert "both runs are of revision cccccccccc" in refused(
         capsys, save("a", one, **same), save("b", other, **same), "--by", "git"
     )
-    assert "does not tell its revision" in refused(capsys, save("c", one, git={}), save("d", other), "--by", "git")
+    assert "a run has no revision" in refused(capsys, save("c", one, git={}), save("d", other), "--by", "git")
     document = compared(capsys, save("e", one, git={"sha": "e" * 40, "dirty": True}), save("f", other))[1]
     assert document["summary"]["baseline"]["label"] == "eeeeeeeeee-dirty"

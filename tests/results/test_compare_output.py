@@ -18,7 +18,7 @@ def test_a_torn_file_is_compared_with_a_note_and_a_bad_line_with_exit_code_2(sav
     assert main(["compare", *NO_DRIFT, before, after]) == 0
     out, err = capsys.readouterr()
     assert "1 SAME" in out
-    assert f"note: {after}:3: the last line was cut off and is left out\n" in err
+    assert f"note: {after}:3: the last line is truncated; left out\n" in err
     with (tmp_path / "b.jsonl").open("ab") as file:
         file.write(b'\n{"kind": "record", "op": "a"}\n')
     assert main(["compare", *NO_DRIFT, before, after]) == 2
@@ -30,8 +30,8 @@ def test_a_torn_file_is_compared_with_a_note_and_a_bad_line_with_exit_code_2(sav
 def test_files_that_are_no_runs_are_refused(save, measured, tmp_path, capsys):
     good = save("a", measured(seed=1))
     (tmp_path / "bad.jsonl").write_bytes(b"\0\0\0")
-    assert "is not a run file that can be read" in refused(capsys, good, str(tmp_path / "bad.jsonl"))
-    assert "there is no run file" in refused(capsys, good, str(tmp_path / "none.jsonl"))
+    assert "is not a readable run file" in refused(capsys, good, str(tmp_path / "bad.jsonl"))
+    assert "no run file" in refused(capsys, good, str(tmp_path / "none.jsonl"))
     assert "has no record" in refused(capsys, good, save("empty"))
 
 

@@ -38,9 +38,9 @@ def test_the_revisions_are_those_of_the_users_repository(capsys, users, save, he
 
 def test_the_measuring_code_does_not_stand_for_a_file_in_no_repository(capsys, users, save):
     before, after = save("a", users(None)), save("b", users(None, text="b"))
-    assert "does not tell its revision" in refused(capsys, before, after, "--by", "git")
+    assert "a run has no revision" in refused(capsys, before, after, "--by", "git")
     old = save("c", users(None, provider="triton-v1", text="b"))
-    assert "does not tell its revision" not in refused(capsys, old, old, "--by", "git")
+    assert "a run has no revision" not in refused(capsys, old, old, "--by", "git")
 
 
 def test_beside_other_providers_the_users_revisions_still_name_the_sides(capsys, users, measured, save, here):
@@ -55,7 +55,7 @@ def test_where_the_users_file_stayed_the_measuring_code_tells_the_runs_apart(cap
     assert names(compared(capsys, before, after, "--by", "git")[1]) == {("a" * 10, "b" * 10)}
     # Of the user's file alone both runs are of one revision.
     found = refused(capsys, before, after, "--by", "git", "--provider", MINE)
-    assert "both runs are of revision 1111111111; leave --by away" in found
+    assert "both runs are of revision 1111111111; omit --by" in found
 
 
 def test_two_repositories_are_both_named(capsys, users, save, here):
@@ -68,7 +68,7 @@ def test_two_repositories_are_both_named(capsys, users, save, here):
 def test_a_text_that_changed_under_one_dirty_revision_is_said(capsys, users, save, here):
     before, after = save("a", users(dirty=True), **here), save("b", users(dirty=True, text="b", scale=2), **here)
     found = refused(capsys, before, after, "--by", "git")
-    assert "both runs are of revision 1111111111-dirty, but mine.py:gelu changed: commit before measuring" in found
+    assert "both runs are of revision 1111111111-dirty, but mine.py:gelu changed; commit before measuring" in found
     (row,) = compared(capsys, before, after)[1]["rows"]
     assert row["reason"].endswith("; its source file changed at revision 1111111111-dirty")
 
@@ -93,7 +93,7 @@ def test_the_reason_tells_whether_the_file_of_a_kernel_changed(capsys, measured,
 
 def test_two_revisions_of_one_text_are_said_to_be_the_same(capsys, users, save, here):
     before, after = save("a", users(), **here), save("b", users(OTHER, seed=1), **here)
-    assert reason(capsys, before, after, "--by", "git").endswith("; its source file is the same")
+    assert reason(capsys, before, after, "--by", "git").endswith("; its source file is unchanged")
 
 
 def test_two_providers_have_two_files_and_nothing_is_said(capsys, measured, save):

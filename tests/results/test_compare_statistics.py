@@ -86,7 +86,7 @@ def test_the_ratio_is_that_of_the_medians():
 def test_too_few_samples_are_never_sure(count):
     found = compare_unpaired([1.0] * 100, [2.0] * count)
     assert (found.verdict, found.ci95, found.p_value) == (UNSURE, UNKNOWN, 1.0)
-    assert found.reason == f"only {count} sample{'s' * (count > 1)}: 6 or more can tell"
+    assert found.reason == f"only {count} sample{'s' * (count > 1)} of at least 6"
     assert found.ratio == pytest.approx(2.0)
 
 
@@ -94,7 +94,7 @@ def test_fewer_than_15_samples_get_no_verdict():
     """Neighboring samples correlate, and so few do not show by how much."""
     few, enough = (compare_unpaired([1.0] * 40, [1.5] * count) for count in (14, 15))
     assert (few.verdict, enough.verdict) == (UNSURE, SLOWER)
-    assert few.reason.endswith("14 samples are too few to know how they correlate")
+    assert few.reason.endswith("14 samples are too few to estimate their correlation")
 
 
 @pytest.mark.parametrize("degrees", [3.5, 8, 60])
@@ -130,10 +130,10 @@ def test_among_many_rows_a_weak_finding_is_chance():
     assert [row.verdict for row in with_holm([weak])] == [SLOWER]
     (alone,) = with_holm([weaker])  # its interval of 95 % alone lies beyond the margin
     assert (weaker.verdict, alone.verdict) == (SLOWER, UNSURE)
-    assert alone.reason.endswith("beyond the margin of 1 %, but that may be chance")
+    assert alone.reason.endswith("beyond the margin of 1 %, but possibly by chance")
     found = with_holm([weak] + [same] * 9)
     assert found[0].verdict == UNSURE
-    assert found[0].reason.endswith("but that may be chance among 10 rows")
+    assert found[0].reason.endswith("but possibly by chance among 10 rows")
     assert found[1:] == [same] * 9
 
 

@@ -201,7 +201,7 @@ def test_why_telemetry_is_missing_is_left_to_json(make_environment, make_record)
 
 def test_parquet_without_pyarrow_is_one_clear_line(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(StoreError, match="parquet needs pyarrow, which is not installed"):
+    with pytest.raises(StoreError, match="parquet requires pyarrow"):
         parquet_bytes(run)
 
 
@@ -260,5 +260,5 @@ def test_an_export_that_cannot_be_written_is_one_line(tmp_path, place):
     with pytest.raises(StoreError) as caught:
         write_output(tmp_path / place, b"new")
     assert str(caught.value).startswith(f"cannot write {tmp_path / place}: ")
-    assert ("a part of its folder is a file" in str(caught.value)) == bool(place)
+    assert ("a parent is a file" in str(caught.value)) == bool(place)
     assert "\n" not in str(caught.value)

@@ -86,7 +86,7 @@ def test_each_run_is_compared_with_a_chosen_one_too(keep, capsys):
     assert lines[0].endswith(f"on h100-sxm against {series['against']}")
     assert "time ratio to chosen  verdict to chosen" in lines[2]
     other = keep(5, case="64x64x64")
-    assert f"--against: {other} has no finished record of this case" in refused(
+    assert f"--against: {other} has no successful record of this case" in refused(
         capsys, "--case", "1024x1024x1024", "--against", "latest"
     )
 
@@ -142,9 +142,9 @@ def test_each_provider_has_its_own_series(keep, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "fp16"}, "2 values of --dtype fit: bf16, fp16; name one"),
-        ({"op": "gelu"}, "2 values of --op fit: matmul, gelu; name one"),
-        ({"case": "64x64x64"}, "2 values of --case fit: 1024x1024x1024, 64x64x64; name one"),
+        ({"dtype": "fp16"}, "2 values of --dtype match: bf16, fp16; choose one"),
+        ({"op": "gelu"}, "2 values of --op match: matmul, gelu; choose one"),
+        ({"case": "64x64x64"}, "2 values of --case match: 1024x1024x1024, 64x64x64; choose one"),
     ],
     ids=str,
 )
@@ -159,16 +159,14 @@ def test_more_than_one_case_is_refused(keep, capsys, changes, message):
 def test_runs_of_several_machines_are_refused_unless_one_is_named(keep, capsys):
     keep(1)
     keep(2, environment={"device": {"slug": "a100-pcie", "name": "NVIDIA A100", "type": "cuda"}})
-    assert "the runs are of 2 machines: h100-sxm, a100-pcie; name one with --machine" in refused(capsys)
+    assert "the runs are of 2 machines: h100-sxm, a100-pcie; choose one with --machine" in refused(capsys)
     assert shown(capsys, "--machine", "a100-pcie")[0]["device"] == "a100-pcie"
 
 
 def test_where_nothing_fits_it_is_said(keep, capsys, runs):
     keep(1, dtype="fp8e4m3")
-    assert "no run has a finished record of gelu bf16" in refused(capsys, "--op", "gelu", "--dtype", "bf16")
-    assert "the MFU of matmul 1024x1024x1024 fp8e4m3 torch is not known in any run" in refused(
-        capsys, "--metric", "mfu"
-    )
+    assert "no run has a successful record of gelu bf16" in refused(capsys, "--op", "gelu", "--dtype", "bf16")
+    assert "the MFU of matmul 1024x1024x1024 fp8e4m3 torch is unknown in all runs" in refused(capsys, "--metric", "mfu")
 
 
 def test_a_broken_run_is_left_out_and_said(keep, runs, capsys):
@@ -179,7 +177,7 @@ def test_a_broken_run_is_left_out_and_said(keep, runs, capsys):
     assert main(["history"]) == 2
     out, err = capsys.readouterr()
     assert "2026-11-02" in out
-    assert f"note: left out: {runs / 'broken.jsonl'} is not a run file" in err
+    assert f"note: left out: {runs / 'broken.jsonl'} is not a readable run file" in err
     assert ":3: not JSON" in err
 
 
@@ -254,5 +252,5 @@ def test_runs_of_one_day_are_told_apart_by_their_time(keep, drawn, make_environm
 
 def test_an_empty_folder_is_said_to_be_empty(capsys, runs):
     runs.mkdir()
-    assert refused(capsys) == f"there is no run in {runs}: python -m bench.matmul makes one\n"
-    assert refused(capsys, "--runs", "/nope") == "--runs /nope: no such folder\n"
+    assert refused(capsys) == f"no run in {runs}: python -m bench.matmul makes one\n"
+    assert refused(capsys, "--runs", "/nope") == "--runs /nope: no such directory\n"

@@ -48,9 +48,9 @@ def test_a_line_that_cannot_be_used_is_told(folder):
     ("words", "kind", "said"),
     [
         ({"run": "nothing"}, results.StoreError, "no run 'nothing'"),
-        ({"run": "no/such/file.jsonl"}, results.StoreError, "there is no run file"),
-        ({"op": "softmax"}, results.StoreError, "has a record of what was asked for"),
-        ({"since": "soon"}, ValueError, "since='soon' is neither a time ago"),
+        ({"run": "no/such/file.jsonl"}, results.StoreError, "no run file"),
+        ({"op": "softmax"}, results.StoreError, "has a matching record"),
+        ({"since": "soon"}, ValueError, "since=expected a time ago"),
     ],
 )
 def test_what_is_not_there_raises_one_line(folder, words, kind, said):

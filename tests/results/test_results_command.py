@@ -60,7 +60,7 @@ def test_list_where_there_is_no_run_says_how_to_make_one(runs, capsys):
     assert main(["list"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"there is no run yet in {runs}: python -m bench.matmul makes one\n"
+    assert err == f"no run in {runs} yet: python -m bench.matmul makes one\n"
     assert main(["list", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 
@@ -123,7 +123,7 @@ def test_a_torn_last_line_is_noted_and_no_failure(saved, capsys):
     assert main(["show", "latest"]) == 0
     out, err = capsys.readouterr()
     assert "4.295 us" in out
-    assert err == f"note: {saved}:4: the last line was cut off and is left out\n"
+    assert err == f"note: {saved}:4: the last line is truncated; left out\n"
 
 
 @pytest.mark.parametrize("format", ["table", "json", "csv", "md"])
@@ -152,14 +152,14 @@ def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
     ("words", "message"),
     [
         ("show nothing", "no run 'nothing'"),
-        ("show /no/such/file", "there is no run file /no/such/file"),
-        ("show /", "there is no run file /"),
-        ("list --runs /no/such/folder", "--runs /no/such/folder: no such folder"),
-        ("export latest --format csv -o /dev/null/such/x", "cannot write /dev/null/such/x: a part of its folder is a"),
-        ("export latest --format csv -o no-folder/", "--output no-folder/ is written as a folder"),
+        ("show /no/such/file", "no run file /no/such/file"),
+        ("show /", "no run file /"),
+        ("list --runs /no/such/folder", "--runs /no/such/folder: no such directory"),
+        ("export latest --format csv -o /dev/null/such/x", "cannot write /dev/null/such/x: a parent is a file"),
+        ("export latest --format csv -o no-folder/", "--output no-folder/ names a directory"),
         ("export latest --format csv -o ", "--output is empty"),
-        ("export latest --format parquet", "parquet is binary and goes to a file: add --output PATH"),
-        ("export latest --format csv -o /", "--output / is written as a folder"),
+        ("export latest --format parquet", "--format parquet requires --output PATH"),
+        ("export latest --format csv -o /", "--output / names a directory"),
         ("export latest --format csv -o /tmp", "cannot write /tmp: Is a directory"),
         ("export latest --format csv -o /proc/x", "cannot write /proc/x: "),
         ("show", "the following arguments are required: RUN"),
@@ -168,7 +168,7 @@ def test_ceilings_of_no_use_are_reported(make_environment, make_record, capsys):
         ("show latest --op relu", "no run in "),
         (
             "list --since yesterday",
-            "argument --since: 'yesterday' is neither a time ago, such as 30m, 12h, 2d or 1w, nor",
+            "argument --since: expected a time ago such as 30m, 12h, 2d or 1w, or a date",
         ),
         ("list --colour\x1b[31m", "unrecognized arguments: --colour\\x1b[31m"),
     ],
@@ -288,7 +288,7 @@ def test_the_list_shows_the_runs_that_were_asked_for(capsys, arguments, days):
     assert main(["list", *arguments, "--format", "json"]) == 0
     out, err = capsys.readouterr()
     assert [run["run_id"][7] for run in json.loads(out)] == list(days)
-    assert ("is of what --op, --dtype, --case, --provider name, and of --machine and --since" in err) is (days == "")
+    assert ("matches --op, --dtype, --case and --provider, --machine and --since" in err) is (days == "")
 
 
 @pytest.mark.usefixtures("three")
@@ -307,7 +307,7 @@ def test_latest_is_the_newest_run_with_a_record_of_what_was_asked_for(capsys, ar
 
 def test_a_run_without_what_was_asked_for_is_one_line_and_exit_2(saved, capsys):
     assert main(["show", str(saved), "--op", "nosuch"]) == 2
-    message = f"{saved} has no record of what --op, --dtype, --case, --provider name"
+    message = f"{saved} has no record that matches --op, --dtype, --case and --provider"
     assert capsys.readouterr() == ("", f"python -m results show: error: {message}\n")
 
 

@@ -60,7 +60,7 @@ def test_a_torn_last_line_is_a_note(write_lines, first, good, cut):
     run = load_run(path)
     assert len(run.records) == 1
     assert run.problems == ()
-    assert run.notes == (f"{path}:3: the last line was cut off and is left out",)
+    assert run.notes == (f"{path}:3: the last line is truncated; left out",)
 
 
 def test_a_whole_last_line_without_its_newline_is_kept(write_lines, first, good):
@@ -69,12 +69,12 @@ def test_a_whole_last_line_without_its_newline_is_kept(write_lines, first, good)
 
 
 BAD_LINES = {
-    "NaN as a sample": (b'{"kind": "record", "samples_s": [NaN]}\n', "not JSON (NaN is not a number of JSON)"),
+    "NaN as a sample": (b'{"kind": "record", "samples_s": [NaN]}\n', "not JSON (NaN is not a JSON number)"),
     "cut in the middle": (b'{"kind": "record", "op"\n', "not JSON"),
     "text": (b"hello\n", "not JSON"),
     "an empty line": (b"\n", "not JSON"),
-    "a list": (b"[1, 2]\n", "not a JSON object of 'kind' 'record'"),
-    "of another kind": (b'{"kind": "environment"}\n', "not a JSON object of 'kind' 'record'"),
+    "a list": (b"[1, 2]\n", "not a JSON object with 'kind' 'record'"),
+    "of another kind": (b'{"kind": "environment"}\n', "not a JSON object with 'kind' 'record'"),
     "a record without anything": (b'{"kind": "record"}\n', "missing required field `op`"),
     "not UTF-8": (b'{"kind": "r\xff\xfe"}\n', "not JSON"),
     "a negative time": (b'{"kind": "record", "samples_s": [0.001, -0.001]}\n', "`$.samples_s[1]`"),
@@ -99,15 +99,15 @@ NO_RUNS = {
     "empty": (lambda first: b"", "is empty"),
     "compressed": (gzip.compress, "line 1: not JSON"),
     "another tool's": (lambda first: b'{\n  "machine_info": {}\n}\n', "not JSON"),
-    "a record first": (lambda first: b'{"kind": "record"}\n' + first, "not a JSON object of 'kind' 'environment'"),
+    "a record first": (lambda first: b'{"kind": "record"}\n' + first, "not a JSON object with 'kind' 'environment'"),
     "newer": (
         lambda first: first.replace(b'"schema":1', f'"schema":{SCHEMA + 1}'.encode()),
-        f"schema {SCHEMA + 1} is newer than {SCHEMA}",
+        f"schema {SCHEMA + 1} is newer than the supported {SCHEMA}",
     ),
     "torn": (lambda first: first[:50], "not JSON"),
     "start is no time": (
         lambda first: first.replace(b'"started_at":"', b'"started_at":"on '),
-        "line 1: 'started_at' is not a time",
+        "line 1: 'started_at' is not an ISO 8601 time",
     ),
 }
 

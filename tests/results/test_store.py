@@ -132,7 +132,7 @@ def test_the_directory_is_that_of_the_environment_variable_or_beside_the_package
 def test_output_that_ends_with_a_slash_is_a_folder_to_be_made(make_environment, tmp_path):
     with RunWriter.create(make_environment(), "matmul", f"{tmp_path}/a/b/") as writer:
         assert writer.path == tmp_path / "a" / "b" / "20261120T210312Z-matmul-0123456789.jsonl"
-    with pytest.raises(StoreError, match="a part of its folder is a file"):
+    with pytest.raises(StoreError, match="a parent is a file"):
         RunWriter.create(make_environment(run_id="other"), "matmul", f"{writer.path}/")
 
 
@@ -147,7 +147,7 @@ def test_output_may_be_an_empty_file(make_environment, make_record, tmp_path):
 def test_nothing_is_overwritten(make_environment, tmp_path):
     path = tmp_path / "precious.txt"
     path.write_text("precious")
-    with pytest.raises(StoreError, match=r"precious\.txt: it exists and is not empty, and nothing is overwritten"):
+    with pytest.raises(StoreError, match=r"precious\.txt: it exists and is not empty; choose another --output"):
         RunWriter.create(make_environment(), "matmul", path)
     assert path.read_text() == "precious"
 
@@ -271,11 +271,14 @@ def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("20261119", "'20261119' fits 2 runs: 20261119T000001Z-matmul-bbbb000003, 20261119T000000Z-matmul-bbbb000002"),
-        ("bbbb", "'bbbb' fits 2 runs"),
-        ("20261118T000000Z-aaaa000002", f"there is {FIRST}"),
-        ("zzzz", "no run 'zzzz' in .*; there is 20261119T000001Z-matmul-bbbb000003"),
-        ("no/such/file.jsonl", "there is no run file no/such/file.jsonl"),
+        (
+            "20261119",
+            "'20261119' matches 2 runs: 20261119T000001Z-matmul-bbbb000003, 20261119T000000Z-matmul-bbbb000002",
+        ),
+        ("bbbb", "'bbbb' matches 2 runs"),
+        ("20261118T000000Z-aaaa000002", f"choose from {FIRST}"),
+        ("zzzz", "no run 'zzzz' in .*; choose from 20261119T000001Z-matmul-bbbb000003"),
+        ("no/such/file.jsonl", "no run file no/such/file.jsonl"),
     ],
 )
 def test_a_name_of_none_or_several_runs_says_what_there_is(three, name, message):
@@ -292,13 +295,13 @@ def test_a_whole_name_wins_over_a_longer_one_that_begins_with_it(three, make_env
 def test_one_run_copied_to_two_places_is_told_apart_by_path(three):
     copy = three[0].with_name("copy.jsonl")
     copy.write_bytes(three[0].read_bytes())
-    with pytest.raises(RunNotFoundError, match=rf"fits 2 runs: {re.escape(str(three[0]))}, {re.escape(str(copy))}"):
+    with pytest.raises(RunNotFoundError, match=rf"matches 2 runs: {re.escape(str(three[0]))}, {re.escape(str(copy))}"):
         find_run(FIRST)
 
 
 @pytest.mark.parametrize("name", ["latest", "2026"])
 def test_where_there_is_no_run_the_message_says_so(name, runs):
-    with pytest.raises(RunNotFoundError, match=f"there is no run yet in {runs}"):
+    with pytest.raises(RunNotFoundError, match=f"no run in {runs} yet"):
         find_run(name)
 
 
@@ -330,7 +333,7 @@ def test_a_newest_file_that_cannot_be_read_is_passed_over(three, damage):
     assert find_run("latest") == three[1]
     for path in three[:2]:
         path.unlink()
-    with pytest.raises(RunNotFoundError, match=r"no run in .* can be read: python -m results list says why"):
+    with pytest.raises(RunNotFoundError, match=r"no run in .* can be read; python -m results list"):
         find_run("latest")
 
 

@@ -115,9 +115,9 @@ def test_many_rows_with_one_reason_take_one_line(make_environment, make_skipped)
 
 def test_where_nothing_was_measured_the_table_says_so(make_environment, make_skipped):
     text = rendered(make_environment(), [make_skipped()])
-    assert "no measurement was finished" in text
+    assert "no row was measured" in text
     assert "out of memory" in text
-    assert "no measurement was finished" in rendered(make_environment(), [])
+    assert "no row was measured" in rendered(make_environment(), [])
 
 
 def test_above_the_roof_is_shown_with_its_cause(make_environment, make_record):

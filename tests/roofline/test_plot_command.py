@@ -220,7 +220,7 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
         (["--gpu", "h100-sxm", "--dtype", "", "-o", "x.png"], ["--dtype", "expected names"]),
         (["--gpu", "a100-sxm-80gb", "--dtype", "fp8e4m3", "-o", "x.png"], ["no ceiling to draw", "fp8e4m3", "known: "]),
         (["--gpu", "h100-sxm", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),
-        (["--gpu", "h100-sxm", "-o", "/dev/null/x.png"], ["/dev/null/x.png", "a part of its folder is a file"]),
+        (["--gpu", "h100-sxm", "-o", "/dev/null/x.png"], ["/dev/null/x.png", "a parent is a file"]),
         (["--gpu", "h100-sxm", "-o", f"{'a' * 300}.png"], ["cannot write", "File name too long"]),
         (["no-such-run", "-o", "x.png"], ["no-such-run"]),
         (["no-such-run", "-o", "x.gif"], ["x.gif", ".png, .svg, .pdf"]),

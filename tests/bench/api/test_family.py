@@ -72,7 +72,7 @@ def test_transfer_can_be_called_like_an_op():
         ({"dtype": "fp7"}, bench.UsageError, "unknown dtype 'fp7'"),
         ({"shape": "8y"}, bench.UsageError, "invalid shape '8y'"),
         ({"shapes": 8}, bench.UsageError, "unrecognized arguments: --shapes 8; did you mean --shape"),
-        ({"shape": len}, bench.UsageError, "shape= takes no builtin"),
+        ({"shape": len}, bench.UsageError, "shape= expected a number"),
         ({"plot": "x.png"}, bench.UsageError, "takes no plot=; use save="),
         ({"provider": "nobody"}, bench.UsageError, "nobody"),
         ({"gpu": "h900"}, bench.UsageError, "unknown GPU"),

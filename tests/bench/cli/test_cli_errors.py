@@ -158,9 +158,9 @@ def test_if_no_case_can_run_the_error_gives_the_first_reason(capsys, runs):
     [
         ("roof.jpg", "suffix; allowed: .png, .svg, .pdf"),
         ("roof", "suffix; allowed: .png, .svg, .pdf"),
-        ("folder.png", "it is a folder"),
-        ("file/roof.png", "a part of its folder is a file"),
-        ("file/deep/roof.png", "a part of its folder is a file"),
+        ("folder.png", "it is a directory"),
+        ("file/roof.png", "a parent is a file"),
+        ("file/deep/roof.png", "a parent is a file"),
         ("a" * 300 + ".png", "File name too long"),
     ],
 )

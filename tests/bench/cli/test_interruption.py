@@ -119,7 +119,7 @@ def test_an_interruption_in_the_first_row_is_no_error(capsys, runs, tmp_path, mo
     interrupt_in_row(monkeypatch, 0)
     assert commands.here("matvec", "--op", "matvec", "--shape", "16,32", "--plot", tmp_path / "a.svg") == 130
     out, err = capsys.readouterr()
-    assert "no measurement was finished" in out
+    assert "no row was measured" in out
     assert err.splitlines()[-1].startswith("interrupted: ")
     assert load_run(commands.run_files(runs)[0]).records == ()
 

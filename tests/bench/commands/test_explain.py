@@ -70,7 +70,10 @@ def test_entries_have_a_meaning_and_a_source(words):
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(95, "near the limit; a better kernel can win at most a factor of 1.05"), (40, "a factor of 2.5 is left")],
+    [
+        (95, "near the limit; a better kernel can gain at most a factor of 1.05"),
+        (40, "a better kernel can gain a factor of 2.5"),
+    ],
 )
 def test_advice_depends_on_bound_and_percentage_of_the_ceiling(bound, share, said):
     lines = lines_about(bound, share)
