@@ -46,7 +46,7 @@ def test_the_margin_is_a_percentage_or_a_fraction(save, measured, capsys):
 
 
 @pytest.mark.parametrize("margin", ["-3%", "abc", "-0.03", "1", "100%", "nan", "inf", ""])
-def test_what_is_no_margin_is_refused(capsys, margin):
+def test_invalid_margin_is_rejected(capsys, margin):
     message = refused(capsys, "a", "b", "--margin", margin)
     assert f"expected a fraction of the time from 0 to below 100 %, such as 1% or 0.01, got '{margin}'" in message
 
@@ -95,7 +95,7 @@ def test_the_share_of_the_ceiling_is_that_of_the_table_of_a_run(make_environment
     assert Side("", records[:1], unknown, judge_of(unknown)).of_ceiling is None
 
 
-def test_repeated_rows_of_a_run_widen_the_interval_and_justify_no_verdict(save, measured, capsys):
+def test_repeated_rows_of_a_run_widen_the_interval(save, measured, capsys):
     def repeated(name, *scales):
         return save(name, *[measured(scale, seed=scale) for scale in scales])
 
@@ -127,7 +127,7 @@ def test_the_same_row_several_times_is_taken_as_repeats_and_said(save, measured,
         (1.5e9 / 1.1, "SAME", "in clock cycles it is SAME: the clock frequency changed by -9.1 %"),
     ],
 )
-def test_whether_a_gap_survives_in_clock_cycles(save, measured, capsys, clock, verdict, reason):
+def test_difference_in_clock_cycles_has_its_own_verdict(save, measured, capsys, clock, verdict, reason):
     before = save("a", measured(seed=1, telemetry={"sm_clock_hz": 1.5e9}))
     (row,) = compared(capsys, before, save("b", measured(1.1, seed=2, telemetry={"sm_clock_hz": clock})))[1]["rows"]
     assert (row["verdict"], row["cycles_verdict"]) == ("SLOWER", verdict)

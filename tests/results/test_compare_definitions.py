@@ -48,7 +48,7 @@ def test_other_flops_or_bytes_are_told(save, measured, capsys):
     assert note.startswith("1 row with other FLOPs or bytes on the two sides, such as matmul 1024x1024x1024 bf16")
 
 
-def test_repeated_rows_of_one_side_of_two_definitions_are_refused_too(save, measured, capsys):
+def test_repeated_rows_of_two_definitions_are_rejected(save, measured, capsys):
     before = save("a", *[measured(seed=seed, op_sha256=sha) for seed, sha in enumerate((ONE, None, OTHER))])
     assert "two definitions of the op" in refused(capsys, before, save("b", measured(seed=5)))
 
@@ -58,9 +58,6 @@ def test_providers_of_one_run_are_of_one_definition(save, measured, capsys):
     assert compared(capsys, save("a", *both), "--by", "provider")[0] == 0
     both[1] = measured(seed=2, provider="triton-v1", op_sha256=OTHER)
     assert "1 row of matmul measured by two definitions" in refused(capsys, save("b", *both), "--by", "provider")
-
-
-# ---- history ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ def test_a_history_says_from_where_on_an_op_is_defined_otherwise(days, capsys):
     ]
 
 
-def test_a_history_of_one_definition_or_of_none_that_is_known_says_nothing(days, capsys):
+def test_history_of_one_or_unknown_definition_marks_nothing(days, capsys):
     days(None, ONE, None, ONE)
     out, err = history(capsys, "json")
     assert "true" not in out

@@ -16,8 +16,6 @@ from results.stats.spread import given_spread
 from results.stats.verdict import compare_sides, side_of
 from results.store.runfile import load_run
 
-# ---- flags --------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("flag", ["preempted", "throttled", "drifting", "bimodal", "tick-limited"])
 @pytest.mark.parametrize("side", ["baseline", "candidate"])
@@ -39,7 +37,7 @@ def test_a_disturbed_row_is_not_the_same_either(save, measured, capsys):
 
 
 @pytest.mark.parametrize("flag", ["above-roof", "doubtful-roof"])
-def test_a_doubt_about_the_roof_of_both_says_nothing_of_their_ratio(save, measured, capsys, flag):
+def test_doubtful_roof_of_both_sides_does_not_affect_the_verdict(save, measured, capsys, flag):
     before, after = save("a", measured(seed=1, flags=(flag,))), save("b", measured(1.3, seed=2, flags=(flag,)))
     code, document = compared(capsys, before, after)
     assert (code, document["rows"][0]["verdict"]) == (1, "SLOWER")
@@ -76,9 +74,6 @@ def test_flags_are_marked_in_tables_and_only_where_there_are_any(save, measured,
     main(["compare", *NO_DRIFT, before, after, "--format", "csv"])
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert (row["flags_baseline"], row["flags_candidate"]) == ("", "preempted,drifting")
-
-
-# ---- the spread between measurements ------------------------------------------------------------------------------
 
 
 def test_given_drift_widens_the_interval_and_the_reason_says_so(save, measured, capsys):
@@ -122,7 +117,7 @@ def test_spread_without_repeats_is_unknown(save, measured, capsys):
     assert drift == {"share": None, "source": "unknown: no measurement of the same code was repeated"}
 
 
-def test_earlier_runs_of_the_same_code_tell_the_spread(save, measured, capsys):
+def test_earlier_runs_of_the_same_code_give_the_spread(save, measured, capsys):
     """Student's t of 4 degrees, runs that differ by 2 %: differences below 2.776 x 2 % x sqrt(2) = 8 % are open."""
     for version in "ab":
         for run, level in enumerate((0.98, 1.0, 1.02)):
@@ -137,7 +132,7 @@ def test_earlier_runs_of_the_same_code_tell_the_spread(save, measured, capsys):
 
 @pytest.mark.parametrize(("moved", "change", "verdict"), [(1.002, 1.25, "SLOWER"), (1.002, 1.01, "UNSURE"),
     (1.13, 1.25, "UNSURE")])  # fmt: skip
-def test_rows_whose_code_stayed_show_how_the_machine_moved(save, measured, capsys, moved, change, verdict):
+def test_rows_of_unchanged_code_show_the_spread(save, measured, capsys, moved, change, verdict):
     """One pair of runs is one degree of freedom, however many rows it has: t = 12.7."""
 
     def run(name, level, scale):
@@ -214,7 +209,7 @@ def test_different_code_is_compared_by_the_means_over_its_runs(save, measured, c
     assert "1 row compared by the means over all runs of the same code" in document["summary"]["notes"][0]
 
 
-def test_records_without_hashes_are_the_same_code_at_one_clean_revision(save, measured, capsys):
+def test_clean_revision_identifies_code_of_records_without_hashes(save, measured, capsys):
     for name, dirty, verdict in (("clean", False, "UNSURE"), ("dirty", True, "SLOWER")):
         git = {"git": {"sha": "e" * 40, "dirty": dirty}}
         paths = save(f"{name}-a", measured(seed=1), **git), save(f"{name}-b", measured(1.5, seed=2), **git)
@@ -242,9 +237,6 @@ def test_drift_does_not_shrink_in_a_mean_of_rows():
     assert (low, high) == pytest.approx((1.1 / 1.03, 1.1 * 1.03))
 
 
-# ---- medians that say something else ------------------------------------------------------------------------------
-
-
 def test_a_median_that_is_not_that_of_the_samples_is_remarked(save, make_record, measured, capsys):
     taken = samples(1.0, 1, noise=0.05)
     odd = make_record(samples_s=taken, median_s=max(taken))
@@ -257,9 +249,6 @@ def test_a_median_that_is_not_that_of_the_samples_is_remarked(save, make_record,
         "ratio of the medians"
         not in compared(capsys, save("c", measured(seed=1)), save("d", measured(seed=2)))[1]["rows"][0]["reason"]
     )
-
-
-# ---- what there is nothing of, and means ---------------------------------------------------------------------------
 
 
 def test_a_run_of_bad_lines_says_how_many_and_the_first(save, measured, tmp_path, capsys):

@@ -144,7 +144,7 @@ def test_the_versions_of_one_run(providers, capsys):
     ("names", "baseline"),
     [(("triton-v10", "triton-v2", "triton-v9"), "triton-v2"), (("gelu.py:b", "gelu.py:a"), "gelu.py:a")],
 )
-def test_versions_count_upwards_and_functions_of_a_file_are_versions(save, measured, capsys, names, baseline):
+def test_versions_are_ordered_and_functions_of_a_file_are_versions(save, measured, capsys, names, baseline):
     run = save("a", *[measured(provider=name) for name in names])
     document = compared(capsys, run, "--by", "version")[1]
     assert {row["baseline"] for row in document["rows"]} == {baseline}

@@ -11,7 +11,7 @@ from results.__main__ import main
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def test_a_torn_file_is_compared_with_a_note_and_a_bad_line_with_exit_code_2(save, measured, tmp_path, capsys):
+def test_truncated_line_is_a_note_and_invalid_line_exits_with_2(save, measured, tmp_path, capsys):
     before, after = save("a", measured(seed=1)), save("b", measured(seed=2))
     with (tmp_path / "b.jsonl").open("ab") as file:
         file.write(b'{"kind": "record", "op"')
@@ -70,7 +70,7 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
         assert "% of the ceiling that binds" in text
 
 
-def test_a_picture_of_what_no_ceiling_is_known_for_shows_bytes_per_second(save, measured, tmp_path, capsys):
+def test_plot_without_a_known_ceiling_shows_bytes_per_second(save, measured, tmp_path, capsys):
     one = measured(seed=1, dtype="fp8e4m3", provider="a$b", bytes_read=None)
     picture = tmp_path / "compare.svg"
     runs = (save("a", one), save("b", one))

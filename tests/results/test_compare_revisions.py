@@ -36,20 +36,20 @@ def test_the_revisions_are_those_of_the_users_repository(capsys, users, save, he
     assert names(compared(capsys, *paths)[1]) == {("1111111111", "2222222222-dirty")}
 
 
-def test_the_measuring_code_does_not_stand_for_a_file_in_no_repository(capsys, users, save):
+def test_file_outside_a_repository_has_no_revision(capsys, users, save):
     before, after = save("a", users(None)), save("b", users(None, text="b"))
     assert "a run has no revision" in refused(capsys, before, after, "--by", "git")
     old = save("c", users(None, provider="triton-v1", text="b"))
     assert "a run has no revision" not in refused(capsys, old, old, "--by", "git")
 
 
-def test_beside_other_providers_the_users_revisions_still_name_the_sides(capsys, users, measured, save, here):
+def test_users_revisions_name_sides_among_other_providers(capsys, users, measured, save, here):
     before = save("a", users(), measured(provider="torch"), **here)
     after = save("b", users(OTHER, seed=1), measured(provider="torch", seed=2), **here)
     assert names(compared(capsys, before, after, "--by", "git")[1]) == {("1111111111", "2222222222")}
 
 
-def test_where_the_users_file_stayed_the_measuring_code_tells_the_runs_apart(capsys, users, measured, save):
+def test_measuring_code_names_runs_if_the_users_file_is_unchanged(capsys, users, measured, save):
     records = users(), measured(provider="triton-v2", source_sha256="e" * 64)
     before, after = (save(name, *records, git={"sha": name * 40, "dirty": False}) for name in ("a", "b"))
     assert names(compared(capsys, before, after, "--by", "git")[1]) == {("a" * 10, "b" * 10)}

@@ -98,7 +98,7 @@ def test_fewer_than_15_samples_get_no_verdict():
 
 
 @pytest.mark.parametrize("degrees", [3.5, 8, 60])
-def test_the_probability_is_5_percent_where_the_interval_touches_the_margin(degrees):
+def test_p_value_is_5_percent_if_the_interval_touches_the_margin(degrees):
     margin = math.log(1.01)
     above = judged(margin + 0.02, margin, margin + 0.05, degrees, 50, 0.01)
     below = judged(-margin - 0.02, -margin - 0.05, -margin, degrees, 50, 0.01)
@@ -137,7 +137,7 @@ def test_among_many_rows_a_weak_finding_is_chance():
     assert found[1:] == [same] * 9
 
 
-def test_a_whole_table_of_equal_code_at_the_margin_has_hardly_ever_a_false_row():
+def test_tables_at_the_margin_rarely_have_a_false_row():
     """200 tables of 20 rows, each at the margin itself, where every single row would be wrong in 2.5 % of cases."""
     compared = compare_many(series(15, 0.01, 60, 1.01, trials=4000))
     tables = [compared[start : start + 20] for start in range(0, 4000, 20)]
@@ -161,7 +161,7 @@ def test_the_geometric_mean_and_its_interval():
     assert geometric_mean([few]) is None
 
 
-def test_the_interval_of_the_geometric_mean_holds_it_95_times_in_100():
+def test_geometric_mean_interval_holds_in_95_percent():
     compared = compare_many(series(16, 0.02, 100, 1.03, trials=10_000))
     means = [geometric_mean(compared[start : start + 10])[1] for start in range(0, 10_000, 10)]
     assert 930 <= sum(low <= 1.03 <= high for low, high in means) <= 980

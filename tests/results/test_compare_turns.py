@@ -108,7 +108,7 @@ def test_a_drift_that_only_rounds_see_through(save, interleaved, measured, capsy
     [(MIN_DISTURBED_ROUNDS, 1.1, ("preempted",), "SLOWER"), (60, 1.1, ("preempted",), "UNSURE"),
      (60, 2.5, ("preempted",), "SLOWER"), (60, 1.1, ("not-converged",), "SLOWER")],
 )  # fmt: skip
-def test_flags_are_told_and_leave_turns_open_where_both_were_disturbed_in_few_rounds(
+def test_few_rounds_with_interference_on_both_sides_are_unsure(
     save, interleaved, capsys, monkeypatch, rounds, slower, flags, verdict
 ):
     monkeypatch.setattr(sys.modules[__name__], "ROUNDS", rounds)

@@ -205,9 +205,6 @@ def test_parquet_without_pyarrow_is_one_clear_line(run, monkeypatch):
         parquet_bytes(run)
 
 
-# ---- the file -----------------------------------------------------------------------------------------------------
-
-
 def test_an_export_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "run.csv"
     path.write_text("old")

@@ -28,7 +28,7 @@ def shown(width, columns=COLUMNS, notes=NOTES, **options):
     return file.getvalue().splitlines()
 
 
-def test_what_has_no_room_leaves_in_its_order_and_a_note_stands_below_its_row():
+def test_narrow_table_omits_columns_in_order_and_moves_notes_below():
     assert shown(79) == [
         "verdict   ratio  95% CI  case            provider                      baseline",
         "─" * 79,
@@ -51,7 +51,7 @@ def test_a_column_that_may_not_leave_goes_below_its_rows():
     assert lines[-2:] == ["the terminal is too narrow for: 95% CI, flagged", "(--format csv has all)"]
 
 
-def test_cells_that_rows_share_stand_once_above_them_where_there_is_no_room():
+def test_narrow_table_moves_shared_cells_into_headings():
     columns = [
         Column("op", ("gelu", "gelu", "add", "add"), heads=True),
         Column("dtype", ("bf16", "bf16", "bf16", "bf16"), heads=True),

@@ -163,7 +163,7 @@ def test_runs_of_several_machines_are_refused_unless_one_is_named(keep, capsys):
     assert shown(capsys, "--machine", "a100-pcie")[0]["device"] == "a100-pcie"
 
 
-def test_where_nothing_fits_it_is_said(keep, capsys, runs):
+def test_history_without_a_match_is_an_error(keep, capsys, runs):
     keep(1, dtype="fp8e4m3")
     assert "no run has a successful record of gelu bf16" in refused(capsys, "--op", "gelu", "--dtype", "bf16")
     assert "the MFU of matmul 1024x1024x1024 fp8e4m3 torch is unknown in all runs" in refused(capsys, "--metric", "mfu")
@@ -201,9 +201,6 @@ def test_a_run_of_the_same_code_that_is_slower_is_a_changed_machine(keep, capsys
     assert last["reason"].endswith("but the code is the same: the machine changed")
 
 
-# ---- whose revision --------------------------------------------------------------------------------------------------
-
-
 def test_a_users_kernel_has_the_revision_of_its_own_repository(keep, capsys, tmp_path):
     git = {"sha": "e" * 40, "dirty": True}
     for day, text in ((1, "a"), (2, "b"), (3, "b")):
@@ -215,9 +212,6 @@ def test_a_users_kernel_has_the_revision_of_its_own_repository(keep, capsys, tmp
     assert {point["revision"] for point in found["mine.py:gelu"]} == {"eeeeeeeeee-dirty"}
     assert [point["source_sha256"][0] for point in found["mine.py:gelu"]] == ["a", "b", "b"]
     assert [point["revision"] for point in found["torch"]] == ["0101010101", "0202020202-dirty", "0303030303"]
-
-
-# ---- the picture -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -242,7 +236,7 @@ def test_the_picture_of_one_run_does_not_blow_up_its_noise(keep, drawn):
     assert "1 run" in [text.get_text() for text in figure.texts]
 
 
-def test_runs_of_one_day_are_told_apart_by_their_time(keep, drawn, make_environment):
+def test_runs_of_one_day_are_distinguished_by_time(keep, drawn, make_environment):
     for hour in (9, 14):
         run = {"run_id": f"at-{hour}", "started_at": f"2026-11-03T{hour:02d}:30:00+00:00", "git": {"sha": "03" * 20}}
         keep(3, environment=run)
@@ -250,7 +244,7 @@ def test_runs_of_one_day_are_told_apart_by_their_time(keep, drawn, make_environm
     assert [label.get_text()[:16] for label in axes.get_xticklabels()] == ["2026-11-03 09:30", "2026-11-03 14:30"]
 
 
-def test_an_empty_folder_is_said_to_be_empty(capsys, runs):
+def test_history_of_an_empty_directory_is_an_error(capsys, runs):
     runs.mkdir()
     assert refused(capsys) == f"no run in {runs}: python -m bench.matmul makes one\n"
     assert refused(capsys, "--runs", "/nope") == "--runs /nope: no such directory\n"

@@ -259,9 +259,6 @@ def test_show_and_text_exports_load_neither_torch_nor_pandas(saved, tmp_path):
     assert (tmp_path / "out.json").exists()
 
 
-# ---- which runs and records -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def three(keep, make_record):
     """Runs of three days and two machines: gelu, then matmul, then one without a record."""
@@ -296,7 +293,7 @@ def test_the_list_shows_the_runs_that_were_asked_for(capsys, arguments, days):
     ("arguments", "day", "ops"),
     [([], 2, {"matmul"}), (["--op", "gelu"], 1, {"gelu"}), (["--machine", "h100-sxm"], 1, {"gelu"})],
 )
-def test_latest_is_the_newest_run_with_a_record_of_what_was_asked_for(capsys, arguments, day, ops):
+def test_latest_is_the_newest_run_with_a_matching_record(capsys, arguments, day, ops):
     assert main(["show", "latest", *arguments]) == 0
     assert f"run 2026110{day}T100000Z" in capsys.readouterr().out
     assert main(["export", "latest", "--format", "json", "--provider", "torch", *arguments]) == 0
@@ -305,7 +302,7 @@ def test_latest_is_the_newest_run_with_a_record_of_what_was_asked_for(capsys, ar
     assert {record["provider"] for record in records} == {"torch"}
 
 
-def test_a_run_without_what_was_asked_for_is_one_line_and_exit_2(saved, capsys):
+def test_run_without_a_matching_record_is_an_error(saved, capsys):
     assert main(["show", str(saved), "--op", "nosuch"]) == 2
     message = f"{saved} has no record that matches --op, --dtype, --case and --provider"
     assert capsys.readouterr() == ("", f"python -m results show: error: {message}\n")
@@ -318,9 +315,6 @@ def test_show_tells_why_a_row_is_flagged(runs, make_environment, make_record, ca
     timed, reason = capsys.readouterr().err.splitlines()
     assert timed.startswith("matmul 1024x1024x1024 bf16 torch: 3 samples of 10 launches by graph, cold, first call")
     assert reason == "  preempted: others had the cores for 12 ms"
-
-
-# ---- a run that is not finished -------------------------------------------------------------------------------------
 
 
 def said(capsys, *arguments):

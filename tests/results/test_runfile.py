@@ -34,7 +34,7 @@ def test_a_file_of_schema_1_with_the_fewest_keys_is_read():
 
 
 @pytest.mark.parametrize("name", ["compare", "train_step", "transfer"])
-def test_a_run_of_before_has_nothing_unknown_and_is_written_as_it_was(name):
+def test_older_run_has_no_unknown_keys_and_round_trips(name):
     path = OLD_FILE.parent / "schema_1" / f"{name}.jsonl"
     run = load_run(path)
     assert (run.notes, run.problems) == ((), ())
@@ -114,7 +114,7 @@ NO_RUNS = {
 
 @pytest.mark.parametrize(("content", "why"), NO_RUNS.values(), ids=NO_RUNS)
 @pytest.mark.parametrize("read", [load_run, read_head])
-def test_what_is_no_run_file_is_refused_in_one_line(tmp_path, first, content, why, read):
+def test_invalid_run_file_is_an_error_in_one_line(tmp_path, first, content, why, read):
     path, written = tmp_path / "run.jsonl", content(first)
     if written is not None:
         path.write_bytes(written)

@@ -27,9 +27,6 @@ SHAPES = {
 }
 
 
-# ---- the interval -------------------------------------------------------------------------------------------------
-
-
 def correlated(count, correlation, trials=1000):
     """Return normal series, a row each, whose neighbors correlate so much and whose median is 0."""
     drawn = np.random.default_rng(count).normal(size=(trials, count))
@@ -42,9 +39,7 @@ def correlated(count, correlation, trials=1000):
 @pytest.mark.parametrize("kind", ["normal", "heavy tails"])
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6, 0.8])
 @pytest.mark.parametrize("count", [20, 60, 200])
-def test_93_to_97_percent_of_the_intervals_hold_the_true_median_also_where_neighbors_correlate(
-    count, correlation, kind
-):
+def test_95_percent_of_median_intervals_hold_despite_correlation(count, correlation, kind):
     values = correlated(count, correlation)
     found = [interval_of_median(row) for row in (values if kind == "normal" else values**3).tolist()]
     held = sum(one.low <= 0 <= one.high for one in found) / len(found)
@@ -57,7 +52,7 @@ def test_an_interval_that_should_be_wider_than_all_samples_says_so():
     assert sum(interval_of_median(row).share_needed > 1 for row in steady.tolist()) <= 0.05 * 400
 
 
-def test_samples_that_drift_together_have_a_wider_interval_than_the_same_ones_shuffled():
+def test_drifting_samples_have_a_wider_interval_than_shuffled():
     random.seed(2)
     drifting = [1.0]
     for _ in range(299):
@@ -80,7 +75,7 @@ def test_the_interval_of_very_few_samples_is_their_range(count):
     assert median_ci95(samples) == (min(samples), max(samples))
 
 
-def test_samples_of_a_coarse_tick_keep_an_interval_that_holds_both_ticks():
+def test_interval_of_a_coarse_timer_contains_both_steps():
     # Half of the samples on either of two ticks: the median is at one or the other by chance.
     samples = [1.0, 2.0] * 50
     random.seed(1)
@@ -91,9 +86,6 @@ def test_samples_of_a_coarse_tick_keep_an_interval_that_holds_both_ticks():
 def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
     samples = [1.0 + 0.1 * (i % 2) + 0.001 * i for i in range(64)]
     assert half_width(median_ci95(samples), 1.0) > 0.005
-
-
-# ---- outliers -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,9 +102,6 @@ def test_samples_that_alternate_do_not_get_an_interval_of_no_width():
 )
 def test_outliers_are_beyond_five_deviations(samples, outliers):
     assert outlier_count(samples) == outliers
-
-
-# ---- two modes ----------------------------------------------------------------------------------------------------
 
 
 def test_two_clusters_are_found_with_their_medians_and_shares():
@@ -169,9 +158,6 @@ def test_a_handful_of_samples_has_neither_modes_nor_drift(count):
     samples = [1.0 + 0.5 * (i % 2) for i in range(count)]
     assert two_modes(samples) is None
     assert drift(samples) is None
-
-
-# ---- drift --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("change", "found"), [(0.03, 0.02), (-0.03, -0.02), (0.3, 0.2)])

@@ -45,9 +45,6 @@ def save(make_environment, run_id, slug="h100-sxm", **changes):
         return writer.path
 
 
-# ---- writing ------------------------------------------------------------------------------------------------------
-
-
 def test_a_run_comes_back_as_it_was_written(make_environment, make_record, make_skipped):
     environment, records = make_environment(), (make_record(), make_skipped())
     with RunWriter.create(environment, "matmul") as writer:
@@ -119,7 +116,7 @@ def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
     assert done.stdout.count("1024x1024x1024") == len(run.records)
 
 
-def test_the_directory_is_that_of_the_environment_variable_or_beside_the_package(monkeypatch):
+def test_runs_directory_is_the_environment_variable_or_default(monkeypatch):
     monkeypatch.setenv("RIDGEPOINT_RUNS", "/somewhere")
     assert runs_directory() == Path("/somewhere")
     monkeypatch.delenv("RIDGEPOINT_RUNS")
@@ -222,8 +219,6 @@ def test_a_record_that_may_not_be_written_leaves_the_run_as_it_was(make_environm
     run = load_run(writer.path)
     assert (len(run.records), run.problems) == (1, ())
 
-
-# ---- finding ------------------------------------------------------------------------------------------------------
 
 FIRST, SECOND, THIRD = "20261118T000000Z-aaaa000001", "20261119T000000Z-bbbb000002", "20261119T000001Z-bbbb000003"
 

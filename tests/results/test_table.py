@@ -144,7 +144,7 @@ def moved(make_record, op, read, written, bytes_per_s):
 MIXES = (("read", 4.5), ("write", 4.28), ("triad", 4.05), ("copy", 3.93))
 
 
-def test_a_calibrated_gpu_shows_the_share_of_what_was_measured_beside_mbu(make_environment, make_record):
+def test_calibrated_gpu_shows_percent_of_measured_and_mbu(make_environment, make_record):
     records = [
         moved(make_record, "relu", 10**9, 10**9, 0.98 * 3.93e12),
         moved(make_record, "dot", 10**9, 4, 0.97 * 4.5e12),
@@ -155,14 +155,14 @@ def test_a_calibrated_gpu_shows_the_share_of_what_was_measured_beside_mbu(make_e
     assert row_with(text, "dot")[-7:-3] == ["90.9%", "90.9%", "97.0%", "read"]
 
 
-def test_a_matmul_is_held_against_the_fastest_matmul_and_not_against_a_mix(make_environment, make_record):
+def test_matmul_is_compared_with_the_matmul_peak_not_a_mix(make_environment, make_record):
     cube = {"flops": 2 * 8192**3, "bytes_read": 4 * 8192**2, "bytes_written": 2 * 8192**2}
     record = make_record(**cube, median_s=2 * 8192**3 / 780e12)
     text = rendered(make_environment(hardware=hardware_of(*MIXES, peak=795)), [record])
     assert row_with(text, "matmul", "1.410")[-5:-3] == ["78.9%", "98.1%"]
 
 
-def test_where_nothing_is_published_only_the_mix_is_told_and_only_where_rows_differ(make_environment, make_record):
+def test_measured_machine_shows_mix_if_rows_differ(make_environment, make_record):
     copy, read = (moved(make_record, op, 10**9, w, 3.5e12) for op, w in (("relu", 10**9), ("dot", 4)))
     environment = make_environment(hardware=hardware_of(*MIXES, is_published=False, peak=795))
     both = rendered(environment, [copy, read])
@@ -182,7 +182,7 @@ def test_an_interval_that_did_not_narrow_is_flagged_once(make_environment, make_
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 70, 80, 100, 120, 150])
-def test_a_narrow_terminal_loses_columns_by_name_and_never_cuts_a_number(make_environment, make_record, width):
+def test_narrow_terminal_lists_omitted_columns_and_cuts_no_number(make_environment, make_record, width):
     text = rendered(make_environment(), [make_record()], width)
     assert ("too narrow for: " in " ".join(text.split())) == (width < 100)
     assert ("first call, n (--format csv has all)" in " ".join(text.split())) == (width < 100)

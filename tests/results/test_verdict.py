@@ -55,7 +55,7 @@ def test_the_same_code_twice_is_hardly_ever_called_different(sigma, machine, pai
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("sigma", "pairs"), [(0.005, 100), (0.01, 200), (0.02, 500)])
-def test_the_same_code_twice_is_called_the_same_when_there_are_pairs_enough(sigma, pairs):
+def test_same_code_is_same_with_enough_pairs(sigma, pairs):
     assert verdicts(sigma=sigma, pairs=pairs, drift=0.05)[SAME] >= 0.95 * TRIALS
 
 
@@ -79,7 +79,7 @@ def test_95_percent_of_the_intervals_hold_the_true_ratio(drift):
     assert 930 <= held <= 970
 
 
-def test_pairs_see_through_a_drift_that_hides_the_change_from_two_medians():
+def test_pairs_find_a_change_that_drift_hides_from_two_medians():
     """What pairing buys: the same samples, taken one series after the other, are off by the drift."""
     paired = compare_pairs(*interleaved(1, pairs=200, sigma=0.005, slowdown=1.02, drift=0.05), margin=0.01)
     assert paired.verdict == SLOWER
@@ -91,7 +91,7 @@ def test_pairs_see_through_a_drift_that_hides_the_change_from_two_medians():
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", [{"sigma": 0.01, "pairs": 100}, {"sigma": 0.03, "pairs": 200}], ids=str)
-def test_the_smallest_detectable_change_is_detected_and_a_third_of_it_is_not(machine):
+def test_smallest_detectable_change_is_detected_but_not_a_third(machine):
     percents = [smallest_detectable_change(*interleaved(seed + 5000, **machine), 0.01) for seed in range(50)]
     percent = median(percents)
     assert max(percents) < 2 * min(percents)
@@ -172,7 +172,7 @@ def test_exchanging_the_series_exchanges_everything():
     assert back.ci95 == pytest.approx((1 / there.ci95[1], 1 / there.ci95[0]), rel=2e-3)
 
 
-def test_rounds_that_resemble_each_other_too_much_are_said_to_be_too_few():
+def test_strongly_correlated_rounds_are_too_few():
     slow = [math.exp(0.3 + 0.05 * math.sin(place / 8)) for place in range(20)]  # one swing in all of them
     found = compare_pairs([1.0] * 20, slow)
     assert (found.verdict, found.p_value) == (UNSURE, 1.0)
@@ -181,7 +181,7 @@ def test_rounds_that_resemble_each_other_too_much_are_said_to_be_too_few():
     assert compare_pairs([1.0] * 20, mixed).verdict == SLOWER
 
 
-def test_rounds_that_say_otherwise_count_however_narrow_the_interval_is():
+def test_contradicting_rounds_raise_the_p_value_of_a_narrow_interval():
     """Three quarters of the rounds agree to a hair, and the others find nothing."""
     most = np.random.default_rng(0).permutation([1.03] * 44 + [1.0] * 16).tolist()
     p_values = [judge_rounds([1.0] * 60, ratios, 0.01).p_value for ratios in (most, [1.03, 1.031] * 30)]
