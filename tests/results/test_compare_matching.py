@@ -177,7 +177,7 @@ def test_names_that_do_not_fit_are_refused(providers, save, measured, capsys):
     assert "no other version of a kernel to compare with triton-v1" in refused(capsys, one_version, "--by", "version")
     assert "no provider is a version" in refused(capsys, other, "--by", "version")
     assert "expected two runs, got one" in refused(capsys, providers)
-    assert "--by git needs two runs" in refused(capsys, providers, "--by", "git")
+    assert "--by git: expected two runs" in refused(capsys, providers, "--by", "git")
     message = refused(capsys, providers, other)
     assert "error: nothing to compare: the baseline has matmul 64x64 bf16 torch (not in the" in message
     assert "the candidate has matmul 3x3 bf16 torch (not in the baseline)" in message
