@@ -71,7 +71,6 @@ def add_options(parser: Parser, run_help: str) -> None:
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    """Print a history and save its plot if requested."""
     from results.show.picture import check_picture, save_picture
 
     if options.output is not None:

@@ -67,7 +67,6 @@ def add_options(parser: Parser, run_help: str) -> None:
 
 
 def run(options: argparse.Namespace, directory: Path) -> int:
-    """Compare runs, print the result, save its plot if requested, and return the exit code."""
     from results.compare.comparison import compare
     from results.compare.earlier import runs_beside
     from results.compare.output import as_text, exit_code
@@ -95,7 +94,6 @@ def run(options: argparse.Namespace, directory: Path) -> int:
 
 
 def saved_request(run: Run) -> CompareOptions | None:
-    """Return the options of a saved comparison; None if the run is not one."""
     names = next((record.interleaved["with"] for record in run.records if rounds_of(record)), [None])
     settings = run.environment.settings
     baseline = settings.get("baseline", names[0])

@@ -149,7 +149,6 @@ def compare(
 def compared_of(
     first: Run, second: Run | None, request: CompareOptions, drift: float | None, earlier: Sequence[Run] = ()
 ) -> Compared:
-    """Return a comparison that may have no rows; see `compare` for the arguments."""
     is_one_run, other = second is None, second or first
     check_request(first, other, request, is_one_run)
     name, baseline, candidate = sides_of(first, other, request)

@@ -19,7 +19,6 @@ MAX_RUNS = 40
 
 
 def machine_of(environment: Environment) -> tuple[object, ...]:
-    """Return the facts that are equal for runs of the same machine."""
     device = environment.device
     names = ("slug", "name", "uuid", "threads")
     return (environment.host.get("name"), *(device.get(name) for name in names))
@@ -54,7 +53,6 @@ def is_same_code(before: Side, after: Side) -> bool:
 
 
 def runs_beside(runs: Sequence[Run]) -> list[Run]:
-    """Return the newest other runs of the same machine in the same directories."""
     known = {run.path.resolve() for run in runs}
     machine = machine_of(runs[0].environment)
     paths = {path for run in runs for path in run.path.parent.glob("*.jsonl") if path.resolve() not in known}
@@ -118,6 +116,5 @@ def _log_time(records: Sequence[Record]) -> float:
 
 
 def between_visits(before: Side, after: Side) -> Spread | None:
-    """Return the spread between two rows of one run from their visits; None without several visits."""
     logs = [[math.log(median(visit)) for visit in side.windows] for side in (before, after)]
     return spread_of_visits(*logs)

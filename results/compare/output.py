@@ -120,7 +120,6 @@ def geomeans(compared: Compared) -> list[dict[str, Any]]:
 
 
 def geomean_lines(compared: Compared) -> list[str]:
-    """Return a line for each mean if there are several; a single mean is in the headline."""
     means = geomeans(compared)
     lines = []
     for mean in means if len(means) > 1 else ():

@@ -64,7 +64,6 @@ class Selection:
         return run
 
     def nothing_in(self, run: Run) -> str:
-        """Return the message for a run without a selected record."""
         text = f"{run.path} has no record{f' that matches {NAMED}' if self.has_names else ''}"
         if any(note.endswith(MEASURING) for note in run.notes):
             return f"{text}: {MEASURING}"

@@ -127,7 +127,6 @@ class Side:
 
     @property
     def time_s(self) -> float:
-        """Median of the record, or geometric mean of the medians of several."""
         medians_s = [record.median_s for record in self.records if record.median_s]
         return medians_s[0] if len(medians_s) == 1 else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
 

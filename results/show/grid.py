@@ -199,7 +199,6 @@ class Table:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented ASCII JSON."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
@@ -230,5 +229,4 @@ def _cell(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a text for a cell of a Markdown table."""
     return printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

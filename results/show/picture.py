@@ -65,7 +65,6 @@ def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -
 
 
 def tone(color: str) -> str:
-    """Return a color of the light theme in the current theme."""
     return on_dark(color) if is_dark() else color
 
 
@@ -109,12 +108,10 @@ def end_of(name: str, longest: int) -> str:
 
 
 def series_color(index: int) -> str:
-    """Return the color of the `index`-th series in the current theme; colors repeat."""
     return tone(SERIES_COLORS[index % len(SERIES_COLORS)])
 
 
 def frame(axes: Axes, grid: str = "both") -> None:
-    """Style axes: two pale spines, grid lines of the `x` or `y` axis or of both, no ticks."""
     axes.grid(axis=grid, color=tone(GRID), linewidth=0.9)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=TICK_PT, labelcolor=tone(MUTED), pad=6)
@@ -150,7 +147,6 @@ def write_head(figure: Figure, title: str, subtitle: str, below: float) -> float
 
 
 def write_caption(figure: Figure, text: str, top: float) -> None:
-    """Write a wrapped caption at the foot of a figure, from `top` inches down."""
     width, height = figure.get_size_inches()
     for line in _wrapped(text, width, CAPTION_PT):
         figure.text(INDENT / width, top / height, line, fontsize=CAPTION_PT, color=tone(MUTED), va="top")

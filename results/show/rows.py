@@ -85,7 +85,6 @@ def to_frame(runs: Run | Iterable[Run], report: Report | None = None) -> pd.Data
 
 
 def parquet_bytes(run: Run, report: Report | None = None) -> bytes:
-    """Return a run with its samples as a Parquet file."""
     try:
         import pyarrow  # noqa: F401  # the error of pandas has many lines
     except ImportError:

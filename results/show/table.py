@@ -128,7 +128,6 @@ def print_header(environment: Environment, records: Iterable[Record], console: C
 
 
 def header_lines(environment: Environment, records: Iterable[Record] = ()) -> list[str]:
-    """Return lines with the machine, its software and ceilings, the date and the command of a run."""
     device, git = environment.device, environment.git
     versions = [f"{name} {version}" for name, version in environment.versions.items() if version]
     sha = git.get("sha")
@@ -223,7 +222,6 @@ def _columns(records: Sequence[Record], scores: Sequence[Mapping[str, Any]]) -> 
 def table_rows(
     environment: Environment, records: Iterable[Record], report: Report | None = None
 ) -> list[dict[str, str]]:
-    """Return a row of texts for each record; unknown values are empty."""
     records = list(records)
     rows = rows_of(_all_columns(records, judged(environment, records, report)))
     return [{title: "" if text == ABSENT else text for title, text in row.items()} for row in rows]

@@ -32,7 +32,6 @@ WIDE = 400
 
 
 def table_format(name: str) -> str:
-    """Return the format; `text` is an older name of `table`."""
     return "table" if name == "text" else name
 
 
@@ -116,7 +115,6 @@ def busy(text: str, quiet: bool = False) -> Iterator[None]:
 
 
 def fail(prog: str, message: object) -> int:
-    """Print the error of a command, such as `python -m roofline gpus`, and return its exit code."""
     say(f"{prog}: error: {message}")
     return USAGE
 
@@ -196,7 +194,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def margin(text: str) -> float:
-    """Parse a margin such as `1%` or `0.01` into a fraction."""
     shown = text.strip()
     try:
         value = float(shown.removesuffix("%")) / (100 if shown.endswith("%") else 1)

@@ -64,7 +64,6 @@ DRIFT_DEVIATES = 4.0
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile, `share` from 0 to 1, interpolated between values."""
     import numpy as np
 
     return float(np.quantile(values, share))

@@ -133,7 +133,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the cause of a failed system call without its number and path."""
     return error.strerror or os.strerror(error.errno or 0)
 
 
@@ -204,7 +203,6 @@ def runs_directory() -> Path:
 
 
 def new_run_id() -> str:
-    """Return a run id `<UTC>-<random short id>`."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(5)}"
 
 
