@@ -150,7 +150,7 @@ def unavailable(name: str, device: Device) -> str | None:
     if name.startswith("triton") and not device.is_gpu:
         return f"{name} needs a GPU, got a CPU"
     if name == FAST_ACCUM and not device.is_gpu:
-        return f"{name} needs a CUDA GPU"
+        return f"{name} needs a GPU with CUDA"
     needs_triton = name.startswith("triton") or (name == "torch-compile" and device.is_gpu)
     if needs_triton and not has_triton():
         return f"{name} needs Triton on a GPU, which is not installed; its wheels are for Linux only"

@@ -68,7 +68,7 @@ def find(name: str) -> Source:
     """Locate a user's function without running the user's code."""
     location, _, function = name.partition(":")
     if not location or not function.isidentifier():
-        raise UserKernelError(f"expected path/to/file.py:function or package.module:function, got provider '{name}'")
+        raise UserKernelError(f"provider '{name}': expected path/to/file.py:function or package.module:function")
     file = None
     try:
         file = _module_file(location) if is_module_name(location) else _file(location)

@@ -120,7 +120,7 @@ def test_without_tensor_arguments_the_measurement_is_warm():
     x = torch.randn(N)
     record = bench.measure(lambda: torch.relu(x))
     assert record.cache == "warm"
-    assert "no tensor is among the arguments" in record.flag_reasons["not-cold"]
+    assert "no tensor arguments" in record.flag_reasons["not-cold"]
 
 
 def test_copies_keep_strides_shared_memory_and_gradients():
@@ -151,7 +151,7 @@ def test_with_a_gpu_cpu_tensors_are_measured_on_the_cpu(monkeypatch, where):
 
 def test_with_a_gpu_and_no_tensors_a_device_is_required(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(bench.UsageError, match="device='cpu' or device='cuda' must be given"):
+    with pytest.raises(bench.UsageError, match="set device='cpu' or device='cuda'"):
         bench.measure(lambda: 1)
     assert bench.measure(lambda: 1, device="cpu").environment.device["type"] == "cpu"
 
@@ -190,7 +190,7 @@ def test_declared_work_is_not_counted():
 def test_unknown_work_is_none_rather_than_zero():
     record = bench.measure(lambda count: sum(range(count)), 10)
     assert (record.flops, record.bytes_read, record.bytes_written, record.flops_per_s) == (None, None, None, None)
-    assert "no torch operation was seen" in repr(record)
+    assert "there was no torch operation" in repr(record)
 
 
 def test_complex_numbers_have_no_dtype_unless_given():
@@ -315,7 +315,7 @@ def test_records_become_a_table_a_dataframe_and_a_run_file(ceilings, runs):
 
 def test_saving_a_record_without_dtype_is_an_error():
     record = bench.measure(lambda: math.sqrt(2))
-    with pytest.raises(bench.UsageError, match="without a dtype, as of complex numbers; dtype= names one"):
+    with pytest.raises(bench.UsageError, match="a record has no dtype"):
         bench.Records(record.environment, [record]).save()
 
 

@@ -132,7 +132,7 @@ def test_a_provider_writes_into_the_given_output(versions, name, device):
 def test_torch_compile_without_a_compiler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(registry.shutil, "which", lambda name: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # the machine also has a GPU
-    with pytest.raises(ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU: install g\+\+"):
+    with pytest.raises(ProviderUnavailableError, match=r"needs a C\+\+ compiler on a CPU; install g\+\+"):
         load("torch-compile", OPS["add"], "elementwise", CPU)
 
 
@@ -217,7 +217,7 @@ def test_fp8_is_measured_with_and_without_fast_accumulation():
     assert list(default_providers("matmul", H100, "fp8e4m3"))[:2] == ["torch", "torch-fast-accum"]
     for dtype, device in (("bf16", H100), ("fp8e4m3", CPU)):
         assert "torch-fast-accum" not in default_providers("matmul", device, dtype)
-    assert unavailable("torch-fast-accum", CPU) == "torch-fast-accum needs a CUDA GPU"
+    assert unavailable("torch-fast-accum", CPU) == "torch-fast-accum needs a GPU with CUDA"
     with pytest.raises(ProviderUnavailableError, match="needs a GPU"):
         load("torch-fast-accum", OPS["matmul"], "matmul", CPU)
 
