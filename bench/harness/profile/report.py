@@ -1,4 +1,4 @@
-"""What a profile says: records of the operations of a step and of the rest of its time, their totals, and the text."""
+"""Records of the operations of a profiled step and of the rest of its time, their totals, and the report."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 NS = 1e-9
 MAX_KERNELS = 100
-"""Kernels of no counted operation whose times are reported, the longest first."""
+"""Maximum number of reported kernels outside of counted operations, the longest first."""
 UNATTRIBUTED, HOST_GAP, OVERHEAD = "unattributed", "host-gap", "profiler-overhead"
 REMAINDERS = {
-    UNATTRIBUTED: "operations and kernels that belong to no counted call",
+    UNATTRIBUTED: "operations and kernels outside of counted calls",
     HOST_GAP: "no operation ran: Python, autograd, waiting for the host",
-    OVERHEAD: "what the recorded step took longer than the same step without a profiler",
+    OVERHEAD: "additional time of the recorded step, compared with a step without the profiler",
 }
-"""Parts of a step's time outside of its operations."""
+"""Parts of a step's time outside of operations."""
 
 MAX_NAMES = 3
-"""Kernels that are named for a remainder."""
+"""Maximum number of kernels that are named for a remainder."""
 SENTENCES = (
     "A step takes {time_s}; under the profiler {profiled_s}, {in_operations} of it in operations.",
     "Times and shares of operations are those of one profiled step, the one nearest to the time of a step.",
@@ -48,7 +48,7 @@ SENTENCES = (
     "With every operation at its roof a step would take {at_roof_s}.",
     "Rules cover {modelled_flops} of FLOPs and {modelled_bytes} of bytes; rows without one are flagged unmodelled.",
 )
-"""What the totals mean, by their keys."""
+"""Sentences about the totals, with their keys."""
 
 BY: dict[str, Callable[[Record], str]] = {
     "op": lambda record: record.op,
@@ -56,20 +56,20 @@ BY: dict[str, Callable[[Record], str]] = {
     "shape": lambda record: record.op if record.op in REMAINDERS else f"{record.op} {record.case}",
     "kernel": lambda record: ", ".join(record.extra.get("kernels", ())) or record.op,
 }
-"""Keys by which rows can be grouped; by module, each row counts in all that it is within."""
+"""Keys for grouping rows; by module, a row counts in all modules around it."""
 
 
 # ---- records ------------------------------------------------------------------------------------------------------
 
 
 def pattern(module: str) -> str:
-    """Return the path of a module with `*` for the number of a layer; a path of numbers alone stays."""
+    """Return the path of a module with `*` for layer numbers; a path of only numbers is unchanged."""
     return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
 def records_of(breakdown: Breakdown) -> list[Record]:
-    """Return a record for each row and each remainder, by time; those without time and work are left out."""
-    rows = [(_record(row), float(sum(one.time_ns for one in row))) for row in _rows(breakdown)]
+    """Return a record for each row and remainder with time or work, the longest first."""
+    rows = [(_record(row), float(sum(operation.time_ns for operation in row))) for row in _rows(breakdown)]
     rows = sorted([*rows, *_remainders(breakdown)], key=lambda row: -row[1])
     first, *others = [_timed(record, spent_ns * NS, spent_ns / breakdown.duration_ns) for record, spent_ns in rows]
     return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
@@ -92,7 +92,7 @@ def _record(row: Sequence[Operation]) -> Record:
     first, module = row[0], pattern(row[0].module)
     names = ("flops", "bytes_read", "bytes_written", "matmul_flops")
     flops, read, written, products = (
-        sum(getattr(one, name) for one in row) if first.is_modelled else None for name in names
+        sum(getattr(operation, name) for operation in row) if first.is_modelled else None for name in names
     )
     extra = {
         **{"count": len(row), "shapes": first.shapes, "dtypes": list(first.dtypes)},
@@ -119,7 +119,7 @@ def _record(row: Sequence[Operation]) -> Record:
 def _timed(record: Record, time_s: float, share: float) -> Record:
     extra = record.extra | {"time_s": time_s, "share": share}
     if time_s < MIN_TIME_S:
-        return replace(record, status="skipped", reason="it took no time of its own", extra=extra)
+        return replace(record, status="skipped", reason="it took no time", extra=extra)
     record = replace(record, samples_s=(time_s,), median_s=time_s, extra=extra)
     return replace(record, launches_per_sample=1, method="host", cache="warm")
 
@@ -141,15 +141,15 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
     for module, spent in breakdown.gaps.items():
         gaps[pattern(module)] += spent
     for module, spent in gaps.items():
-        if left := spent * (1 - overhead / max(1, gap)):  # each has its part of the overhead
+        if left := spent * (1 - overhead / max(1, gap)):  # each has a part of the overhead
             options = {"module": module} if module else {}
             yield replace(blank, op=HOST_GAP, options=options, extra=extra | {"module": module}), left
 
 
 def _facts(breakdown: Breakdown) -> dict[str, Any]:
-    """Return what the totals need that is not in the rows; the longest row holds it."""
-    counts = [(one.flops, one.bytes_moved, one.is_modelled) for one in breakdown.operations]
-    # Work without a rule is taken as what a generic rule would give.
+    """Return the facts for the totals that are not in the rows; the longest row stores them."""
+    counts = [(entry.flops, entry.bytes_moved, entry.is_modelled) for entry in breakdown.operations]
+    # Work without a rule counts by the generic rules.
     flops, moved = (sum(count[index] for count in counts) for index in (0, 1))
     known_flops, known_bytes = (sum(count[index] for count in counts if count[2]) for index in (0, 1))
     return {
@@ -169,7 +169,7 @@ def main_dtype(rows: Iterable[Operation | Record]) -> str:
 
 
 def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:
-    """Return the dtypes whose peaks a step is evaluated against: those of its products, else the main one."""
+    """Return the dtypes whose peaks apply to a step: those of its matmuls, else the main one."""
     products = dict.fromkeys(record.dtype for record in records if record.extra["matmul_flops"])
     return tuple(products) or (main_dtype(records),)
 
@@ -178,12 +178,11 @@ def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
-    """Return the sums of a step and what follows from them, None if a ceiling is missing; empty if nothing was timed.
+    """Return the totals of a step, None if a ceiling is missing; empty if nothing was timed.
 
-    `fusable_s` is the time that the bytes take at the memory ceiling which operations move beyond each storage once.
-    `attributed` is the share of time with an owner: a counted operation, a module's gap on the host, or the profiler;
-    `in_operations` is that of counted operations alone. `at_roof_s` is the time of the step if each operation reached
-    its roof and the host took as long as it does.
+    `fusable_s` is the time, at the memory ceiling, of all bytes beyond moving each storage once. `attributed` is the
+    fraction of time in counted operations, host gaps and profiler overhead; `in_operations` is that of counted
+    operations. `at_roof_s` is the time of the step if each operation reached its roof and the host took the same time.
     """
     step: dict[str, Any] | None = next((record.extra["step"] for record in records if "step" in record.extra), None)
     if step is None:
@@ -222,7 +221,7 @@ def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
         return 0.0
     time_s = float(record.extra["time_s"])
     if score["roofline_pct"] is None or not (record.flops or record.bytes_read or record.bytes_written):
-        return time_s  # there is no roof to reach
+        return time_s  # no roof
     return time_s * min(1.0, float(score["roofline_pct"]) / 100)
 
 
@@ -241,7 +240,7 @@ def render(
     by: str | None = None,
     is_whole: bool = False,
 ) -> None:
-    """Print a profile: `top` rows, put together by a key of `BY` if there is one, or all rows and a module tree."""
+    """Print a profile: `top` rows, grouped by a key of `BY` if given; if `is_whole`, all rows and a module tree."""
     scores = judged(environment, records)
     scored = [(record, score) for record, score in zip(records, scores, strict=True) if record.status == "ok"]
     print_header(environment, records, console)
@@ -282,7 +281,7 @@ def _text(name: str, value: float | None) -> str:
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
     extras = [record.extra for record, _ in rows]
-    moving = [score if _moved(record) else {} for record, score in rows]  # a view has no roof, and nothing binds it
+    moving = [score if _moved(record) else {} for record, score in rows]  # views have no roof and no bound
     columns = [
         Column("op", [record.op for record, _ in rows]),
         Column("shapes", [record.case for record, _ in rows], goes_below=6),
@@ -316,7 +315,7 @@ def _flags(record: Record, score: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _print_groups(records: Sequence[Record], by: str, console: Console, top: int) -> None:
-    """Print rows put together; of modules a tree, each with what happened in it and below it."""
+    """Print grouped rows; modules are a tree, each including its submodules."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         name = BY[by](record)

@@ -1,4 +1,4 @@
-"""Runs a step of what is profiled, counts each operation in it, and tags each for the trace of a timed one."""
+"""Runs a step of a target, counts its operations, and tags them in the trace of a timed step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._C._profiler import _RecordFunctionFast as Range  # unlike record_function, no operation
+from torch._C._profiler import _RecordFunctionFast as Range  # unlike record_function, it is not an operation
 from torch.fx.node import map_arg
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as hooks
@@ -33,7 +33,7 @@ from bench.harness.profile.counts import (
 from bench.harness.profile.target import ORIGINALS, Target, guarded_call
 
 MAX_NAMES = 4
-"""Operations of a compiled region that are named in its row; the others are counted."""
+"""Maximum number of operations that are named in the row of a compiled region."""
 
 
 class ProfiledStep:
@@ -46,12 +46,10 @@ class ProfiledStep:
         self.target, self.mode = target, mode
         self.phase = "forward"
         self.tags: Tags | None = None
-        """The mode that sees the operations now."""
         self._leaves = leaves_of(target) if mode in ("backward", "train") else []
         self._optimizer: Any = None
 
     def __call__(self) -> None:
-        """Run one step; it returns when the device is done."""
         for leaf in self._leaves:
             leaf.grad = None
         self.phase = "forward"
@@ -62,7 +60,7 @@ class ProfiledStep:
             backward(result)
         if self.mode == "train":
             self.phase = "optimizer"
-            # With a rate of 0, many steps leave the parameters as they are.
+            # A learning rate of 0 leaves the parameters unchanged.
             parameters = self.target.modules.parameters()
             self._optimizer = self._optimizer or torch.optim.AdamW(parameters, lr=0.0, fused=True)
             self._optimizer.step()
@@ -71,18 +69,18 @@ class ProfiledStep:
 
 
 def leaves_of(target: Target) -> list[torch.Tensor]:
-    """Return the parameters, and the arguments that a backward pass gives a gradient."""
+    """Return the parameters and the arguments that get a gradient."""
     given = [tensor for tensor in tree_iter((target.args, target.kwargs)) if isinstance(tensor, torch.Tensor)]
     return [*target.modules.parameters(), *(tensor for tensor in given if tensor.is_leaf and tensor.requires_grad)]
 
 
 def backward(result: Any) -> None:
-    """Go backward from a result: from its `loss`, else from the first tensor that has a gradient."""
+    """Run the backward pass from the `loss` of a result, or from its first tensor that requires a gradient."""
     loss = getattr(result, "loss", None)
     tensors = [loss] if isinstance(loss, torch.Tensor) else tree_iter(result)
-    start = next((one for one in tensors if isinstance(one, torch.Tensor) and one.requires_grad), None)
+    start = next((x for x in tensors if isinstance(x, torch.Tensor) and x.requires_grad), None)
     if start is None:
-        raise UsageError("nothing that the step returns has a gradient, so there is no backward pass to profile")
+        raise UsageError("no result of the step requires a gradient, so there is no backward pass to profile")
     torch.autograd.backward([start], [torch.ones_like(start)] if start.numel() != 1 else None)
 
 
@@ -106,13 +104,13 @@ def state_kept(target: Target) -> Iterator[None]:
 
 
 class Tags(TorchDispatchMode):
-    """Sees every operation of a step below autograd, and tags each in a trace by its number and its name."""
+    """Intercepts the operations of a step below autograd, and tags each in a trace by its index and name."""
 
     def __init__(self, step: ProfiledStep) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.step, self.number = step, 0
         self.modules: list[str] = []
-        """Paths of the modules that run now, the innermost last."""
+        """Paths of the running modules, the innermost last."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -128,7 +126,7 @@ class Tags(TorchDispatchMode):
         return result
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Take note of an operation that ran; tagging alone takes none."""
+        """Handle an operation that ran; does nothing here."""
 
     def tag(self, name: str) -> Any:
         self.number += 1
@@ -136,7 +134,7 @@ class Tags(TorchDispatchMode):
 
     @contextmanager
     def watching(self, is_eager: bool) -> Iterator[None]:
-        """See the operations of the steps within; if it is eager, what is compiled runs as it was written."""
+        """Intercept the operations of steps; if `is_eager`, compiled functions run as eager ones."""
         paths = {id(module): path for path, module in self.step.target.modules.named_modules()}
         ranges: list[Any] = []
 
@@ -171,7 +169,7 @@ class Tags(TorchDispatchMode):
 
 
 class Account(Tags):
-    """Counts the work of every operation."""
+    """Counts the work of each operation."""
 
     def __init__(self, step: ProfiledStep) -> None:
         super().__init__(step)
@@ -187,19 +185,19 @@ class Account(Tags):
         self.operations.append(operation)
         for side, moves in enumerate(traffic):
             for moved in moves:
-                # The reference keeps the address of the storage from being used again.
+                # The reference prevents that another storage gets the same address.
                 fresh = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
                 self.storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes
 
     def _module(self) -> str:
-        """Return the path of the module that an operation belongs to; backward, that of its forward operation."""
+        """Return the module of an operation; in the backward pass, that of the forward operation."""
         node: Any = torch._C._current_autograd_node()
         module = self.modules[-1] if self.modules else ""
         if node is None:
-            # The first operation after a node of autograd was made is the one it belongs to.
+            # An autograd node belongs to the first operation after it was created.
             self._module_of_node.setdefault(int(torch._C._autograd._get_sequence_nr()) - 1, module)
             return module
-        if self.modules:  # computed again in the backward pass
+        if self.modules:  # recomputed in the backward pass
             return module
         if hasattr(node, "variable"):
             return self._owners.get(id(node.variable), "")
@@ -210,19 +208,19 @@ def counted(step: ProfiledStep, is_eager: bool = True) -> Breakdown:
     account = Account(step)
     with account.watching(is_eager):
         step()
-    # Of each storage as many bytes as were read or written of it, but none twice.
+    # Of each storage, the larger of its bytes read and written, up to its size.
     return Breakdown(account.operations, sum(min(size, max(sides)) for _, size, sides in account.storages.values()))
 
 
 def account(step: ProfiledStep) -> Breakdown:
-    """Return the operations of a step, after a first step that makes what is made once."""
+    """Return the operations of a step, after a first step that creates caches and state."""
     with state_kept(step.target):
         with guarded_call(step.target.name):
             step()
         with guarded_call(step.target.name, is_heard=False):
             breakdown = counted(step)
     if not breakdown.operations:
-        raise UsageError(f"{step.target.name} called no torch operation: there is nothing to profile")
+        raise UsageError(f"{step.target.name} called no torch operation")
     return breakdown
 
 
@@ -230,7 +228,7 @@ def account(step: ProfiledStep) -> Breakdown:
 
 
 def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:
-    """Return a step that is compiled, and its operations: a region, or what was not fused into one."""
+    """Return a compiled step and its operations: fused regions, and operations outside of them."""
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # torch documents neither
 
@@ -244,23 +242,23 @@ def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakd
         return compile_fx(graph, inputs, inner_compile=inner)
 
     function = step.target.function
-    for name in ORIGINALS:  # what is compiled already is compiled anew
+    for name in ORIGINALS:  # compile the original again
         function = getattr(function, name, None) or function
     fast = ProfiledStep(replace(step.target, function=torch.compile(function, backend=backend)), step.mode)
-    # A graph that comes from the cache of whole graphs has no regions that can be watched.
+    # A graph from the cache of whole graphs has no regions that can be intercepted.
     with state_kept(step.target), config.patch(enable_autograd_cache=False):
         fast()
         fast()
         counted(fast, is_eager=False)
         operations = counted(fast, is_eager=False).operations
-    return fast, Breakdown(operations, eager.unique_bytes, sum(one.bytes_moved for one in eager.operations))
+    return fast, Breakdown(operations, eager.unique_bytes, sum(operation.bytes_moved for operation in eager.operations))
 
 
 def region_of(name: str, graph: Any) -> Operation:
-    """Return a traced graph as one operation: with its FLOPs, without bytes."""
+    """Return a traced graph as one operation with its FLOPs, without bytes."""
     operations = []
     for node in graph.graph.nodes:
-        # `operator.getitem` and arithmetic on sizes are no operations of torch.
+        # `operator.getitem` and arithmetic on sizes are not torch operations.
         if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
             args, kwargs = map_arg((node.args, node.kwargs), lambda other: other.meta.get("val"))
             operations.append(count(node.target, args, kwargs, node.meta.get("val"))[0])
@@ -277,7 +275,7 @@ def region_of(name: str, graph: Any) -> Operation:
 
 
 def shown(step: ProfiledStep, region: Operation, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Return the function of a region, whose calls the mode sees that watches the step."""
+    """Return the function of a region, wrapped so that its calls are tagged and counted."""
 
     def run(args: list[Any]) -> Any:
         tags = step.tags

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roofline.accounting.config import ModelConfig
 
 TORCH_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""Dtypes that a model can be moved to."""
+"""Dtypes that a model can be converted to."""
 
 SIGNATURE = '''\
 """What to profile: `make` returns it with its arguments. Run: python -m bench profile mine.py:make --backward"""
@@ -33,15 +33,15 @@ def make():
 '''
 
 ORIGINALS = ("_orig_mod", "_torchdynamo_orig_callable")
-"""Where what `torch.compile` returned keeps what it was given."""
+"""Attributes in which `torch.compile` stores the original function or module."""
 
 NO_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "No CUDA GPUs are available")
-"""What torch says where a GPU is asked for and there is none."""
+"""Messages of torch if a GPU is requested and there is none."""
 
 
 @dataclass
 class Target:
-    """Something that can be called again and again, each time with the same arguments."""
+    """A function or module with its arguments; each call uses the same ones."""
 
     name: str
     function: Callable[..., Any]
@@ -64,7 +64,7 @@ def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, A
     from torch.utils._pytree import tree_iter
 
     if not callable(function):
-        raise UsageError(f"{name}: {type(function).__name__} cannot be called; give a function or a module")
+        raise UsageError(f"{name}: expected a function or a module, got {type(function).__name__}")
     modules = function if isinstance(function, torch.nn.Module) else getattr(function, "__self__", None)
     modules = getattr(modules, ORIGINALS[0], modules) if isinstance(modules, torch.nn.Module) else torch.nn.Module()
     tensors = [*tree_iter((args, kwargs)), *modules.parameters()]
@@ -74,21 +74,21 @@ def target_of(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, A
 
 
 def from_file(word: str, dtype: str | None, device: str) -> Target:
-    """Return what a user's `make` returns, on a device and in a dtype, by default its own."""
+    """Return the target that a user's `make` returns, on a device, and in another dtype if one is given."""
     import torch
     from torch.utils._pytree import tree_map_only
 
     try:
         source = find(word)
     except UserKernelError:
-        raise UsageError(f"'{word}' must be written path/to/file.py:function; --signature prints a file") from None
+        raise UsageError(f"expected path/to/file.py:function, got '{word}'; --signature prints a file") from None
     if source.problem is not None:
         raise UsageError(f"'{word}': {source.problem}")
     wanted = getattr(torch, TORCH_DTYPES[dtype]) if dtype else None
     with guarded_call(word):
         made = getattr(source.module(), source.function)()
         if made is None:
-            raise UsageError(f"{word} returned nothing; it must return a function, or a module with its arguments")
+            raise UsageError(f"{word} returned None; expected a function, or a module with its arguments")
         function, *args = made if isinstance(made, tuple) else (made,)
         kwargs = args.pop() if args and isinstance(args[-1], dict) else {}
         target = target_of(word, function, args, kwargs)
@@ -118,7 +118,7 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
 
 @contextlib.contextmanager
 def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
-    """Run a user's code: what it prints goes to stderr, if it is heard, and what it raises becomes one line."""
+    """Run a user's code: its output goes to stderr if `is_heard`, and its exceptions become one-line errors."""
     from bench.harness.device.device import NoDeviceError
     from bench.harness.measure.rows import one_line
 
@@ -131,5 +131,5 @@ def guarded_call(name: str, is_heard: bool = True) -> Iterator[None]:
         raise UsageError(f"{name}: {left_by(error)}") from None
     except Exception as error:
         if any(words in str(error) for words in NO_GPU):
-            raise NoDeviceError(f"{name} needs a GPU, and torch sees none here") from None
+            raise NoDeviceError(f"{name} needs a GPU; torch found none") from None
         raise UsageError(f"{name}: {one_line(error)}") from None

@@ -1,7 +1,7 @@
-"""Times a step: as a whole, then operation by operation.
+"""Times a step as a whole, then each of its operations.
 
-torch.profiler records steps whose operations are tagged. A trace has the form of `export_chrome_trace`: JSON with times
-in microseconds. Times are integers of nanoseconds, so that the parts of a step sum to it exactly.
+torch.profiler records steps whose operations are tagged. A trace is the JSON of `export_chrome_trace`, with times in
+microseconds. They become integer nanoseconds here, so the parts of a step sum to it exactly.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 10
 MAX_OPERATIONS = 60_000
-"""Of all recorded steps together: a longer trace takes longer to read than the steps take."""
+"""Operations of all recorded steps; reading a longer trace would take too long."""
 
 RECORDING_S = 5.0
-"""Seconds that recorded steps may take together; one step is recorded in any case."""
+"""Total time of the recorded steps; at least one is recorded."""
 
 ON_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
 MODE = "PythonDispatchMode"
-"""Name of the events in which torch calls a dispatch mode."""
+"""Name of the events of a dispatch mode."""
 
 PRECOMPILED = "## Call CompiledFxGraph"
-"""Prefix of the events of regions that torch compiled before the profiler was started."""
+"""Prefix of the events of regions that were compiled before the profiler started."""
 
 
 def profiled(
@@ -50,7 +50,7 @@ def profiled(
     trace: Path | None = None,
     is_compiled: bool = False,
 ) -> list[Record]:
-    """Count a step, time it, and return its records, the longest first; all are `failed` if it could not be timed."""
+    """Count and time a step; return its records, the longest first, all `failed` if it could not be timed."""
     from bench.harness.profile.step import ProfiledStep, account
 
     step = ProfiledStep(target, mode)
@@ -115,24 +115,23 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
 
 @dataclass
 class Event:
-    """Something that a thread of the host did."""
+    """An event of a host thread; times in nanoseconds."""
 
     name: str
     begin: int
-    """Nanoseconds, as `end` and `own`."""
     end: int
     thread: Any = None
     correlation: int | None = None
-    """The number that a launch shares with its kernel."""
+    """ID that a launch shares with its kernel."""
     own: int = 0
-    """Time in which no event within it ran."""
+    """Time outside of nested events."""
     module: str = ""
     owner: Operation | str | None = None
-    """The operation whose tag it is in, or the name of a compiled region without one."""
+    """The tagged operation around it, or the name of a compiled region without a tag."""
     first: Operation | None = None
-    """The first operation in it."""
+    """The first operation within it."""
     is_tagging: bool = False
-    """Whether its own time is that of tagging an operation, or of the way to it."""
+    """Whether its own time is overhead of tagging."""
 
     @property
     def is_operation(self) -> bool:
@@ -140,7 +139,7 @@ class Event:
 
 
 def host_events(document: Mapping[str, Any], operations: Sequence[Operation]) -> list[Event]:
-    """Return what the host did, by its beginnings, with the operation and the module that each event is in."""
+    """Return the host events by start, with the operation and the module around each."""
     events = []
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in ON_HOST:
@@ -158,10 +157,10 @@ def host_events(document: Mapping[str, Any], operations: Sequence[Operation]) ->
 
 
 def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation]) -> None:
-    """Find the owner and the module of an event within others, the innermost last."""
+    """Set the owner and module of an event from the events around it, the innermost last."""
     if around:
         parent = around[-1]
-        event.end = min(event.end, parent.end)  # clocks are rounded: an event never outlasts the one around it
+        event.end = min(event.end, parent.end)  # times are rounded: an event must not outlast the one around it
         event.owner, event.module = parent.owner, parent.module
         parent.own -= event.end - event.begin
         parent.is_tagging |= event.name == MODE
@@ -170,7 +169,7 @@ def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation
     if event.name.startswith(PRECOMPILED):
         event.owner = event.owner or event.name
     elif event.name.startswith(TAG) and not isinstance(event.owner, str):
-        # None if the step called another operation than when it was counted.
+        # None if the step called a different operation than when it was counted.
         index, _, name = event.name.removeprefix(TAG).partition(" ")
         event.owner = next((known for known in operations[int(index) :][:1] if known.op == name), None)
     elif event.name.startswith(MODULE):
@@ -181,13 +180,15 @@ def _place(event: Event, around: Sequence[Event], operations: Sequence[Operation
 
 
 def divide(breakdown: Breakdown, document: Mapping[str, Any]) -> None:
-    """Divide the recorded step whose duration is nearest to that of a step without a profiler among its owners."""
+    """Attribute the time of the recorded step whose duration is nearest to that without a profiler."""
     events, kernels = host_events(document, breakdown.operations), kernels_of(document)
     expected = median(breakdown.samples_s) * 1e9
 
     def within(step: Event) -> list[Event]:
         inside = [event for event in events if step.begin <= event.begin and event.end <= step.end]
-        return inside if kernels else [one for one in inside if one.thread == step.thread and not one.is_tagging]
+        return (
+            inside if kernels else [event for event in inside if event.thread == step.thread and not event.is_tagging]
+        )
 
     def distance(step: Event) -> float:
         spent = step.end - step.begin if kernels else sum(event.own for event in within(step))
@@ -212,20 +213,20 @@ def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
         elif event.is_operation:
             breakdown.unattributed[event.name] += event.own
         else:
-            # What autograd does for a node belongs to the module of the node.
+            # Time of autograd for a node belongs to the module of the node.
             is_node = first is not None and not event.name.startswith((STEP, MODULE))
             breakdown.gaps[first.module if first is not None and is_node else event.module] += event.own
 
 
 def _divide_gpu(breakdown: Breakdown, step: Event, events: Sequence[Event], kernels: Sequence[Kernel]) -> None:
-    """Give the time of a step to the kernels that it launched; in the rest of it the GPU was idle."""
+    """Attribute the time of a step to its kernels; the GPU was idle in the rest."""
     owners: dict[int | None, Any] = {
         event.correlation: event.owner for event in events if event.correlation is not None
     }
     reached = step.begin
     for kernel in kernels:
         if step.begin <= kernel.begin and kernel.end <= step.end:
-            spent = max(0, kernel.end - max(kernel.begin, reached))  # what overlaps counts once
+            spent = max(0, kernel.end - max(kernel.begin, reached))  # overlapping time counts once
             reached = max(reached, kernel.end)
             owner = owners.get(kernel.correlation)
             if isinstance(owner, Operation):

@@ -206,7 +206,7 @@ def wrong():
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (3, "int cannot be called"),
+        (3, "expected a function or a module, got int"),
         (wrong, "wrong: ValueError: the check of heads failed: 4 heads of 62$"),
         (lambda: None, "called no torch operation"),
     ],
@@ -258,15 +258,15 @@ def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
         assert main(["profile", word, "--backward", "--device", "cpu", "--no-save"]) == 2
         output = capsys.readouterr()
         assert (output.out, output.err.count("error: "), output.err.count("\n")) == ("", 1, 1), output.err
-        assert ("returned nothing; it must return a function" in output.err) == word.endswith(":nothing")
+        assert ("returned None; expected a function" in output.err) == word.endswith(":nothing")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--model", "tiny-llama", "--dtype", "int8"], "--dtype takes one of fp64, fp32, bf16, fp16, not int8"),
+        (["--model", "tiny-llama", "--dtype", "int8"], "--dtype expects one of fp64, fp32, bf16, fp16, got int8"),
         (["--model", "tiny-llama", "--shape", "4x"], "invalid shape '4x'"),
-        (["mine.py:make", "--layers", "2"], "--layers belongs to --model"),
+        (["mine.py:make", "--layers", "2"], "--layers requires --model"),
         (["mine.py:make", "--model", "tiny-llama"], "expected one of FILE:FUNCTION"),
         ([], "expected one of FILE:FUNCTION"),
         (["mine.py:make", "--trace", "/nowhere/trace.json"], "no such directory"),

@@ -90,7 +90,7 @@ def test_each_row_has_its_bound_and_fits_the_width(made, width):
     view = next(line for line in table if line.startswith("aten.t "))
     assert "%" not in view.replace("2.5%", "")  # it has a share of the time and no roof
     assert "unmodelled" in "".join(table)
-    assert "belong to no counted call: mine_kernel 1.000 us" in " ".join(" ".join(table).split())
+    assert "outside of counted calls: mine_kernel 1.000 us" in " ".join(" ".join(table).split())
     assert all(len(line) <= width for line in table)
 
 
