@@ -72,7 +72,7 @@ SIZES = [
     ),
     ("matmul --shape -1", "invalid shape '-1'"),
     ("matmul --shape 4k", "ambiguous shape '4k': did you mean 4096 or 4000?"),
-    ("matmul --shape 1:9999:1 --dtype bf16,fp32", "more than 10000 cases are asked for"),
+    ("matmul --shape 1:9999:1 --dtype bf16,fp32", "more than 10000 cases"),
     ("norm --shape 1x2x3", "shape '1x2x3' does not fit rmsnorm: write the width of 4096 rows or mxn"),
     ("cross_entropy --shape 1x2x3", "does not fit cross-entropy: write the width of 4096 rows or mxv"),
     ("matmul --shape ,", "argument --shape: the list is empty; name at least one"),
@@ -83,8 +83,8 @@ SIZES = [
     ("matmul --batch ٤", "batch '٤'"),
     ("elementwise --size 0", "size '0'"),
     ("elementwise --size 64TB", "invalid size '64TB': expected a number and B, KB, MB, GB, KiB, MiB or GiB"),
-    ("elementwise --size 2000000000GB", "size '2000000000GB' is more than 10^18 - 1 bytes"),
-    ("elementwise --size 3", "size '3' is no whole number of bf16 elements of 2 bytes"),
+    ("elementwise --size 2000000000GB", "size '2000000000GB' exceeds 10^18 - 1 bytes"),
+    ("elementwise --size 3", "size '3' is not a multiple of the bf16 element size"),
     ("elementwise --size 64 --shape 64", "--shape and --size are mutually exclusive"),
 ]
 

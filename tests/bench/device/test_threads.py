@@ -98,6 +98,6 @@ def test_train_step_and_transfer_have_the_threads_option(module):
 
 def test_threads_option_is_rejected_on_a_gpu(monkeypatch):
     monkeypatch.setattr(device, "detect", lambda word: H100)
-    assert main.device_of(argparse.Namespace(device=None, threads=None)) is H100
+    assert main.device_of(argparse.Namespace(device=None, threads=None, quiet=True)) is H100
     with pytest.raises(UsageError, match="--threads 1 requires a CPU device"):
-        main.device_of(argparse.Namespace(device=None, threads=1))
+        main.device_of(argparse.Namespace(device=None, threads=1, quiet=True))
