@@ -102,9 +102,6 @@ def check(case: Case, device_type: str) -> None:
         raise UnsupportedCaseError(problem)
 
 
-# ---- inputs --------------------------------------------------------------------------------------------------------
-
-
 def layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     h, f, d = config.width, config.mlp_width, config.head_dim
     queries, projected = config.heads * d, (config.heads + 2 * config.kv_heads) * d

@@ -101,9 +101,6 @@ def finished_row(blank: Record, samples: Samples, run: Run) -> Record:
     return replace(record, warm_median_s=samples.warm_median_s)
 
 
-# ---- copies --------------------------------------------------------------------------------------------------------
-
-
 def measure_copy(blank: Record, run: Run, rows: int) -> Record:
     """Return the record of a copy, verified before and after timing; `rows` rows share the rest of the budget."""
     device, size_bytes, left_s = run.device, blank.shape["bytes"], run.share_s(rows)
@@ -200,9 +197,6 @@ def measure_overlap(
         copy_s=copy_s,
         compute_s=compute_s,
     )
-
-
-# ---- loading -------------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)

@@ -97,8 +97,6 @@ def _launch(device: Device, case: Case) -> Call:
     return load("torch", op, "matmul", device).call(inputs)
 
 
-# ---- fused multiply-adds ------------------------------------------------------------------------------------------
-
 ISSUE_SLOTS = 2**22  # warp instructions per scheduler and launch: 2 ms at 2 GHz with one per clock
 LANES_PER_CLOCK = 128
 """Threads that the four warp schedulers of an SM serve per clock.

@@ -188,8 +188,6 @@ def add(parser: Parser, *names: str, **changes: Any) -> None:
         parser.group(title).add_argument(*short, name, **{**OPTIONS.get(name, LIST), **changes})
 
 
-# ---- the parser of an op command -----------------------------------------------------------------------------------
-
 SHORT_LIST = 8
 """Maximum number of known names that a message lists besides suggestions."""
 

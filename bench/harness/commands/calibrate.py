@@ -140,9 +140,6 @@ def planned(args: argparse.Namespace, setup: Setup, matmul: Op) -> list[tuple[st
     return calibration.parts_of(True, bandwidth.MIXES, dtypes, fmas)
 
 
-# ---- what is printed ----------------------------------------------------------------------------------------------
-
-
 def table_of(run: Run, ceilings: Sequence[Ceiling], notes: Mapping[str, Sequence[str]]) -> Table:
     from results.show.rows import document
 

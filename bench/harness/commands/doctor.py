@@ -192,9 +192,6 @@ def check_all(checkup: Checkup) -> None:
             checkup.add(Finding(name, BAD, one_line(error), "what depends on it cannot be measured"))
 
 
-# ---- the device ------------------------------------------------------------------------------------------------------
-
-
 def device_check(checkup: Checkup) -> Iterator[Finding]:
     from bench.harness.timing import samplers
 
@@ -224,9 +221,6 @@ def launch_check(checkup: Checkup) -> Iterator[Finding]:
         graph.sample()  # the first one also moves the graph to the GPU
         launch_s = median([graph.sample() for _ in range(GRAPH_SAMPLES)]) / graph.launches_per_sample
         yield judged(f"launch in a graph of {GRAPH_LAUNCHES}", checkup.ceilings, "launch", "launch", launch_s)
-
-
-# ---- noise -----------------------------------------------------------------------------------------------------------
 
 
 def noise_check(checkup: Checkup) -> Iterator[Finding]:
@@ -273,9 +267,6 @@ def compare_with_itself(checkup: Checkup) -> tuple[Record, Record]:
     if baseline.status != "ok" or candidate.status != "ok":
         raise RuntimeError(f"{baseline.status}: {baseline.reason or candidate.reason}")
     return baseline, candidate
-
-
-# ---- rows ------------------------------------------------------------------------------------------------------------
 
 
 def large_check(checkup: Checkup) -> Iterator[Finding]:

@@ -62,9 +62,6 @@ LOSS_MARGIN = 0.25
 adds 1 / (2h); the mean over T tokens scatters by 1 / sqrt(h T). A factor of 2 in the loss would be off by ln V."""
 
 
-# ---- the step -------------------------------------------------------------------------------------------------------
-
-
 class PhaseClock:
     """Records when the phases of each step start: by the host's clock on a CPU, by CUDA events on a GPU."""
 
@@ -152,9 +149,6 @@ class TrainingStep:
         }
 
 
-# ---- the measurement ------------------------------------------------------------------------------------------------
-
-
 def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
     step = TrainingStep(plan, run.device, run.args.seed, blank.provider == "torch-compile")
     problem, before, first_call_s = check_step(step)
@@ -195,9 +189,6 @@ def timed_record(step: TrainingStep, blank: Record, run: Run, rows: int) -> Reco
     record = recorded(blank, samples, device, run.ceilings, also=(limited,) if limited else ())
     steps = len(samples.samples_s) * samples.launches_per_sample
     return replace(record, phases_s=step.clock.medians_s(steps), device_s=device_s)
-
-
-# ---- the verification -----------------------------------------------------------------------------------------------
 
 
 def gradient_bound(plan: StepPlan) -> float:
@@ -276,9 +267,6 @@ def _largest_error(step: TrainingStep) -> tuple[str, float, int]:
         errors[name] = math.inf if math.isnan(error) else error
     worst = max(errors, key=lambda name: errors[name])
     return worst, errors[worst], elements
-
-
-# ---- FLOPs and memory -----------------------------------------------------------------------------------------------
 
 
 def counted_flops(plan: StepPlan) -> dict[str, int]:

@@ -59,9 +59,6 @@ BY: dict[str, Callable[[Record], str]] = {
 """Keys for grouping rows; by module, a row counts in all modules around it."""
 
 
-# ---- records ------------------------------------------------------------------------------------------------------
-
-
 def pattern(module: str) -> str:
     """Return the path of a module with `*` for layer numbers; a path of only numbers is unchanged."""
     return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
@@ -174,9 +171,6 @@ def product_dtypes(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(products) or (main_dtype(records),)
 
 
-# ---- totals -------------------------------------------------------------------------------------------------------
-
-
 def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
     """Return the totals of a step, None if a ceiling is missing; empty if nothing was timed.
 
@@ -227,9 +221,6 @@ def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
 
 def document_of(environment: Environment, records: Sequence[Record]) -> dict[str, Any]:
     return {"totals": totals_of(environment, records)} | document(environment, records)
-
-
-# ---- text ---------------------------------------------------------------------------------------------------------
 
 
 def render(

@@ -100,9 +100,6 @@ def state_kept(target: Target) -> Iterator[None]:
                 buffer.copy_(before)
 
 
-# ---- what sees the operations -------------------------------------------------------------------------------------
-
-
 class Tags(TorchDispatchMode):
     """Intercepts the operations of a step below autograd, and tags each in a trace by its index and name."""
 
@@ -222,9 +219,6 @@ def account(step: ProfiledStep) -> Breakdown:
     if not breakdown.operations:
         raise UsageError(f"{step.target.name} called no torch operation")
     return breakdown
-
-
-# ---- compiled steps -----------------------------------------------------------------------------------------------
 
 
 def compiled(step: ProfiledStep, eager: Breakdown) -> tuple[ProfiledStep, Breakdown]:

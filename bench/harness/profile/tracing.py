@@ -110,9 +110,6 @@ def recorded(step: ProfiledStep, steps: int, keep: Path | None = None) -> Mappin
         return document
 
 
-# ---- the time of each operation -----------------------------------------------------------------------------------
-
-
 @dataclass
 class Event:
     """An event of a host thread; times in nanoseconds."""
