@@ -246,7 +246,7 @@ def test_ctrl_c_keeps_the_finished_cases(capsys, runs, provide, monkeypatch):
 
 
 REFUSED = [
-    ("--op relu --provider torch,torch --margin nan", "argument --margin: 'nan'"),
+    ("--op relu --provider torch,torch --margin nan", "argument --margin: expected a fraction"),
     ("--op relu --provider torch,torch --rounds 5", "argument --rounds: '5' must be a whole number from 6"),
     ("--op relu --provider torch,torch --budget 0", "argument --budget: '0' must be"),
     ("--op relu --provider torch", "expected at least two providers, got only torch"),
