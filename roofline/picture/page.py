@@ -152,7 +152,7 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dic
     except StoreError as error:
         names = " and ".join(dict.fromkeys(known["runs"]))
         none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
-        return known | none | {"headline": f"{names}: no comparison, because {error}"}
+        return known | none | {"headline": f"{names}: {error}"}
     chosen = {id(row) for row in foremost(compared, MAX_ROWS)}
     rows = [json_row(row) for row in compared.rows if id(row) in chosen]
     return known | {

@@ -82,7 +82,7 @@ def test_case_names_of_a_new_op_include_its_options(repository, tmp_path):
 def test_an_op_option_that_every_command_has_is_rejected(repository):
     code, out, err = run_in(repository, "bench.usual", "--help")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "usual.py: argument --dtype: conflicting option string: --dtype; every command has that option" in err
+    assert "usual.py: argument --dtype: conflicting option string: --dtype; every command has this option" in err
 
 
 def test_help_and_signature_of_a_new_op(repository):
