@@ -183,9 +183,6 @@ def step_inputs(case: Case, tensor: TensorMaker) -> tuple[Tensor, ...]:
     return (*fixed, *(part for layer in layers for part in layer))
 
 
-# ---- ops -----------------------------------------------------------------------------------------------------------
-
-
 decode_block.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # inputs of a user's function
     [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "rotation", *LAYER)]
 )

@@ -231,9 +231,6 @@ def _interval(records: Sequence[Record]) -> tuple[float, float] | None:
     return records[0].ci95_s or (median_ci95(samples_s) if len(samples_s) >= MIN_PAIRS else None)
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
-
-
 def _flat_row(case: Series, point: dict[str, Any]) -> dict[str, Any]:
     row = {name: case[name] for name in ("op", "dtype", "case", "provider", "metric")}
     for name, value in point.items():
@@ -299,8 +296,6 @@ def _heading(series: Sequence[Series]) -> str:
     words += [f"against {case['against']}"] if "against" in case else []
     return printable(" ".join(word for word in words if word))
 
-
-# ---- the picture -----------------------------------------------------------------------------------------------------
 
 WIDTH, AXES_HEIGHT = 11.0, 3.6
 FOOT = 1.7

@@ -226,8 +226,6 @@ def put_off(row: Row, waiting: deque[Row], budget: Budget, done: int, expected_s
     return True
 
 
-# ---- rows of scenarios ---------------------------------------------------------------------------------------------
-
 Measure = Callable[[Record, Run, int], Record]
 """`measure(blank, run, rows)` returns the record of a row; `rows` share the time left. It can be pickled.
 

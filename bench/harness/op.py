@@ -232,8 +232,6 @@ class Op:
     """Raises `UnsupportedCaseError` if the op does not support the case."""
 
 
-# ---- parsing shapes and sizes ----------------------------------------------------------------------------------------
-
 MAX_CASES = 10_000
 """More cases are a mistyped range."""
 

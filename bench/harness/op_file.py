@@ -185,8 +185,6 @@ def line_in(error: BaseException, file: Path | None) -> str:
     return line
 
 
-# ---- hash of an op's definition --------------------------------------------------------------------------------------
-
 FUNCTIONS = (
     *("make_inputs", "output_shape", "output_dtype", "reference", "eager", "expression", "work", "terms", "magnitude"),
     *("check_result", "take_rows", "rows", "check"),

@@ -328,9 +328,6 @@ def stamp(
     )
 
 
-# ---- what is shown of a run ------------------------------------------------------------------------------------------
-
-
 def run_text(
     environment: Environment,
     records: Sequence[Record],

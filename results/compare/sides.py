@@ -57,9 +57,6 @@ class CompareOptions:
         return self.by in ("provider", "version")
 
 
-# ---- what a record is of ---------------------------------------------------------------------------------------------
-
-
 def text_of(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != PROCESS)
 
@@ -104,9 +101,6 @@ class RowKey(NamedTuple):
         shape, options, provider = text_of(record.shape), text_of(record.options), record.provider
         names = provider if with_provider else None, record.fill, record.cache
         return cls(record.op, record.dtype, record.case, shape, options, *names)
-
-
-# ---- the two sides ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,9 +272,6 @@ def differences(first: Environment, second: Environment, force: bool) -> list[st
 def _fact(environment: Environment, key: str) -> Any:
     groups = (environment.settings, environment.preflight, environment.device)
     return next((group[key] for group in groups if group.get(key) is not None), None)
-
-
-# ---- which records belong together -----------------------------------------------------------------------------------
 
 
 class MatchedPair(NamedTuple):

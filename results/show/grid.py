@@ -162,9 +162,6 @@ def print_lines(console: Console, *lines: str, style: str = "", indent: str = ""
             console.print(part, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-# ---- the formats -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """Output of a command in all formats; only the printed one is computed."""

@@ -39,9 +39,6 @@ MIN_SPREAD_SHARE = 0.5**0.5
 """From this fraction of the half width, the spread is the larger part of its square."""
 
 
-# ---- interleaved series ----------------------------------------------------------------------------------------------
-
-
 def compare_pairs(
     baseline_s: Sequence[float],
     candidate_s: Sequence[float],
@@ -116,9 +113,6 @@ def smallest_detectable_change(
     half = math.log(high / low) / 2
     shortfall = NormalDist().inv_cdf(DETECTION) / Z_975 * half
     return 100 * ((1 + margin) * math.exp(half + shortfall) - 1)
-
-
-# ---- series of two measurements --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

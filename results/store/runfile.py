@@ -187,8 +187,6 @@ def write_output(path: Path, data: bytes) -> None:
         raise StoreError(f"cannot write {path}: {reason_of(error)}; choose another path") from None
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
-
 SUFFIX = ".jsonl"
 RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
 """A run id `<UTC>-<short id>`, or the stem of its file `<UTC>-<op>-<short id>`."""

@@ -172,9 +172,6 @@ def slugify(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
 
 
-# ---- the host --------------------------------------------------------------------------------------------------------
-
-
 def text_of(path: str | Path) -> str:
     """Return the stripped text of a system file, empty if it cannot be read."""
     try:

@@ -227,9 +227,6 @@ def release(device: Device) -> bool:
     return True
 
 
-# ---- samples ------------------------------------------------------------------------------------------------------
-
-
 def take_samples(
     calls: Sequence[samplers.Call],
     cache: str,

@@ -150,9 +150,6 @@ def out_of_time(budget_s: float | None, late_s: float = 0.0) -> str:
     return f"the budget of {budget_s:g} s is spent{enough}"
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------
-
-
 def failed(row: Row, error: BaseException) -> Record:
     """Return the record of a row that raised an error; print the traceback of a user's function."""
     if isinstance(error, ProviderUnavailableError):
