@@ -182,10 +182,16 @@ class Run(AbstractContextManager["Run"]):
         self.device.use()
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
-        environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv)
+        self._begin(stamp(self._command, self.device, self.ceilings, self.settings, self._argv), dtypes or ())
+
+    def start_absent(self) -> None:
+        """Start a run for a device that need not be here: nothing of this machine is measured or stamped."""
+        self._begin(stamp_absent(self._command, self.device, self.ceilings, self.settings, self._argv))
+
+    def _begin(self, environment: Environment, dtypes: Sequence[str] = ()) -> None:
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
-        self._dtypes, self.environment = dtypes or (), environment
+        self._dtypes, self.environment = dtypes, environment
         self._started_s = time.perf_counter()
         self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
 
@@ -304,7 +310,6 @@ def stamp(
     command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
 ) -> Environment:
     """Return the environment of this run; `argv` None: the arguments of the process."""
-    as_module = () if command.endswith(".py") else ("-m",)  # the former is a user's op file
     facts, state, floor = environment_facts(), host_state(), ceilings.fastest("launch")
     costs = {
         "tick_s": samplers.tick_s(device),
@@ -314,17 +319,28 @@ def stamp(
     }
     # Runs with different modes cannot be compared; an idle GPU does not report its clock settings.
     modes = gpu_state.modes(device.uuid) if device.is_gpu else {key: state[key] for key in ("governor", "turbo")}
-    return Environment(
-        run_id=new_run_id(),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
+    return replace(
+        stamp_absent(command, device, ceilings, settings, argv),
         device=asdict(device) | modes,
         host=facts["host"],
         versions=facts["versions"],
         git=git_state(),
+        preflight=costs,
+    )
+
+
+def stamp_absent(
+    command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
+) -> Environment:
+    """Return the environment of a run for a device that need not be here, without facts of this machine."""
+    as_module = () if command.endswith(".py") else ("-m",)  # the former is a user's op file
+    return Environment(
+        run_id=new_run_id(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
+        device=asdict(device),
         hardware=ceilings.to_dict(),
         settings=dict(settings),
-        preflight=costs,
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import MACHINE, OUTPUT, UsageError, add, number, path
+from bench.harness.cli.arguments import MACHINE, OPTIONS, OUTPUT, UsageError, add, number, path
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 BY = ("op", "module", "shape", "kernel")
 """Keys of `bench.harness.profile.report.BY`, which is slower to import."""
 
+DEFAULT_SHAPE = "4x128"
+
+OF_A_MODEL = (
+    *("target", "model", "layers", "shape", "dtype", "backward", "train", "compile", "signature"),
+    *("trace", "device", "budget", "seed", "timeout"),
+)
+"""Arguments that need a model to run; `--from` rejects them."""
+
 DESCRIPTION = """\
 Profile a model or function: time, FLOPs, bytes and bound of each operation, and what fusing could save.
 FILE:FUNCTION is your function that returns the model to profile: a function without arguments, or a tuple of a module
@@ -32,10 +41,12 @@ prints a file to start from.
   python -m bench profile mine.py:make --backward
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
   python -m bench profile --model gpt2 --layers 2 --train --by module
+  python -m bench profile --from trace.json.gz
 
 FLOPs and compulsory bytes are counted call by call. Times are those of a step under torch.profiler; the step is timed
 without it too. The remaining time is in the rows unattributed, host-gap and profiler-overhead. Rows flagged unmodelled
 have no rule for their work. Caches are warm, so small operations may exceed the memory roof.
+--from takes times and shapes from a trace. The GPU of a trace need not be here: its datasheet is the roofline.
 
 exit codes: 0 ok; 1 no time could be measured, the work is saved; 2 usage; 3 no such device; 130 interrupted"""
 
@@ -45,13 +56,15 @@ def add_parser(commands: Any) -> None:
     what, advanced = parser.group("what to measure"), parser.group(ADVANCED)
     what.add_argument("target", metavar="FILE:FUNCTION", nargs="?", help="function that returns the model to profile")
     what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
+    source = "Chrome trace of torch.profiler(record_shapes=True), .json or .json.gz, instead of a model"
+    what.add_argument("--from", metavar="TRACE", dest="source", type=path, help=source)
     what.add_argument(
         "--layers",
         type=number(1, 10_000, "an integer from 1 to 10000", int),
         help="number of layers, instead of the model's",
     )
-    shape = "sequences x tokens (default: 4x128)"
-    what.add_argument("--shape", metavar="BxS", default="4x128", help=shape)
+    shape = f"sequences x tokens (default: {DEFAULT_SHAPE})"
+    what.add_argument("--shape", metavar="BxS", help=shape)
     dtypes = f"{', '.join(TORCH_DTYPES)} (default: the target's; fp32 for --model)"
     add(parser, "--dtype", metavar="NAME", nargs=None, help=dtypes)
     what.add_argument("--backward", action="store_true", help="add the backward pass")
@@ -77,6 +90,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.profile import report
     from bench.harness.run import Run
 
+    if args.source is not None:
+        return run_trace(args, argv)
     if args.signature:
         print_out(SIGNATURE)
         return 0
@@ -93,6 +108,34 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         for record in answer:
             run.keep(record)
         run.judge_again()
+    return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
+
+
+def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
+    """Show a trace from a file. Its GPU need not be here; a CPU's trace is compared with the roofs of this machine."""
+    from bench.harness.cli.main import check_places, device_of
+    from bench.harness.measure.rows import Settings
+    from bench.harness.profile import report
+    from bench.harness.profile.trace_file import from_trace
+    from bench.harness.run import Run
+
+    defaults = (None, False, *(OPTIONS[name]["default"] for name in ("--seed", "--timeout")))
+    if given := [name for name in OF_A_MODEL if getattr(args, name) not in defaults]:
+        name = "FILE:FUNCTION" if given[0] == "target" else f"--{given[0]}"
+        raise UsageError(f"--from reads a recorded trace and runs no model; leave {name} out")
+    check_places(args)
+    trace = from_trace(args.source)
+    args.device = "cpu"
+    records = report.records_of(trace.breakdown)
+    with Run(args, "bench", "profile", trace.gpu or device_of(args), Settings(cache="warm").to_dict(), argv) as run:
+        if trace.gpu is None:
+            run.start(report.product_dtypes(records))
+            if trace.host not in ("", platform.node()):
+                run.progress.note(f"the trace was recorded on '{trace.host}'; the roofs are those of this machine")
+        else:
+            run.start_absent()
+        for record in records:
+            run.keep(record)
     return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
 
 
@@ -125,7 +168,7 @@ def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageE
 
 def check(args: argparse.Namespace) -> None:
     if (args.target is None) == (args.model is None):
-        raise UsageError("expected one of FILE:FUNCTION and --model NAME")
+        raise UsageError("expected one of FILE:FUNCTION, --model NAME and --from TRACE")
     if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in TORCH_DTYPES):
         raise UsageError(f"--dtype expects one of {', '.join(TORCH_DTYPES)}, got {','.join(args.dtype)}")
     if args.target is not None and args.layers is not None:
@@ -133,7 +176,7 @@ def check(args: argparse.Namespace) -> None:
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {args.trace}: no such directory")
     try:
-        args.shape = parse_batch_shape(args.shape)
+        args.shape = parse_batch_shape(args.shape or DEFAULT_SHAPE)
         if args.model is not None:
             args.model = load_model(args.model)
     except (ShapeError, ConfigError) as error:

@@ -29,6 +29,9 @@ HOST_SYNC, DATA_DEPENDENT, UNMODELLED = "host-sync", "data-dependent", "unmodell
 FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
 """Flags of an operation: the host reads its result, its shape depends on values, or there is no rule for its work."""
 
+NO_SHAPE = "no shape"
+"""Shapes of an operation if a trace has none."""
+
 STEP, MODULE, TAG = "ridgepoint step", "ridgepoint module ", "ridgepoint op "
 """Names of the events of steps, modules and operations in a trace, or the beginnings of their names."""
 
@@ -147,8 +150,8 @@ class Breakdown:
     """The operations of a step and, once the step was timed, where its time went."""
 
     operations: Sequence[Operation]
-    unique_bytes: int = 0
-    """Bytes of all storages that the step uses, each counted once."""
+    unique_bytes: int | None = 0
+    """Bytes of all storages that the step uses, each counted once; None if unknown."""
     eager_bytes: int | None = None
     """Bytes that a compiled step would move without fusion."""
     samples_s: Sequence[float] = ()
@@ -157,6 +160,8 @@ class Breakdown:
     """Nanoseconds outside of the counted operations, by operation or kernel."""
     gaps: Counter[str] = field(default_factory=Counter)
     """Nanoseconds without an operation, by module: Python, autograd, waiting for the host."""
+    is_trace: bool = False
+    """Whether it is a whole trace from a file, with all of its steps, instead of one step."""
 
     @property
     def duration_ns(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.counts import Breakdown, Operation
+from bench.harness.profile.counts import NO_SHAPE, Breakdown, Operation
 from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
@@ -37,18 +37,28 @@ REMAINDERS = {
 
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
-SENTENCES = (
+OF_A_STEP = (
     "A step takes {time_s}; under the profiler {profiled_s}, {in_operations} of it in operations.",
     "Times and shares of operations are those of one profiled step, the one nearest to the time of a step.",
+)
+OF_A_TRACE = (
+    "The trace covers {time_s}, {in_operations} of it in operations. Rows and sums are of all steps in it.",
+    "Its kernels overlap for {overlap_s} on several streams; each counts in full.",
+    "It has no shapes for {no_shape}, whose own work is not counted.",
+)
+SENTENCES = (
     "It computes {flops}, {matmul_flops} of them in products; its operations move {moved_bytes}: MFU {mfu}, MBU {mbu}.",
     "{memory_bound} of the time is in operations that memory bounds, {compute_bound} in those that computing bounds.",
     "{neither} of the time is in other operations: launches or both bound them, or no roof is known.",
     "Where nothing is fused, the same operations move {eager_bytes}.",
     "Fusing could save at most {fusable_s} at the memory ceiling: each storage moved once is {unique_bytes}.",
-    "With every operation at its roof a step would take {at_roof_s}.",
+    "With every operation at its roof it would take {at_roof_s}.",
     "Rules cover {modelled_flops} of FLOPs and {modelled_bytes} of bytes; rows without one are flagged unmodelled.",
 )
-"""Sentences about the totals, with their keys."""
+"""Sentences about the totals, with their keys; those about a step or a trace come first."""
+
+OPTIONAL = ("eager_bytes", "fusable_s", "modelled_flops", "overlap_s", "no_shape")
+"""Keys whose sentences are left out if there is nothing to say."""
 
 BY: dict[str, Callable[[Record], str]] = {
     "op": lambda record: record.op,
@@ -131,7 +141,8 @@ def _remainders(breakdown: Breakdown) -> Iterator[tuple[Record, float]]:
         kernels = {"kernels": [name for name, _ in nobodys], "kernels_s": [spent * NS for _, spent in nobodys]}
         yield replace(blank, op=UNATTRIBUTED, extra=extra | kernels), breakdown.unattributed.total()
     gap = breakdown.gaps.total()
-    overhead = min(gap, max(0, breakdown.duration_ns - round(median(breakdown.samples_s) / NS)))
+    longer = 0 if breakdown.is_trace else breakdown.duration_ns - round(median(breakdown.samples_s) / NS)
+    overhead = min(gap, max(0, longer))
     if overhead:
         yield replace(blank, op=OVERHEAD), overhead
     gaps: Counter[str] = Counter()
@@ -149,7 +160,9 @@ def _facts(breakdown: Breakdown) -> dict[str, Any]:
     # Work without a rule counts by the generic rules.
     flops, moved = (sum(count[index] for count in counts) for index in (0, 1))
     known_flops, known_bytes = (sum(count[index] for count in counts if count[2]) for index in (0, 1))
+    no_shape = Counter(entry.op for entry in breakdown.operations if entry.shapes == NO_SHAPE)
     return {
+        **({"no_shape": dict(no_shape)} if breakdown.is_trace else {}),
         "time_s": float(median(breakdown.samples_s)),
         "unique_bytes": breakdown.unique_bytes,
         "eager_bytes": breakdown.eager_bytes,
@@ -192,14 +205,14 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
     counts = [(record.extra["matmul_flops"], record.dtype) for record in records]
     products = [(count, ceilings.peak(dtype)) for count, dtype in counts if count]
     peak_s = sum(count / peak.value for count, peak in products if peak) if all(peak for _, peak in products) else None
-    bandwidth = ceilings.bandwidth_for(read, written)
+    bandwidth, unique = ceilings.bandwidth_for(read, written), step["unique_bytes"]
     return step | {
         "profiled_s": sum(record.extra["time_s"] for record in records),
         "flops": flops,
         "matmul_flops": sum(count for count, _ in products),
         "bytes_read": read,
         "bytes_written": written,
-        "fusable_s": max(0, read + written - step["unique_bytes"]) / bandwidth.value if bandwidth else None,
+        "fusable_s": max(0, read + written - unique) / bandwidth.value if bandwidth and unique is not None else None,
         "at_roof_s": sum(_at_roof_s(record, score) for record, score in scored),
         "memory_bound": share(lambda _, score: score["bound"] == "memory"),
         "compute_bound": share(lambda _, score: score["bound"] == "compute"),
@@ -256,12 +269,18 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     values["neither"] = max(0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"])
     if min(totals["modelled_flops"], totals["modelled_bytes"]) == 1:
         values["modelled_flops"] = None
-    absent = [name for name in ("eager_bytes", "fusable_s", "modelled_flops") if values.get(name) is None]
+    no_shape = totals.get("no_shape", {})
+    values["no_shape"] = ", ".join(f"{op} ({calls} call{'s' * (calls != 1)})" for op, calls in no_shape.items()) or None
+    values["overlap_s"] = max(0.0, round(totals["profiled_s"] - totals["time_s"], 9)) or None
     texts = {name: _text(name, value) for name, value in values.items()}
-    return [line.format(**texts) for line in SENTENCES if not any(f"{{{name}}}" in line for name in absent)]
+    absent = [name for name in OPTIONAL if values.get(name) is None]
+    lines = (*(OF_A_TRACE if "no_shape" in totals else OF_A_STEP), *SENTENCES)
+    return [line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)]
 
 
-def _text(name: str, value: float | None) -> str:
+def _text(name: str, value: float | str | None) -> str:
+    if isinstance(value, str):
+        return value
     if name.endswith("_s"):
         return format_time(value)
     if name.endswith(("flops", "bytes")) and not name.startswith("modelled"):

@@ -216,19 +216,23 @@ def _divide_host(breakdown: Breakdown, events: Sequence[Event]) -> None:
 
 
 def _divide_gpu(breakdown: Breakdown, step: Event, events: Sequence[Event], kernels: Sequence[Kernel]) -> None:
-    """Attribute the time of a step to its kernels; the GPU was idle in the rest."""
+    """Attribute the time of a step to its kernels; the GPU was idle in the rest.
+
+    Overlapping time counts once, so that the parts sum to the step; in a trace from a file each kernel counts in full.
+    """
     owners: dict[int | None, Any] = {
         event.correlation: event.owner for event in events if event.correlation is not None
     }
-    reached = step.begin
+    reached, busy = step.begin, 0
     for kernel in kernels:
         if step.begin <= kernel.begin and kernel.end <= step.end:
-            spent = max(0, kernel.end - max(kernel.begin, reached))  # overlapping time counts once
-            reached = max(reached, kernel.end)
+            fresh = max(0, kernel.end - max(kernel.begin, reached))
+            reached, busy = max(reached, kernel.end), busy + fresh
+            spent = kernel.end - kernel.begin if breakdown.is_trace else fresh
             owner = owners.get(kernel.correlation)
             if isinstance(owner, Operation):
                 owner.kernels.add(kernel.name)
                 owner.time_ns += spent
             else:
                 breakdown.unattributed[kernel.name] += spent
-    breakdown.gaps[""] = step.end - step.begin - breakdown.duration_ns
+    breakdown.gaps[""] = step.end - step.begin - busy
