@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
     what.add_argument("--model", metavar="NAME", help="a preset of `python -m roofline estimate params --help`")
     source = "Chrome trace of torch.profiler(record_shapes=True), .json or .json.gz, instead of a model"
     what.add_argument("--from", metavar="TRACE", dest="source", type=path, help=source)
-    what.add_argument(
+    advanced.add_argument(
         "--layers",
         type=number(1, 10_000, "an integer from 1 to 10000", int),
         help="number of layers, instead of the model's",

@@ -266,7 +266,8 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
     packet = getattr(getattr(torch.ops, namespace), op, None)
     overloads = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
     overloads = [func for func in overloads if torch._C._dispatch_has_kernel(func.name())]  # others are TorchScript's
-    func = next((func for func in overloads if takes(func, given)), None)
+    alike = [func for func in overloads if len(func._schema.arguments) == len(given)]
+    func = next((func for func in alike if all(map(Argument.fits, given, func._schema.arguments))), None)
     if overloads and all(map(is_decomposed, [func] if func else overloads)):
         return None
     tensors = [argument.tensors() for argument in given if argument.dtype is not None]
@@ -285,11 +286,6 @@ def operation_of(namespace: str, op: str, given: Sequence[Argument]) -> Operatio
             return count(func, args, kwargs, None if is_data_dependent else func(*args, **kwargs))[0]
     except Exception:  # operations raise classes of their own, and some cannot run without data
         return unknown
-
-
-def takes(func: Any, given: Sequence[Argument]) -> bool:
-    schema = func._schema.arguments
-    return len(schema) == len(given) and all(map(Argument.fits, given, schema))
 
 
 def is_decomposed(func: Any) -> bool:
