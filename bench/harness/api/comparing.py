@@ -24,6 +24,7 @@ from bench.harness.api.records import Records
 from bench.harness.cli.arguments import UsageError
 from bench.harness.compare.contender import Contender
 from bench.harness.compare.turns import ComparePolicy, compare_contenders
+from bench.harness.device.device import Device
 from bench.harness.measure.flags import recorded
 from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
@@ -124,6 +125,24 @@ def compare(
     policy = ComparePolicy(float(margin), budget_s, rounds, seed, rows=len(named) - 1)
     work = {"flops": flops, "bytes_read": bytes_read, "bytes_written": bytes_written}
     subject = Function(fn, args, kwargs, inputs, work, dtype, cache, device)
+    under_test, records = interleaved(named, subject, policy, tolerance, check)
+    environment = environment_of(under_test, "compare")
+    environment = replace(environment, settings=environment.settings | {"baseline": name} | policy.to_dict())
+    compared = compare_live(environment, records, name, policy.margin)
+    if not compared.rows:
+        raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
+    return Verdicts(compared, Records(environment, records))
+
+
+def interleaved(
+    named: Mapping[str, Callable[..., Any]],
+    subject: Function,
+    policy: ComparePolicy,
+    tolerance: float | None = None,
+    check: bool = True,
+) -> tuple[Device, list[Record]]:
+    """Time functions in turns, the baseline first, on the arguments of `subject`; return the device and the records."""
+    name, kwargs, cache = next(iter(named)), subject.kwargs, subject.cache
     first = subject.first_set()
     with raising(name):
         truth, under_test, _ = subject.call(fresh(first))
@@ -156,13 +175,7 @@ def compare(
                     requested_cache=cache,
                 )
             )
-        records = compare_contenders(contenders, under_test, policy, current(under_test))
-    environment = environment_of(under_test, "compare")
-    environment = replace(environment, settings=environment.settings | {"baseline": name} | policy.to_dict())
-    compared = compare_live(environment, records, name, policy.margin)
-    if not compared.rows:
-        raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
-    return Verdicts(compared, Records(environment, records))
+        return under_test, compare_contenders(contenders, under_test, policy, current(under_test))
 
 
 def ordered(named: dict[str, Callable[..., Any]], baseline: str | None) -> dict[str, Callable[..., Any]]:

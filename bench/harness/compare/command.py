@@ -46,7 +46,8 @@ examples:
   python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
   python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   against itself
   python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
-  python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure"""
+  python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure
+  python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""
 
 
 def add_parser(commands: Any, families: Iterable[str]) -> None:
@@ -54,6 +55,9 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
 
 
 def add_arguments(parser: Parser, families: Iterable[str]) -> None:
+    functions = "your own functions, instead of --op: called with what make_inputs() in one of the files returns, or "
+    functions += "with a tensor of --shape and --dtype for each parameter"
+    parser.group("what to measure").add_argument("functions", nargs="*", metavar="FILE:FUNCTION", help=functions)
     of_op = "operations of any family (see python -m bench list), or path/to/mine_op.py; --help shows their own options"
     add(parser, "--op", help=of_op)
     add(parser, "--dtype", "--size")
@@ -103,6 +107,10 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.run import Run, refused_all
     from bench.harness.worker import start_server
 
+    if args.functions:
+        from bench.harness.compare.functions import run_functions
+
+        return show(run_functions(args, argv))
     if not args.op:
         known = [op.name for ops in families.values() for op in ops]
         raise UsageError(f"expected --op, one or more of {', '.join(known)}")

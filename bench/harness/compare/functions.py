@@ -1,0 +1,141 @@
+"""`python -m bench compare a.py:f b.py:f`: your own functions on the same arguments, without an op."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from types import ModuleType
+from typing import Any
+
+from bench.harness import worker
+from bench.harness.api.comparing import interleaved
+from bench.harness.api.function import Function, extents, known_ceilings
+from bench.harness.cli import main
+from bench.harness.cli.arguments import UsageError
+from bench.harness.compare.turns import ComparePolicy
+from bench.harness.data.inputs import Filler
+from bench.harness.device.device import Device, NoDeviceError
+from bench.harness.profile.target import guarded_call
+from bench.harness.providers.user_kernel import UserKernelError, find
+from bench.harness.run import Progress, Run
+from bench.harness.timing import protocol
+from results.record import Record
+
+MAKE_INPUTS = "make_inputs"
+"""Name of the function in a user's file that returns the arguments of one call."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """How to make the arguments if no file has `make_inputs`: a filled tensor for each parameter."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    """One for each parameter, or one for all; empty if `--shape` is not given."""
+    dtype: str
+    fill: str
+    seed: int
+
+    def make(self, name: str, function: Callable[..., Any], device: Device) -> tuple[Any, ...]:
+        if not self.shapes:
+            raise UsageError(f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype")
+        required = [each for each in inspect.signature(function).parameters.values() if is_required(each)]
+        if len(self.shapes) not in (1, len(required)):
+            names = ", ".join(each.name for each in required)
+            raise UsageError(f"expected one --shape for all parameters of {name}, or {len(required)}: {names}")
+        fill = Filler(self.fill, self.dtype, device, self.seed)
+        shapes = self.shapes * len(required) if len(self.shapes) == 1 else self.shapes
+        return tuple(fill(*shape) for shape in shapes)
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    is_positional = parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return is_positional and parameter.default is inspect.Parameter.empty
+
+
+def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
+    """Measure the functions that the arguments name, in a worker, and return the run, not shown yet."""
+    names = checked_names(args)
+    shapes = tuple(extents(text) for text in args.shape or ())
+    dtype = (args.dtype or ["fp32"])[0]
+    if len(args.dtype or ()) > 1:
+        raise UsageError("functions are compared in one --dtype")
+    main.check_places(args)
+    worker.start_server()
+    with closing(Progress(args.quiet or "torch" in sys.modules)) as progress:
+        progress.say("loading torch")
+        device = main.device_of(args)
+    policy = ComparePolicy(args.margin, args.budget or 10.0, args.rounds, args.seed, rows=len(names) - 1)
+    settings = policy.to_dict() | {"fill": args.fill, "cache": args.cache, "baseline": names[0]}
+    with Run(args, "bench", "compare", device, settings, argv) as run:
+        run.ceilings = known_ceilings(device)
+        run.start(None)
+        run.progress.say(", ".join(names))
+        what = names, Arguments(shapes, dtype, args.fill, args.seed), device, policy, args.cache
+        try:
+            records, _ = worker.call(measure_in_worker, *what, timeout_s=args.timeout)
+        except worker.WorkerError as error:
+            culprit = "" if error.index is None else f"{names[error.index]}: "
+            raise UsageError(f"{culprit}{error}") from None
+        for record in records:
+            run.keep(record)
+    return run
+
+
+def checked_names(args: argparse.Namespace) -> list[str]:
+    """Return the functions, the baseline first; what shows without running a file is reported here."""
+    for option in ("op", "provider", "size"):
+        if getattr(args, option) is not None:
+            raise UsageError(f"functions are compared without --{option}; remove it")
+    names = list(dict.fromkeys(args.functions))
+    if len(names) < 2:
+        raise UsageError(f"expected at least two functions, got only {names[0]}")
+    if args.baseline is not None:
+        if args.baseline not in names:
+            raise UsageError(f"--baseline {args.baseline} must be one of {', '.join(names)}")
+        names.sort(key=lambda name: name != args.baseline)
+    for name in names:
+        try:
+            problem = find(name).problem
+        except UserKernelError:
+            problem = "must be written path/to/file.py:function"
+        if problem:
+            raise UsageError(f"'{name}': {problem}")
+    return names
+
+
+def measure_in_worker(
+    names: Sequence[str], arguments: Arguments, device: Device, policy: ComparePolicy, cache: str
+) -> list[Record]:
+    """Import the functions, make their arguments and time them in turns.
+
+    Raises:
+        worker.WorkerError: with what is wrong, and the index of the function.
+    """
+    functions: dict[str, Callable[..., Any]] = {}
+    modules: list[ModuleType] = []
+    index = None
+    try:
+        for index, name in enumerate(names):
+            protocol.announce(index)
+            with guarded_call(name):
+                source = find(name)
+                modules.append(source.module())
+                functions[name] = getattr(modules[-1], source.function)
+        with guarded_call(MAKE_INPUTS):
+            made = next((vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None)
+        protocol.announce(runs=False)
+        index = None
+        if made is None:
+            made = arguments.make(names[0], functions[names[0]], device)
+        args = made if isinstance(made, tuple) else (made,)
+        subject = Function(functions[names[0]], args, {}, None, {}, None, cache, device.torch_name)
+        _, records = interleaved(functions, subject, policy)
+    except (UsageError, NoDeviceError) as error:
+        raise worker.WorkerError(str(error), index) from None
+    # without the class of the Python interface, and with the file that was measured
+    plain = [Record(**{each.name: getattr(record, each.name) for each in fields(Record)}) for record in records]
+    return [replace(record, source_sha256=find(record.provider).sha256()) for record in plain]

@@ -1,0 +1,93 @@
+"""`python -m bench compare a.py:f b.py:f`: a user's functions on the same arguments, without an op."""
+
+import json
+
+import pytest
+
+from bench import __main__ as command
+from results.store.runfile import load_run
+
+OLD = """
+import torch
+
+def f(x, y):
+    return torch.relu(x) + y
+
+def wrong(x, y):
+    return x
+
+def crash(x, y):
+    import os
+    os.abort()
+
+def leaves():
+    import sys
+    sys.exit(3)
+"""
+
+NEW = """
+import torch
+
+def make_inputs():
+    return torch.ones(1000), torch.ones(1000)
+
+def f(x, y):
+    for _ in range(200):  # slower than any noise
+        torch.relu(x)
+    return torch.relu(x).add_(y)
+"""
+
+BROKEN = "raise ValueError('no such weights')\n\n\ndef f(x, y):\n    return x\n"
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    for name, text in (("old", OLD), ("new", NEW), ("broken", BROKEN)):
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def compare(*words):
+    return command.main(["compare", *words, "--device", "cpu", "--rounds", "6", "-q"])
+
+
+def test_functions_take_what_make_inputs_of_either_file_returns(files, capsys):
+    assert compare("old.py:f", "new.py:f", "--format", "json", "-o", "run.jsonl") == 1
+    row = json.loads(capsys.readouterr().out)["rows"][0]
+    assert (row["baseline"], row["candidate"]) == ("old.py:f", "new.py:f")
+    assert row["verdict"] == "SLOWER"
+    run = load_run(files / "run.jsonl")
+    assert [(each.provider, each.case) for each in run.records] == [
+        ("old.py:f", "1000,1000"),
+        ("new.py:f", "1000,1000"),
+    ]
+    assert all(each.source_sha256 for each in run.records)
+
+
+def test_without_make_inputs_each_parameter_gets_a_tensor_of_the_shape(files):
+    assert compare("old.py:f", "old.py:wrong", "--shape", "8x4", "--dtype", "fp64", "-o", "run.jsonl") == 1
+    baseline, wrong = load_run(files / "run.jsonl").records
+    assert (baseline.case, baseline.dtype) == ("8x4,8x4", "fp64")
+    assert (wrong.status, "differs from the baseline's" in wrong.reason) == ("invalid", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["old.py:f", "old.py:crash", "--shape", "8"], "old.py:crash: crashed: SIGABRT"),
+        (["broken.py:f", "old.py:f", "--shape", "8"], "broken.py:f: ValueError: no such weights"),
+        (["old.py:f", "old.py:wrong"], "no file has a function make_inputs()"),
+        (["old.py:f", "old.py:wrong", "--shape", "8,8,8"], "or 2: x, y"),
+        (["old.py:f", "old.py:missing"], "old.py has no 'missing'"),
+        (["old.py:f", "nowhere.py:f"], "there is no file nowhere.py"),
+        (["old.py:f"], "expected at least two functions, got only old.py:f"),
+        (["old.py:f", "new.py:f", "--op", "gelu"], "functions are compared without --op"),
+        (["old.py:f", "new.py:f", "--baseline", "torch"], "--baseline torch must be one of old.py:f, new.py:f"),
+    ],
+)
+def test_functions_that_cannot_be_compared_end_with_one_line(files, capsys, words, message):
+    assert compare(*words, "--no-save") == 2
+    out, err = capsys.readouterr()
+    assert message in err.splitlines()[-1]
+    assert out == ""
