@@ -43,7 +43,7 @@ def families() -> dict[str, tuple[Op, ...]]:
 
 def catalog_of(words: Sequence[str]) -> Catalog:
     """Return all ops and commands, including those of user files named on the command line."""
-    from bench.harness.compare.command import reserved_names
+    from bench.harness.commands.compare import reserved_names
 
     return read_catalog(reserved_names(), op_words(words), only_ops=words[:1] == ["compare"])
 
@@ -157,7 +157,7 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
             listing.set_defaults(run=lambda args, families, argv: print_list(found, args.format))
             add(listing, "--format")
         elif name == "compare":
-            from bench.harness.compare.command import add_parser
+            from bench.harness.commands.compare import add_parser
 
             named = [family for family, ops in found.families.items() if {op.name for op in ops} & {*op_words(words)}]
             add_parser(commands, found.families if HELP.isdisjoint(words) else named)

@@ -30,7 +30,7 @@ FOLDERS = {
     "bench.harness": (
         *("op", "op_file", "device", "timing", "worker", "preload", "data", "providers", "measure"),
         *("calibrate", "cli run loop", "model", "transfer", "profile"),
-        *("compare", "commands", "api", "fixture"),
+        *("compare", "api", "commands", "fixture"),
     ),
     "roofline": (
         "work",
@@ -58,6 +58,7 @@ BUILT_ON_TORCH = {
     "bench/harness/model/step.py",
     "bench/harness/transfer.py",
     "bench/harness/model/transformer.py",
+    "bench/harness/profile/meta.py",
     "bench/harness/profile/step.py",
 }
 """Files that derive classes from torch's; they are imported only inside the functions that need them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from bench.harness.device.device import detect
 from bench.harness.measure.rows import Settings
 from bench.harness.profile import report
 from bench.harness.profile.counts import shapes_text
-from bench.harness.profile.target import target_of
+from bench.harness.profile.target import on_meta, target_of
 from bench.harness.profile.tracing import profiled
 from bench.harness.run import stamp
 from results.record import DTYPES, Record
@@ -23,6 +23,8 @@ from results.store.runfile import runs_directory
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from bench.harness.profile.projection import Projection
 
 COUNTS = ("flops", "bytes_read", "bytes_written")
 MAX_TEXT = 60
@@ -52,8 +54,9 @@ def profile(
     backward: bool = False,
     train: bool = False,
     compile: bool = False,
+    on: str | Sequence[str] | None = None,
     **kwargs: Any,
-) -> Profile:
+) -> Profile | Projection:
     """Profile a call of a function or a module.
 
     It is called once before counting. Gradients, buffers and random generators are left unchanged.
@@ -64,14 +67,22 @@ def profile(
         backward: whether to include the backward pass, from `loss` of the result, else from its first tensor.
         train: whether to include an AdamW step with a learning rate of 0.
         compile: whether to use `torch.compile`; each fused region is then a row.
+        on: GPUs of the table, such as "h100-sxm", or saved runs: nothing is measured, and the minimum times of the
+            operations on these machines are returned. The module is copied to the meta device, without its memory.
         kwargs: its keyword arguments.
 
     Raises:
         UsageError: it is not callable, or it raised.
     """
     target = target_of(getattr(function, "__name__", type(function).__name__), function, args, kwargs)
-    device = detect(target.device)
     mode = "train" if train else "backward" if backward else "forward"
+    if on is not None:
+        from bench.harness.profile.projection import machine_named, project
+
+        if compile:
+            raise UsageError("on= runs no compiler; remove compile=")
+        return project(lambda: on_meta(target), mode, list(map(machine_named, [on] if isinstance(on, str) else on)))
+    device = detect(target.device)
     records = profiled(target, mode, device, is_compiled=compile)
     if records[0].status == "failed":
         raise UsageError(records[0].reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,9 @@ from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device, NoDeviceError
+    from bench.harness.profile.projection import Projection
     from results.record import Record
+    from roofline.machine import Machine
 
 BY = ("op", "module", "shape", "kernel")
 """Keys of `bench.harness.profile.report.BY`, which is slower to import."""
@@ -41,6 +43,7 @@ prints a file to start from.
   python -m bench profile mine.py:make --backward
   python -m bench profile --model llama-3.2-1b --layers 2 --shape 4x512 --dtype bf16
   python -m bench profile --model gpt2 --layers 2 --train --by module
+  python -m bench profile --model llama-3-8b --on h100-sxm,a100-sxm-80gb --dtype bf16
   python -m bench profile --from trace.json.gz
 
 FLOPs and compulsory bytes are counted call by call. Times are those of a step under torch.profiler; the step is timed
@@ -71,6 +74,8 @@ def add_parser(commands: Any) -> None:
     what.add_argument(
         "--train", action="store_true", help="add the backward pass and an AdamW step with a learning rate of 0"
     )
+    on = "instead of measuring, print the least time on these GPUs: `python -m roofline gpus`, or a saved run"
+    add(parser, "--on", help=on)
     advanced.add_argument("--compile", action="store_true", help="use torch.compile; each fused region is a row")
     add(parser, "--signature", help="print a file to start from, and exit")
     add(parser, *MACHINE, "--timeout", *OUTPUT[:-1])
@@ -97,9 +102,12 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         return 0
     check(args)
     check_places(args)
+    if args.on:
+        print_out(projected(args).table(args.top).render(args.format))
+        return 0
     device = device_of(args)
     with busy(f"profiling {args.target or args.model.name}", args.quiet):
-        answer = answer_of(args, device) if args.target is None else isolated(args, device)
+        answer = answer_of(args, device) if args.target is None else isolated(args, answer_of, device)
     if not isinstance(answer, list):
         raise answer
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
@@ -139,11 +147,35 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
 
 
-def isolated(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:
+def projected(args: argparse.Namespace) -> Projection:
+    """Return the step on the machines of `--on`; a user's function runs in a worker."""
+    from bench.harness.profile.projection import machine_named
+
+    machines = [machine_named(name) for name in args.on]
+    answer = projection_of(args, machines) if args.target is None else isolated(args, projection_of, machines)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def projection_of(args: argparse.Namespace, machines: Sequence[Machine]) -> Projection | UsageError:
+    from bench.harness.profile.projection import project
+
+    try:
+        return project(lambda: target_from(args, "meta"), mode_of(args), machines)
+    except UsageError as error:
+        return error
+
+
+def mode_of(args: argparse.Namespace) -> str:
+    return "train" if args.train else "backward" if args.backward else "forward"
+
+
+def isolated(args: argparse.Namespace, function: Callable[..., Any], what: Any) -> Any:
     from bench.harness import worker
 
     try:
-        answer, output = worker.call(answer_of, args, device, timeout_s=args.timeout, step="a call, or the import,")
+        answer, output = worker.call(function, args, what, timeout_s=args.timeout, step="a call, or the import,")
     except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
@@ -155,13 +187,12 @@ def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageE
     from bench.harness.device.device import NoDeviceError
     from bench.harness.profile.tracing import profiled
 
-    mode = "train" if args.train else "backward" if args.backward else "forward"
     device.use()
     try:
         protocol.announce()
         target = target_from(args, device.torch_name)
         protocol.announce(runs=False)
-        return profiled(target, mode, device, args.budget, args.trace, args.compile)
+        return profiled(target, mode_of(args), device, args.budget, args.trace, args.compile)
     except (UsageError, NoDeviceError) as error:
         return error
 
@@ -175,6 +206,9 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("--layers requires --model; your own function builds its model")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
         raise UsageError(f"--trace {args.trace}: no such directory")
+    for option in ("compile", "trace", "by", "plot", "output") if args.on else ():
+        if getattr(args, option):
+            raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
     try:
         args.shape = parse_batch_shape(args.shape or DEFAULT_SHAPE)
         if args.model is not None:

@@ -12,6 +12,7 @@ Elements that are updated in place are also read, unless the operation overwrite
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,13 @@ OVERWRITES = _names(
 
 TAKES = _names("embedding index_select index _unsafe_index gather nll_loss_forward nll_loss2d_forward")
 """Operations that read the indexed elements of a table."""
+
+ROWWISE = _names(
+    "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm "
+    "native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward sum mean amax amin var_mean logsumexp "
+    "native_dropout native_dropout_backward clone copy _to_copy where masked_fill cat convert_element_type"
+)
+"""Operations beside the elementwise ones that a compiler fuses with the operation before them."""
 
 PUTS = _names("index_put _index_put_impl _unsafe_index_put scatter scatter_add index_add index_copy scatter_reduce")
 """Operations that write the indexed elements of a table in place; out of place they copy all of it."""
@@ -127,6 +135,11 @@ class Operation:
     """Time in the recorded step."""
     kernels: set[str] = field(default_factory=set)
     """Names of its GPU kernels."""
+    is_fusable: bool = False
+    """Whether it can be part of the kernel of the operation before it: elementwise, or a reduction over rows."""
+    reads: dict[int, int] = field(default_factory=dict)
+    """Bytes read, by the number of the storage."""
+    writes: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_modelled(self) -> bool:
@@ -221,7 +234,9 @@ def count(func: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -
         flops, products, is_known = work.flops, work.flops * is_product, True
         read, written = work.bytes_read, work.bytes_written
     flags = (*call.flags(), *(() if is_known else (UNMODELLED,)))
-    return Operation(name, shapes, dtypes, "", "", flops, products, read, written, flags), traffic
+    operation = Operation(name, shapes, dtypes, "", "", flops, products, read, written, flags)
+    operation.is_fusable = call.is_fusable
+    return operation, traffic
 
 
 class Call:
@@ -254,6 +269,13 @@ class Call:
     def is_free(self) -> bool:
         is_free = self.base in FREE and self.namespace == "aten"
         return is_free or self.namespace in ("profiler", "prim") or bool(getattr(self.func, "is_view", False))
+
+    @property
+    def is_fusable(self) -> bool:
+        import torch
+
+        is_elementwise = torch.Tag.pointwise in self.func.tags and not self.base.startswith("_foreach_")
+        return self.namespace in ("aten", "prims") and (is_elementwise or self.base in ROWWISE)
 
     def flags(self) -> Iterator[str]:
         import torch
@@ -325,6 +347,11 @@ class Call:
         given = [(axis, index) for axis, index in enumerate(self.values["indices"]) if index is not None]
         rows = math.prod(map(max, zip_longest(*(reversed(index.shape) for _, index in given), fillvalue=1)))
         return int(rows * (table.numel() // max(1, math.prod(table.shape[axis] for axis, _ in given))))
+
+
+def pattern(module: str) -> str:
+    """Return the path of a module with `*` for the number of a layer; a path of numbers alone stays."""
+    return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
 def name_of(func: Any) -> str:

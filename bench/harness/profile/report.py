@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.counts import NO_SHAPE, Breakdown, Operation
+from bench.harness.profile.counts import NO_SHAPE, Breakdown, Operation, pattern
+from bench.harness.profile.fusing import Fusion, fusions_of
 from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
@@ -35,6 +35,11 @@ REMAINDERS = {
 }
 """Parts of a step's time outside of operations."""
 
+MAX_FUSIONS, MAX_SHOWN_FUSIONS = 20, 5
+"""Chains of operations that a profile saves and prints, those that save most."""
+
+FUSION_KEYS = ("module", "operations", "count", "saved_bytes")
+
 MAX_NAMES = 3
 """Maximum number of kernels that are named for a remainder."""
 OF_A_STEP = (
@@ -51,9 +56,9 @@ SENTENCES = (
     "{memory_bound} of the time is in operations that memory bounds, {compute_bound} in those that computing bounds.",
     "{neither} of the time is in other operations: launches or both bound them, or no roof is known.",
     "Where nothing is fused, the same operations move {eager_bytes}.",
-    "Fusing could save at most {fusable_s} at the memory ceiling: each storage moved once is {unique_bytes}.",
     "With every operation at its roof it would take {at_roof_s}.",
     "Rules cover {modelled_flops} of FLOPs and {modelled_bytes} of bytes; rows without one are flagged unmodelled.",
+    "Fusing could save at most {fusable_s} at the memory ceiling: each storage moved once is {unique_bytes}.",
 )
 """Sentences about the totals, with their keys; those about a step or a trace come first."""
 
@@ -69,17 +74,17 @@ BY: dict[str, Callable[[Record], str]] = {
 """Keys for grouping rows; by module, a row counts in all modules around it."""
 
 
-def pattern(module: str) -> str:
-    """Return the path of a module with `*` for layer numbers; a path of only numbers is unchanged."""
-    return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
-
-
 def records_of(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row and remainder with time or work, the longest first."""
     rows = [(_record(row), float(sum(operation.time_ns for operation in row))) for row in _rows(breakdown)]
     rows = sorted([*rows, *_remainders(breakdown)], key=lambda row: -row[1])
     first, *others = [_timed(record, spent_ns * NS, spent_ns / breakdown.duration_ns) for record, spent_ns in rows]
     return [replace(first, extra=first.extra | {"step": _facts(breakdown)}), *others]
+
+
+def work_records(breakdown: Breakdown) -> list[Record]:
+    """Return a record for each row, with its work and no time."""
+    return [_record(row) for row in _rows(breakdown)]
 
 
 def failed_records(breakdown: Breakdown, reason: str) -> list[Record]:
@@ -168,6 +173,7 @@ def _facts(breakdown: Breakdown) -> dict[str, Any]:
         "eager_bytes": breakdown.eager_bytes,
         "modelled_flops": known_flops / flops if flops else 1.0,
         "modelled_bytes": known_bytes / moved if moved else 1.0,
+        "fusing": [vars(fusion) for fusion in fusions_of(breakdown.operations)[:MAX_FUSIONS]],
     }
 
 
@@ -206,7 +212,12 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
     products = [(count, ceilings.peak(dtype)) for count, dtype in counts if count]
     peak_s = sum(count / peak.value for count, peak in products if peak) if all(peak for _, peak in products) else None
     bandwidth, unique = ceilings.bandwidth_for(read, written), step["unique_bytes"]
+    fusing = [
+        each | {"saved_s": each["saved_bytes"] / bandwidth.value if bandwidth else None}
+        for each in step.get("fusing", ())  # older profiles have none
+    ]
     return step | {
+        "fusing": fusing,
         "profiled_s": sum(record.extra["time_s"] for record in records),
         "flops": flops,
         "matmul_flops": sum(count for count, _ in products),
@@ -272,10 +283,15 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     no_shape = totals.get("no_shape", {})
     values["no_shape"] = ", ".join(f"{op} ({calls} call{'s' * (calls != 1)})" for op, calls in no_shape.items()) or None
     values["overlap_s"] = max(0.0, round(totals["profiled_s"] - totals["time_s"], 9)) or None
-    texts = {name: _text(name, value) for name, value in values.items()}
+    texts = {name: _text(name, value) for name, value in values.items() if name != "fusing"}
     absent = [name for name in OPTIONAL if values.get(name) is None]
     lines = (*(OF_A_TRACE if "no_shape" in totals else OF_A_STEP), *SENTENCES)
-    return [line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)]
+    said = [line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)]
+    for each in totals["fusing"][:MAX_SHOWN_FUSIONS]:
+        if each["saved_s"]:
+            fusion = Fusion(*(each[key] for key in FUSION_KEYS))
+            said.append(f"- {fusion}: {format_time(each['saved_s'])} of {texts['time_s']}")
+    return said
 
 
 def _text(name: str, value: float | str | None) -> str:

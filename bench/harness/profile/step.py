@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from bench.harness.profile.counts import (
     name_of,
     tensors_in,
 )
+from bench.harness.profile.meta import MetaAdamW
 from bench.harness.profile.target import ORIGINALS, Target, guarded_call
 
 MAX_NAMES = 4
@@ -62,7 +64,8 @@ class ProfiledStep:
             self.phase = "optimizer"
             # A learning rate of 0 leaves the parameters unchanged.
             parameters = self.target.modules.parameters()
-            self._optimizer = self._optimizer or torch.optim.AdamW(parameters, lr=0.0, fused=True)
+            make = MetaAdamW if self.target.device == "meta" else partial(torch.optim.AdamW, lr=0.0, fused=True)
+            self._optimizer = self._optimizer or make(parameters)
             self._optimizer.step()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
@@ -182,6 +185,7 @@ class Account(Tags):
         self.operations.append(operation)
         for side, moves in enumerate(traffic):
             for moved in moves:
+                (operation.writes if side else operation.reads)[moved.storage._cdata] = moved.bytes
                 # The reference prevents that another storage gets the same address.
                 fresh = StorageWeakRef(moved.storage), moved.storage.nbytes(), [0, 0]
                 self.storages.setdefault(moved.storage._cdata, fresh)[2][side] += moved.bytes

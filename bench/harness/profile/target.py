@@ -85,8 +85,11 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
     if source.problem is not None:
         raise UsageError(f"'{word}': {source.problem}")
     wanted = getattr(torch, TORCH_DTYPES[dtype]) if dtype else None
+    without_memory = torch.device("meta") if device == "meta" else contextlib.nullcontext()
     with guarded_call(word):
-        made = getattr(source.module(), source.function)()
+        module = source.module()
+        with without_memory:
+            made = getattr(module, source.function)()
         if made is None:
             raise UsageError(f"{word} returned None; expected a function, or a module with its arguments")
         function, *args = made if isinstance(made, tuple) else (made,)
@@ -99,6 +102,24 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
             (target.args, target.kwargs),
         )
     return replace(target, args=args, kwargs=kwargs, device=device)
+
+
+def on_meta(target: Target) -> Target:
+    """Return a target with its tensors on the meta device; nothing of it is copied in memory."""
+    import copy
+
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    memo: dict[int, Any] = {}
+    for parameter in target.modules.parameters():
+        memo[id(parameter)] = torch.nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+    for buffer in target.modules.buffers():
+        memo[id(buffer)] = buffer.to("meta")
+    args, kwargs = tree_map_only(
+        torch.Tensor, lambda x: x.detach().to("meta").requires_grad_(x.requires_grad), (target.args, target.kwargs)
+    )
+    return replace(target_of(target.name, copy.deepcopy(target.function, memo), args, kwargs), device="meta")
 
 
 def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device: str) -> Target:

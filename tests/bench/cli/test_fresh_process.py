@@ -6,7 +6,8 @@ import pytest
 
 from bench.elementwise import OPS
 from bench.harness import loop
-from bench.harness.compare import command, interleave
+from bench.harness.commands import compare as command
+from bench.harness.compare import interleave
 from bench.harness.compare.turns import ComparePolicy
 from bench.harness.loop import VISITS
 from bench.harness.measure.isolated import measure_isolated

@@ -12,7 +12,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.harness import run
-from bench.harness.compare import command as compare
+from bench.harness.commands import compare
 from bench.harness.compare import interleave, turns
 from bench.harness.compare.turns import run_rounds
 from bench.harness.device.device import cpu_device

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.__main__ import families, main
-from bench.harness.compare import command as compare
+from bench.harness.commands import compare
 from bench.harness.op import Case
 from bench.harness.op_file import options_of
 from bench.harness.run import baseline_lines

@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.worker import start_server
 
     if args.functions:
-        from bench.harness.compare.functions import run_functions
+        from bench.harness.commands.compare_functions import run_functions
 
         return show(run_functions(args, argv))
     if not args.op:

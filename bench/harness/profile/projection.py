@@ -1,0 +1,247 @@
+"""`bench profile --on h100-sxm`: the least time of a step on GPUs that are not here. Nothing is measured.
+
+The step runs on torch's meta device, so a model needs no memory. The least time of an operation is the longer of FLOPs
+over the peak and bytes over the memory bandwidth (Williams et al., 2009), one kernel after the other: a real step takes
+longer. Launches, the host and transfers between GPUs are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.profile.counts import Breakdown
+from bench.harness.profile.fusing import fusions_of
+from bench.harness.profile.meta import FusedAttention
+from bench.harness.profile.report import work_records
+from bench.harness.profile.step import ProfiledStep, account
+from bench.harness.profile.target import Target
+from results.record import Record
+from results.show.grid import Column, Table, print_grid, print_lines, rows_of
+from results.show.units import ABSENT, format_number, format_rate, format_time
+from results.store.runfile import StoreError, load_run
+from results.store.runs import find_run
+from roofline.gpu_table import UnknownGpuError, find_gpu
+from roofline.machine import Machine
+from roofline.model import bound, intensity, limits_s
+from roofline.picture.scene import machine_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+"""The operation that stands for the attention of one kernel, see `bench.harness.profile.meta`."""
+
+MAX_CHAINS = 5
+"""Chains that are printed."""
+
+LOWER_BOUND = "least times at the roofs of each machine, not measured: a real step takes longer"
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A step on one machine."""
+
+    machine: Machine
+    least_s: tuple[float | None, ...]
+    """Of each row, all its calls together; None if the machine has no peak for its dtype or no rule counts its work."""
+    bounds: tuple[str | None, ...]
+    total_s: float
+    """Sum of the rows."""
+
+    def seconds(self, moved_bytes: int) -> float:
+        """Return the time that bytes take at the memory roof."""
+        bandwidth = self.machine.bandwidth()
+        return moved_bytes / bandwidth.value if bandwidth else 0.0
+
+
+class Projection:
+    """A step on machines that are not here; it prints as the table of `bench profile --on`."""
+
+    def __init__(self, name: str, mode: str, breakdown: Breakdown, machines: Sequence[Machine]) -> None:
+        self.name, self.mode = name, mode
+        self.records = work_records(breakdown)
+        self.fusions = fusions_of(breakdown.operations)
+        self.machines = [_projected(self.records, machine) for machine in machines]
+
+    def fused_s(self, on: Projected) -> float:
+        """Return the least time of the step with all chains fused."""
+        return on.total_s - on.seconds(sum(fusion.saved_bytes for fusion in self.fusions))
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Indices of the rows, the longest on the first machine first."""
+        least_s = self.machines[0].least_s
+        return sorted(range(len(self.records)), key=lambda row: -(least_s[row] or 0.0))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row of plain values for each row and machine, with times in seconds."""
+        return [
+            {
+                "machine": on.machine.slug,
+                "op": record.op,
+                "shapes": record.extra["shapes"],
+                "dtype": record.dtype,
+                "module": record.extra["module"],
+                "phase": record.extra["phase"],
+                "count": record.extra["count"],
+                **{key: getattr(record, key) for key in ("flops", "bytes_read", "bytes_written")},
+                "matmul_flops": record.extra["matmul_flops"],
+                "intensity": _intensity(record),
+                "bound": on.bounds[row],
+                "least_s": on.least_s[row],
+                "share": None if on.least_s[row] is None else on.least_s[row] / (on.total_s or 1.0),  # type: ignore[operator]
+                "flags": list(record.flags),
+            }
+            for on in self.machines
+            for row, record in ((row, self.records[row]) for row in self.order)
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """Return what `--format json` prints."""
+        return {
+            "name": self.name,
+            "mode": self.mode,
+            "note": LOWER_BOUND,
+            "machines": [
+                {
+                    "slug": on.machine.slug,
+                    "name": on.machine.name,
+                    "source": _source(on.machine),
+                    "least_s": on.total_s,
+                    "fused_s": self.fused_s(on),
+                }
+                for on in self.machines
+            ],
+            "fusing": [
+                vars(fusion) | {"saved_s": {on.machine.slug: on.seconds(fusion.saved_bytes) for on in self.machines}}
+                for fusion in self.fusions
+            ],
+            "rows": self.rows(),
+        }
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the rows as a frame, with the keys of `--format json`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def table(self, top: int = 20) -> Table:
+        columns = self._columns(top)
+        return Table(
+            rows=self.rows,
+            shown=lambda: rows_of(columns),
+            document=self.document,
+            draw=partial(self._draw, columns, top),
+            notes="\n" + "\n".join(["", *self.sentences()]) + "\n",
+        )
+
+    def sentences(self) -> list[str]:
+        """Return what the step takes on each machine, and what fusing would save."""
+        lines = []
+        for on in self.machines:
+            lines.append(f"{on.machine.name}: at least {format_time(on.total_s)} a step; {_source(on.machine)}")
+            if missing := sum(least_s is None for least_s in on.least_s):
+                lines.append(f"  without {missing} rows that have no peak or no rule for their work")
+        fused = " or ".join(format_time(self.fused_s(on)) for on in self.machines)
+        if self.fusions:
+            lines.append(f"Fused like torch.compile does, at least {fused}; what saves most:")
+        for fusion in self.fusions[:MAX_CHAINS]:
+            saved = (
+                f"{format_time(on.seconds(fusion.saved_bytes))} of {format_time(on.total_s)}" for on in self.machines
+            )
+            lines.append(f"- {fusion}: {' or '.join(saved)}")
+        return lines
+
+    def _columns(self, top: int) -> list[Column]:
+        records = [self.records[row] for row in self.order[:top]]
+        columns = [
+            Column("op", [record.op for record in records]),
+            Column("shapes", [record.case for record in records], goes_below=True),
+            Column("count", [str(record.extra["count"]) for record in records], "right", 3),
+            Column("FLOPs", [_count(record.flops) for record in records], "right", 2),
+            Column("bytes", [_count(_moved(record)) for record in records], "right", 1),
+            Column("FLOP/B", [format_number(_intensity(record), 3) for record in records], "right", 4),
+        ]
+        for on in self.machines:
+            name = f" {on.machine.slug}" if len(self.machines) > 1 else ""
+            rows = self.order[:top]
+            shares = [(on.least_s[row] or 0.0) / (on.total_s or 1.0) for row in rows]
+            columns += [
+                Column(f"least time{name}", [format_time(on.least_s[row]) for row in rows], "right"),
+                Column("share", [f"{100 * share:.1f}%" for share in shares], "right"),
+                Column("bound", [on.bounds[row] or ABSENT for row in rows]),
+            ]
+        return [*columns, Column("module", [record.extra["module"] for record in records], goes_below=True)]
+
+    def _draw(self, columns: Sequence[Column], top: int, console: Console) -> None:
+        flags = [", ".join(self.records[row].flags) for row in self.order[:top]]
+        print_lines(console, f"{self.name}, {self.mode}: {LOWER_BOUND}", *self.sentences(), "")
+        print_grid(console, columns, flags, "flags")
+        if len(self.records) > top:
+            print_lines(console, f"... and {len(self.records) - top} more; --top shows them, --format json has all")
+
+    def __repr__(self) -> str:
+        return self.table().render("table")
+
+
+def project(make: Callable[[], Target], mode: str, machines: Sequence[Machine]) -> Projection:
+    """Return a step on machines that are not here.
+
+    Args:
+        make: returns the target, with its tensors on the meta device.
+        mode: `forward`, `backward` or `train`.
+        machines: with a memory bandwidth.
+
+    Raises:
+        UsageError: the step cannot run without values.
+    """
+    with FusedAttention():
+        target = make()
+        try:
+            breakdown = account(ProfiledStep(target, mode))
+        except UsageError as error:
+            raise UsageError(f"{error} (--on runs the step on torch's meta device, without values)") from None
+    for operation in breakdown.operations:
+        operation.op = operation.op.replace(CPU_ATTENTION, "scaled_dot_product_attention")
+    return Projection(target.name, mode, breakdown, machines)
+
+
+def machine_named(name: str) -> Machine:
+    """Return the GPU of that name, or the machine of a saved run with its measured roofs."""
+    try:
+        return find_gpu(name)
+    except UnknownGpuError as error:
+        try:
+            return machine_of(load_run(find_run(name)).environment)
+        except StoreError:
+            raise UsageError(str(error)) from None
+
+
+def _projected(records: Sequence[Record], machine: Machine) -> Projected:
+    limits = [limits_s(record, machine) for record in records]
+    least_s = tuple(max(each[:2]) if each else None for each in limits)
+    bounds = tuple(bound(each[0], each[1], None) if each and max(each[:2]) else None for each in limits)
+    return Projected(machine, least_s, bounds, sum(filter(None, least_s)))
+
+
+def _source(machine: Machine) -> str:
+    bandwidth = machine.bandwidth()
+    return f"{format_rate(bandwidth.value, 'B/s')} {bandwidth.kind}" if bandwidth else ""
+
+
+def _intensity(record: Record) -> float | None:
+    moved = _moved(record)
+    return intensity(record.flops, moved) if record.flops is not None and moved else None
+
+
+def _moved(record: Record) -> int | None:
+    return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
+
+
+def _count(value: float | None) -> str:
+    return format_rate(value, "").strip()
