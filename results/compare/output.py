@@ -164,7 +164,7 @@ def json_row(row: ComparedRow) -> dict[str, Any]:
     }
 
 
-def _json_unmatched(row: Unmatched) -> dict[str, Any]:
+def json_unmatched(row: Unmatched) -> dict[str, Any]:
     names = ("op", "dtype", "case", "options", "provider", "fill", "cache", "status")
     known = {name: getattr(row.record, name) for name in names} | {"options": text_of(row.record.options)}
     return {"side": row.side} | known | {"reason": row.reason, "broken": row.is_broken}
@@ -174,13 +174,13 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
     """Return the comparison in one of `TABLE_FORMATS`; `of_summary` replaces values of the summary in JSON."""
     means = "".join(f"- {line}\n".replace("<", "&lt;") for line in geomean_lines(compared))
     table = Table(
-        draw=lambda console: _print_table(compared, console),
+        draw=lambda console: print_table(compared, console),
         rows=lambda: flat_rows(compared),
         shown=lambda: rows_of(_columns(compared)),
         document=lambda: {
             "summary": summary(compared, fail_on) | of_summary,
             "rows": list(map(json_row, compared.rows)),
-            "unmatched": [_json_unmatched(row) for row in compared.unmatched],
+            "unmatched": [json_unmatched(row) for row in compared.unmatched],
         },
         head=f"**{headline(compared)}**\n\n",
         notes=_below(compared) + (means and f"\nGeometric means:\n\n{means}"),
@@ -198,7 +198,7 @@ def flat_rows(compared: Compared) -> list[dict[str, Any]]:
         ends = {"ci95_low": low, "ci95_high": high, "metric_ci95_low": metric_low, "metric_ci95_high": metric_high}
         rows.append(row | ends)
     for unmatched in compared.unmatched:
-        known = _json_unmatched(unmatched)
+        known = json_unmatched(unmatched)
         known |= {f"provider_{unmatched.side}": unmatched.record.provider, "verdict": UNMATCHED}
         rows.append({name: known.get(name) for name in rows[0]} | {"reason": f"{unmatched.side}: {unmatched.reason}"})
     return rows
@@ -216,7 +216,8 @@ def _below(compared: Compared) -> str:
 def headline(compared: Compared) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts(compared).items() if count)
     rows = len(compared.rows)
-    text = f"{compared.baseline} -> {compared.candidate}: {verdicts} of {rows:,} row{'s' * (rows != 1)}"
+    said = f"{verdicts} of {rows:,} row{'s' * (rows != 1)}" if rows else "nothing compared"
+    text = f"{compared.baseline} -> {compared.candidate}: {said}"
     means = geomeans(compared)
     if len(means) == 1:
         text += f"; geometric mean {_mean_words(means[0])}"
@@ -281,9 +282,10 @@ def describe(row: Unmatched) -> str:
     return f"{row.side}: {' '.join(word for word in words if word)}: {row.reason}"
 
 
-def _print_table(compared: Compared, console: Console) -> None:
+def print_table(compared: Compared, console: Console) -> None:
     print_lines(console, *_run_lines(compared))
-    _print_rows(compared, console)
+    if compared.rows:
+        _print_rows(compared, console)
     if compared.unmatched:
         listed = (f"  {printable(describe(row))}" for row in compared.unmatched)
         print_lines(console, "\nnot compared:", *listed, indent="    ")

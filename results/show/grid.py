@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from results.show.notebook import HtmlPage
 from results.show.terminal import WIDE, drawn, printable
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def print_grid(
     is_terminal = console.width < WIDE
     shown = [_printable(column) for column in columns]
     below = [printable(note) for note in notes] if any(notes) else []
+    if isinstance(console, HtmlPage):
+        return console.add_table(shown, below)
     beside = [*shown, Column(notes_title, below)] if below else shown
     left: list[str] = []
     headings: list[str] = []
@@ -83,6 +86,7 @@ def print_grid(
     _print_rows(console, shown, headings, below)
     if left:
         print_lines(console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim")
+    return None
 
 
 def rows_of(columns: Sequence[Column]) -> list[dict[str, str]]:

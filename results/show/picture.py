@@ -57,6 +57,18 @@ MIN_CHROMA = 0.12
 _drawn_in: ContextVar[str] = ContextVar("theme", default="light")
 
 
+class Picture:
+    """A drawn picture, which a notebook shows."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        self.figure.savefig(stream, format="png", dpi=PNG_DPI / 2)
+        return stream.getvalue()
+
+
 def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -> None:
     """Add the options of a plot, the one file that a command writes: its path and its colors."""
     parser.group("output").add_argument("-o", "--output", "--plot", metavar="PATH", type=Path, help=text)

@@ -223,7 +223,7 @@ def table_console(file: TextIO) -> Console:
     """Return a console for `file`; lines are not limited if it is not a terminal."""
     from rich.console import Console
 
-    return Console(file=file, width=None if file.isatty() else WIDE, emoji=False)
+    return Console(file=file, width=None if file.isatty() else WIDE, emoji=False, force_jupyter=False)
 
 
 def drawn(draw: Callable[[Console], object]) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from results.show.grid import WHOLE_WORDS, Column, print_grid, print_lines
-from results.show.terminal import one_line
+from results.show.notebook import html_of
+from results.show.terminal import drawn, one_line
 from results.show.units import abbreviated, count, devices, duration, memory, number, size
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Curve(NamedTuple):
     """Points by name; a single point is the answer, or a reference."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Answer:
     """The result of an estimate, with its steps and sources."""
 
@@ -72,6 +73,12 @@ class Answer:
             "warnings": list(self.warnings),
             "steps": [step._asdict() for step in self.steps],
         }
+
+    def __repr__(self) -> str:
+        return drawn(lambda console: print_answer(console, self))
+
+    def _repr_html_(self) -> str:
+        return html_of(lambda page: print_answer(page, self))
 
 
 def by_machine(rows: Sequence[dict[str, Any]], **shared: Any) -> dict[str, Any]:

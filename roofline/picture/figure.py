@@ -19,6 +19,7 @@ from results.show.picture import (
     LEGEND_PT,
     MUTED,
     POINT_PT,
+    Picture,
     end_of,
     frame,
     new_figure,
@@ -90,8 +91,8 @@ def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = No
         return axes.figure.figure
 
 
-def plot_run(environment: Environment, records: Sequence[Record], path: Path, theme: str = "light") -> None:
-    """Draw the records of one run and the ceilings of their dtypes into a file.
+def plot_run(environment: Environment, records: Sequence[Record], path: Path | None, theme: str = "light") -> Picture:
+    """Draw the records of one run and the ceilings of their dtypes; if there is a path, into a file.
 
     Raises:
         NoCeilingError: no ceiling is known.
@@ -99,7 +100,10 @@ def plot_run(environment: Environment, records: Sequence[Record], path: Path, th
         CeilingError: invalid ceilings in the environment.
     """
     dtypes = list(dict.fromkeys(record.dtype for record in records)) or None
-    save_picture(draw_roofline(build_scene([(environment, records)], dtypes=dtypes), theme=theme), path)
+    figure = draw_roofline(build_scene([(environment, records)], dtypes=dtypes), theme=theme)
+    if path is not None:
+        save_picture(figure, path)
+    return Picture(figure)
 
 
 def _caption_height(scene: Scene) -> float:

@@ -30,8 +30,10 @@ from bench.harness.measure.measure_row import interpreted
 from bench.harness.measure.rows import one_line
 from bench.harness.timing.protocol import Samples
 from results.compare.comparison import Compared, ComparedRow, compare_live
-from results.compare.output import as_text, describe, json_row
+from results.compare.output import UNMATCHED, as_text, describe, json_row, json_unmatched, print_table
+from results.compare.sides import WRONG
 from results.record import Record
+from results.show.notebook import html_of
 from results.stats.comparison import DEFAULT_MARGIN
 
 if TYPE_CHECKING:
@@ -60,10 +62,18 @@ class Verdicts:
         return [describe(each) for each in self.compared.unmatched]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return a row per candidate with the keys of `bench compare --format json`; times are in seconds."""
+        """Return a row per candidate with the keys of `bench compare --format json`; times are in seconds.
+
+        A candidate that failed or returned a wrong result has the verdict UNMATCHED.
+        """
         import pandas as pd
 
-        return pd.DataFrame(map(json_row, self.compared.rows))
+        alone = [
+            json_unmatched(each) | {"candidate": each.record.provider, "verdict": UNMATCHED}
+            for each in self.compared.unmatched
+            if each.side == "candidate"
+        ]
+        return pd.DataFrame([*map(json_row, self.compared.rows), *alone])
 
     def save(self, path: Path | str | None = None) -> Path:
         """Save the records as `Records.save` does, for `python -m results compare`."""
@@ -71,6 +81,9 @@ class Verdicts:
 
     def __repr__(self) -> str:
         return as_text(self.compared, "table", "slower")
+
+    def _repr_html_(self) -> str:
+        return html_of(lambda page: print_table(self.compared, page))
 
 
 def compare(
@@ -113,7 +126,7 @@ def compare(
         check: whether to compare results; False if they are random.
 
     Raises:
-        UsageError: invalid arguments, the baseline failed, or nothing could be compared.
+        UsageError: invalid arguments, or the baseline failed.
         NoDeviceError: the device is not available.
     """
     named = ordered(functions_of(functions), baseline)
@@ -129,7 +142,7 @@ def compare(
     environment = environment_of(under_test, "compare")
     environment = replace(environment, settings=environment.settings | {"baseline": name} | policy.to_dict())
     compared = compare_live(environment, records, name, policy.margin)
-    if not compared.rows:
+    if records[0].status in WRONG:
         raise UsageError(f"nothing could be compared: {describe(compared.unmatched[0])}")
     return Verdicts(compared, Records(environment, records))
 

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.harness.cli.arguments import UsageError
 from bench.harness.run import run_text
 from results.record import Environment, Record
+from results.show.grid import Column
+from results.show.notebook import HtmlPage, html_of
+from results.show.picture import Picture
 from results.show.rows import to_frame
+from results.show.table import render_table
 from results.show.terminal import printable
 from results.show.units import format_percent, format_rate, format_time
 from results.store.runfile import Run, RunWriter
@@ -54,13 +58,27 @@ class JudgedRecord(Record):
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
+        lines = [f"  {name:<9} {text}" for name, text in self._facts()]
+        return "\n".join(map(printable, [self._title(), *lines]))
+
+    def _repr_html_(self) -> str:
+        page = HtmlPage()
+        page.print(self._title())
+        names, texts = zip(*self._facts(), strict=True)
+        page.add_table([Column("", names), Column("", texts)])
+        return page.text
+
+    def _title(self) -> str:
         words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
-        lines = [("", " ".join(filter(None, words)))]
+        return " ".join(word for word in words if word)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        facts = []
         if self.median_s is not None and self.ci95_s is not None:
             low, high = map(format_time, self.ci95_s)
             launches = self.launches_per_sample
             copies = f" ({self.copies} copies of the inputs)" if (self.copies or 1) > 1 else ""
-            lines += [
+            facts += [
                 ("median", f"{format_time(self.median_s)} (95 % CI {low} to {high})"),
                 ("samples", f"{len(self.samples_s)} of {launches} call{'s' * (launches != 1)} each, by {self.method}"),
                 ("cache", f"{self.cache}{copies}"),
@@ -68,9 +86,9 @@ class JudgedRecord(Record):
                 ("work", self._work()),
             ]
         if self.status != "ok":
-            lines.append((self.status, self.reason or ""))
-        lines += [("flag", f"{flag}: {self.flag_reasons.get(flag, '')}") for flag in self.flags]
-        return "\n".join(printable(f"  {name:<9} {text}" if name else text) for name, text in lines if text)
+            facts.append((self.status, self.reason or ""))
+        facts += [("flag", f"{flag}: {self.flag_reasons.get(flag, '')}") for flag in self.flags]
+        return [(name, text) for name, text in facts if text]
 
     def _reached(self) -> str:
         shown = [format_rate(self.flops_per_s, "FLOP/s") if self.flops else None]
@@ -108,13 +126,13 @@ class Records(tuple[JudgedRecord, ...]):
         """Return a row for each record, with the columns of `results.load`."""
         return to_frame(Run(Path(), self.environment, self))
 
-    def plot(self, path: Path | str, theme: str = "light") -> None:
-        """Plot the records on the roofline of their machine, as .png, .svg or .pdf, `light` or `dark`.
+    def plot(self, path: Path | str | None = None, theme: str = "light") -> Picture:
+        """Plot the records on the roofline of their machine, `light` or `dark`; a notebook shows what is returned.
 
         Raises:
-            PlotError: the plot cannot be drawn or written.
+            PlotError: the plot cannot be drawn, or not written to `path`, which ends in .png, .svg or .pdf.
         """
-        plot_run(self.environment, list(self), Path(path), theme)
+        return plot_run(self.environment, list(self), None if path is None else Path(path), theme)
 
     def save(self, path: Path | str | None = None) -> Path:
         """Save the records as a run file, by default with all other runs, and return its path.
@@ -136,3 +154,6 @@ class Records(tuple[JudgedRecord, ...]):
 
     def __repr__(self) -> str:
         return run_text(self.environment, self, "table", render=self._render)
+
+    def _repr_html_(self) -> str:
+        return html_of(lambda page: (self._render or render_table)(self.environment, self, page))

@@ -21,6 +21,7 @@ from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Record
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
+from results.show.notebook import html_of
 from results.show.units import ABSENT, format_number, format_rate, format_time
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
@@ -187,6 +188,9 @@ class Projection:
 
     def __repr__(self) -> str:
         return self.table().render("table")
+
+    def _repr_html_(self) -> str:
+        return html_of(partial(self._draw, self._columns(20), 20))
 
 
 def project(make: Callable[[], Target], mode: str, machines: Sequence[Machine]) -> Projection:
