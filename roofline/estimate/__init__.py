@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from roofline.estimate.budgets import gpus as gpus
     from roofline.estimate.budgets import mfu as mfu
     from roofline.estimate.budgets import train as train
+    from roofline.estimate.capacity import context as context
+    from roofline.estimate.layout import parallel as parallel
     from roofline.estimate.models import flops as flops
     from roofline.estimate.models import memory as memory
     from roofline.estimate.models import params as params
@@ -38,6 +40,8 @@ QUESTIONS = {
     "train": ("budgets", "time of a training run"),
     "fit": ("budgets", "largest model that fits in memory"),
     "chinchilla": ("budgets", "compute-optimal model size"),
+    "parallel": ("layout", "how devices share a training step"),
+    "context": ("capacity", "longest context and largest batch"),
     "generate": ("serving", "time and price of a reply"),
     "infer": ("serving", "time of prefill and decode"),
 }

@@ -16,6 +16,7 @@ from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.budgets import cost_of
 from roofline.estimate.options import Serving, Use, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
+from roofline.gpu_table import load_gpus
 from roofline.model import bound
 from roofline.work import DTYPE_BITS, DTYPES
 
@@ -106,13 +107,23 @@ def infer(
     kv_dtype: Cached = "bf16",
     gpus: Whole = 1,
     memory: Number | None = None,
+    fits: bool = False,
     **options: Unpack[Serving],
 ) -> Answer:
     """Minimum time of prefill and of one decode step, and the KV cache."""
     config = model_of(model, options, params)
+    if fits and "gpu" not in options:
+        options["gpu"] = list(load_gpus())
     uses, missing = uses_of(options, memory)
     plan = _Plan(config, prompt, batch, gpus, weight_dtype, kv_dtype)
     rows = [plan.row(use) for use in uses]
+    if fits:
+        rows, missing = sorted((row for row in rows if row["fits"]), key=lambda row: row["decode_seconds"]), []
+        if not rows:
+            raise ConfigError(
+                f"{config.name} with {batch} x {prompt} tokens fits on {devices(gpus)} of none of the GPUs"
+            )
+        uses = [use for row in rows for use in uses if use.row.items() <= row.items()]
     turning = [f"critical batch: with {prompt} tokens per cache; `without a cache` ignores it"]
     by_weights = (
         "prefill >= max((2 N_mm s + pairs) / peak, bytes / bandwidth); decode >= max((2 N_mm + pairs) B / peak, "

@@ -1,0 +1,144 @@
+"""Inverse questions: what fits, how long a context, which layout of devices."""
+
+import pytest
+
+from roofline import estimate
+from roofline.accounting.config import ConfigError
+from roofline.accounting.inference import kv_cache_bytes
+from roofline.accounting.parameters import count_parameters
+from roofline.accounting.presets import load_preset
+from roofline.accounting.state import RECIPES, Sharding
+from roofline.accounting.step_memory import StepPlan
+from roofline.estimate.layout import Layout, shardings
+from roofline.estimate.options import uses_of
+
+PSI = 2 * count_parameters(load_preset("llama-3-8b")).total
+"""Bytes of the weights of Llama 3 8B in bf16."""
+
+
+# ---- context and batch -----------------------------------------------------------------------------------------------
+
+
+def test_context_is_the_last_that_fits():
+    values = estimate.context(model="llama-3-8b", gpu="h100-sxm", batch=8, prompt=4096).values
+    config = load_preset("llama-3-8b")
+    assert values["kv_bytes_per_token"] == 2 * 32 * 8 * 128 * 2
+    assert kv_cache_bytes(config, values["context"], 8) <= values["free_bytes"]
+    assert kv_cache_bytes(config, values["context"] + 1, 8) > values["free_bytes"]
+    assert values["batch"] == values["free_bytes"] // kv_cache_bytes(config, 4096)
+
+
+def test_a_smaller_cache_dtype_doubles_the_context():
+    wide, narrow = (
+        estimate.context(model="llama-3-8b", gpu="h100-sxm", kv_dtype=dtype).values["context"]
+        for dtype in ("bf16", "fp8e4m3")
+    )
+    assert narrow in (2 * wide, 2 * wide + 1)
+
+
+def test_windowed_layers_have_a_context_without_limit():
+    answer = estimate.context(model="mistral-7b", gpu="h100-sxm")
+    config = load_preset("mistral-7b")
+    assert (answer.values["context"] is None) == (config.windowed_layers == config.layers)
+
+
+def test_weights_that_do_not_fit_leave_no_context():
+    answer = estimate.context(model="llama-3-70b", gpu="h100-sxm")
+    assert (answer.values["context"], answer.values["batch"]) == (0, 0)
+    assert "does not fit" in answer.warnings[0]
+    assert estimate.context(model="llama-3-70b", gpu="h100-sxm", gpus=4).values["context"] > 100_000
+
+
+# ---- what fits -------------------------------------------------------------------------------------------------------
+
+
+def test_infer_shows_only_gpus_that_fit_the_fastest_first():
+    rows = estimate.infer(model="llama-3-70b", fits=True, gpus=2).rows
+    assert all(row["fits"] for row in rows)
+    assert [row["decode_seconds"] for row in rows] == sorted(row["decode_seconds"] for row in rows)
+    slugs = {row["gpu"] for row in rows}
+    assert "h100-sxm" in slugs
+    assert "a100-sxm-40gb" not in slugs  # 2 x 40 GB are less than 141 GB
+
+
+def test_infer_that_fits_on_no_gpu_is_refused():
+    with pytest.raises(ConfigError, match="fits on 1 device of no GPU"):
+        estimate.infer(model="deepseek-v3", fits=True)
+
+
+# ---- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def layout_of(sharding, micro_batches=1, sequence=2048):
+    plan = StepPlan(
+        config=load_preset("llama-3-8b"),
+        recipe=RECIPES["bf16-master"],
+        optimizer="adamw",
+        sequence=sequence,
+        batch=micro_batches,
+        micro_batches=micro_batches,
+        sharding=sharding,
+    )
+    (use,), _ = uses_of({"gpu": ["h100-sxm"]})
+    return Layout(plan, use, 450e9)
+
+
+@pytest.mark.parametrize(("zero", "psis"), [(0, 2), (1, 2), (2, 2), (3, 3)])
+def test_zero_sends_as_much_as_its_paper_says(zero, psis):
+    """Rajbhandari et al. (2020), section 7: 2 Psi up to stage 2, 3 Psi with stage 3, of many devices."""
+    assert layout_of(Sharding(zero, data_parallel=1000)).sent()["data"] == pytest.approx(psis * PSI, rel=2e-3)
+
+
+def test_zero_3_sends_anew_for_each_micro_batch():
+    assert layout_of(Sharding(3, data_parallel=1000), micro_batches=4).sent()["data"] == pytest.approx(
+        12 * PSI, rel=2e-3
+    )
+
+
+def test_tensor_parallelism_reduces_hidden_states_four_times_a_layer():
+    """Shoeybi et al. (2019): 4 reductions of s b h elements, each 2 (t - 1) / t of them by a ring."""
+    hidden_bytes = 2048 * 4096 * 2
+    assert layout_of(Sharding(0, tensor_parallel=8)).sent()["tensor"] == 32 * 4 * 2 * hidden_bytes * 7 // 8
+
+
+def test_a_pipeline_waits_for_the_published_bubble():
+    """Narayanan et al. (2021), section 2.2.1: (p - 1) / m of the ideal time."""
+    assert layout_of(Sharding(0, pipeline_parallel=8), micro_batches=64).bubble == 7 / 64
+
+
+def test_layouts_use_all_devices_and_divide_evenly():
+    found = shardings(64, layers=80, kv_heads=8, batch=512)
+    for each in found:
+        assert each.data_parallel * each.tensor_parallel * each.pipeline_parallel == 64
+        assert 80 % each.pipeline_parallel == 512 % each.data_parallel == 8 % each.tensor_parallel == 0
+    assert len(found) == len(set(found))
+
+
+def test_the_proposed_layout_fits_and_is_the_fastest():
+    answer = estimate.parallel(
+        model="llama-3-70b", gpu="h100-sxm", gpus=64, batch=512, sequence=8192, checkpoint="full"
+    )
+    assert all(row["total_bytes"] <= row["memory_bytes"] for row in answer.rows)
+    assert [row["seconds"] for row in answer.rows] == sorted(row["seconds"] for row in answer.rows)
+    memory = estimate.memory(
+        model="llama-3-70b",
+        recipe="bf16-master",
+        sequence=8192,
+        accumulate=answer.values["micro_batches"],
+        checkpoint="full",
+        zero=answer.values["zero"],
+        **{key: answer.values[key] for key in ("data_parallel", "tensor_parallel", "pipeline_parallel")},
+    )
+    assert memory.values["total_bytes"] == pytest.approx(answer.values["total_bytes"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpus": 8}, "no layout fits"),
+        ({"gpus": 7, "batch": 1, "model": "llama-3-8b"}, "divides a batch of 1 sequences"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        estimate.parallel(**{"model": "llama-3-70b", "gpu": "h100-sxm"} | options)
