@@ -20,6 +20,9 @@ EXAMPLES = """examples:
   python -m roofline estimate chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5
   python -m roofline estimate flops --config path/to/config.json --sequence 8192 --convention palm
   python -m roofline estimate memory --model llama-3-8b --recipe bf16-master --checkpoint full --gpu h100-sxm
+  python -m roofline estimate parallel --model llama-3-70b --gpu h100-sxm --gpus 64 --batch 512 --checkpoint full
+  python -m roofline estimate context --model llama-3-70b --gpu h100-sxm --gpus 4 --batch 8
+  python -m roofline estimate infer --model llama-3-70b --fits --gpus 2
   python -m roofline estimate infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --prompt 4096 --batch 16
   python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
   python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png

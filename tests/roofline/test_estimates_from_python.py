@@ -22,6 +22,8 @@ WORDS = {
     "fit": {"gpu": "h100-sxm", "gpus": 8, "bytes_per_param": 16},
     "chinchilla": {"flops": 1e23},
     "generate": {"model": "llama-3-8b", "gpu": "h100-sxm", "output_tokens": 512, "batch": 8, "price": 2.5},
+    "parallel": {"model": "llama-3-70b", "gpu": "h100-sxm", "gpus": 64, "batch": 512, "checkpoint": "full"},
+    "context": {"model": "llama-3-8b", "gpu": ["h100-sxm", "a100-sxm-80gb"], "batch": 8, "kv_dtype": "fp8e4m3"},
     "infer": {"model": "llama-3-8b", "gpu": "h100-sxm", "prompt": 4096, "batch": 16},
 }
 
