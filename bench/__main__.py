@@ -20,10 +20,10 @@ COMMANDS = {
     "list": "list the operations and their commands",
     "suite": "measure all operations at their default sizes",
     "compare": "compare providers in interleaved rounds, with verdicts",
-    "calibrate": "measure the ceilings of this machine: bandwidth, matmul, FMA, launch",
-    "doctor": "check this machine, and report the smallest detectable change",
+    "calibrate": "measure the limits of this machine: bandwidth, matmul and FMA throughput, launch time",
+    "doctor": "check this machine, and report the smallest difference in time that it can detect",
     "profile": "profile every operation of a torch model or function",
-    "explain": "explain a flag, column or verdict, and what to do about it",
+    "explain": "explain a column, warning flag or verdict, and how to react to it",
 }
 
 MODULES = {"profile": "profiler"}
@@ -32,7 +32,8 @@ MODULES = {"profile": "profiler"}
 HELP = {"-h", "--help"}
 
 EPILOG = """\
-Each family of operations is a command with its own --help (`python -m bench matmul` is equivalent):
+Each family of operations is a command of its own, with its own --help. `python -m bench.matmul` and
+`python -m bench matmul` are the same. Examples:
   python -m bench.matmul --dtype bf16
   python -m bench.elementwise --op gelu,relu --size 64MiB"""
 

@@ -9,11 +9,11 @@ from kernels.audit import AuditError
 from results.show.terminal import INTERRUPTED, OK, OutputError, Parser, add_format, busy, fail, print_out, say
 
 EXAMPLES = """examples:
-  python -m kernels list                                    all operations and versions
-  python -m kernels audit gelu --arch sm_90                 all versions of one operation on a Hopper GPU
+  python -m kernels list                                    # all operations and versions
+  python -m kernels audit gelu --arch sm_90                 # all versions of one operation on a Hopper GPU
   python -m kernels audit norm/v2 --dtype bf16 --format md
-  python -m kernels audit matmul --arch sm_90 --sass        machine code of the hot loop
-  python -m kernels audit --all                             all variants of all versions
+  python -m kernels audit matmul --arch sm_90 --sass        # machine code of the hot loop
+  python -m kernels audit --all                             # all variants of all versions
   python -m kernels audit mine.py:scale_kernel --signature 'x_ptr=*bf16:16,out_ptr=*bf16:16,n=i32' \\
       --constexpr BLOCK=1024 --elements 1024 --bytes 4096
 

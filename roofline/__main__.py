@@ -21,8 +21,8 @@ COMMANDS = {
 
 EXAMPLES = """examples:
   python -m roofline gpus h100-sxm
-  python -m roofline plot --gpu h100-sxm -o h100.png      datasheet roofline, no GPU needed
-  python -m roofline plot latest -o roofline.png          newest saved run
+  python -m roofline plot --gpu h100-sxm -o h100.png      # datasheet roofline, no GPU needed
+  python -m roofline plot latest -o roofline.png          # newest saved run
   python -m roofline page latest -o report.html
   python -m roofline estimate --help
 

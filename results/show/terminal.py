@@ -215,8 +215,8 @@ def add_format(parser: Parser) -> None:
 def add_margin(parser: argparse._ActionsContainer) -> None:
     from results.stats.comparison import DEFAULT_MARGIN
 
-    text = f"largest change of the time that does not matter (default: {100 * DEFAULT_MARGIN:g}%%)"
-    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="SHARE", help=text)
+    text = f"differences in time up to this fraction are ignored (default: {100 * DEFAULT_MARGIN:g}%%)"
+    parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="FRACTION", help=text)
 
 
 def table_console(file: TextIO) -> Console:

@@ -58,7 +58,8 @@ class _Question(Parser):
 def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
     parser = subparsers.add_parser(
         "estimate",
-        description="Estimate costs. Each answer shows its steps, formula, sources and assumptions.\n"
+        description="Estimate the time, memory and FLOPs of training and inference.\n"
+        "Each answer shows its steps, formula, sources and assumptions.\n"
         "Numbers may be written as 70e9 or 70B. Nothing is measured.",
         epilog=EXAMPLES,
     )
@@ -69,7 +70,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Parser]) -> None:
         inner.set_defaults(run=run, prog=inner.prog, question=name, output=None)
         if name in PLOTS:
             add_picture(inner, f"save a plot of {PLOTS[name]}: .png, .svg or .pdf")
-    sweep = questions.add_parser("sweep", help="one of these over a range of one or two options", description=SWEEP)
+    sweep = questions.add_parser(
+        "sweep", help="repeat an estimate while varying one or two of its options", description=SWEEP
+    )
     sweep.add_argument("words", nargs=argparse.REMAINDER, metavar="ESTIMATE [options] --over OPTION=VALUES")
     sweep.set_defaults(run=run, prog=sweep.prog, question="sweep")
 

@@ -56,9 +56,9 @@ NOT_FACTS = ("entries", "note", "source", "run", "mfu")
 
 MARKS = "-: not supported by the hardware; ?: unknown."
 EXAMPLES = """examples:
-  python -m roofline gpus                      all GPUs
-  python -m roofline gpus h100-sxm             all facts of one GPU, with sources
-  python -m roofline gpus --format json        in SI units
+  python -m roofline gpus                      # all GPUs
+  python -m roofline gpus h100-sxm             # all facts of one GPU, with sources
+  python -m roofline gpus --format json        # in SI units
 """
 
 

@@ -17,10 +17,10 @@ DESCRIPTION = """Write a self-contained HTML report: a roofline to zoom and filt
 and the meaning of each number and flag. The first of several runs is compared with each of the others."""
 
 EXAMPLES = """examples:
-  python -m roofline page latest -o report.html                       the newest run
-  python -m roofline page main.jsonl branch.jsonl -o compared.html    two runs and their verdicts
-  python -m roofline page latest --estimate infer.json -o report.html with an estimate
-  python -m roofline page --gpu h100-sxm,h200-sxm -o gpus.html        datasheet ceilings, no GPU needed
+  python -m roofline page latest -o report.html                       # the newest run
+  python -m roofline page main.jsonl branch.jsonl -o compared.html    # two runs and their verdicts
+  python -m roofline page latest --estimate infer.json -o report.html  # with an estimate
+  python -m roofline page --gpu h100-sxm,h200-sxm -o gpus.html        # datasheet ceilings, no GPU needed
 """
 
 

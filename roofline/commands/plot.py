@@ -33,15 +33,15 @@ OVERLAY_GROUPS = 2
 """Number of groups for several GPUs."""
 
 DESCRIPTION = """Draw a roofline: attainable FLOP/s = min(peak, arithmetic intensity x memory bandwidth).
-A RUN is drawn with the ceilings of its machine, --gpu with datasheet ceilings. Several of both overlay.
+A RUN is drawn under the ceilings of its machine, a --gpu as datasheet ceilings. Any number of both can be overlaid.
 Arithmetic intensity is in FLOP per compulsory byte."""
 
 EXAMPLES = """examples:
-  python -m roofline plot latest -o roofline.png                 newest run and its ceilings
+  python -m roofline plot latest -o roofline.png                 # newest run and its ceilings
   python -m roofline plot latest --op gelu --since 2d -o gelu.png
-  python -m roofline plot --gpu h100-sxm -o h100.svg             datasheet ceilings, no GPU needed
+  python -m roofline plot --gpu h100-sxm -o h100.svg             # datasheet ceilings, no GPU needed
   python -m roofline plot --gpu h100-sxm,h200-sxm --dtype bf16 -o both.pdf
-  python -m roofline plot latest --check 'gelu>=0.9'             exit with 1 if gelu is below 90 %
+  python -m roofline plot latest --check 'gelu>=0.9'             # exit with 1 if gelu is below 90 %
 """
 
 CHECK = re.compile(r"\s*([^\s<>=]+)\s*>=\s*([0-9]*\.?[0-9]+)\s*")

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 QUESTIONS = {
     "tensor": ("products", "elements and bytes of a tensor"),
-    "dtype": ("products", "ranges of number formats"),
-    "matmul": ("products", "minimum time of a matrix product"),
+    "dtype": ("products", "range and precision of data types"),
+    "matmul": ("products", "minimum time of a matmul"),
     "params": ("models", "parameters of a model"),
     "flops": ("models", "FLOPs of a training step"),
-    "memory": ("models", "memory of training on one device"),
+    "memory": ("models", "memory per device during training"),
     "mfu": ("budgets", "utilization of a training run"),
-    "gpus": ("budgets", "number of devices needed"),
+    "gpus": ("budgets", "number of devices that hold a model, or train it in time"),
     "train": ("budgets", "time of a training run"),
     "fit": ("budgets", "largest model that fits in memory"),
     "chinchilla": ("budgets", "compute-optimal model size"),
     "parallel": ("layout", "how devices share a training step"),
     "context": ("capacity", "longest context and largest batch"),
-    "generate": ("serving", "time and price of a reply"),
+    "generate": ("serving", "time and price of generating a reply"),
     "infer": ("serving", "time of prefill and decode"),
 }
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from results.show.units import count, devices, size
 from results.show.units import memory as in_gib
-from roofline.accounting.config import MOST, ConfigError, ModelConfig
+from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes
 from roofline.accounting.machines import memory_of
 from roofline.accounting.number_formats import STORED_BITS
@@ -65,7 +65,7 @@ def context(
         "activations, workspaces and fragmentation need memory too: leave 10 % or more free",
         "weights and cache are shared evenly by all devices",
     ]
-    if config.context and (row["context"] or MOST) > config.context:
+    if config.context and (row["context"] or MAX_EXTENT) > config.context:
         notes.append(f"{config.name} was made for {config.context:,} tokens")
     return Answer(
         main=("context", "batch"),
@@ -96,9 +96,9 @@ def longest_context(config: ModelConfig, free_bytes: int, batch: int, element_by
     def needed(tokens: int) -> int:
         return kv_cache_bytes(config, tokens, batch, element_bytes)
 
-    if needed(MOST) <= free_bytes:
+    if needed(MAX_EXTENT) <= free_bytes:
         return None
-    return max(0, bisect_right(range(MOST), free_bytes, lo=1, key=needed) - 1) if free_bytes > 0 else 0
+    return max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1) if free_bytes > 0 else 0
 
 
 def largest_batch(config: ModelConfig, free_bytes: int, tokens: int, element_bytes: int) -> int:

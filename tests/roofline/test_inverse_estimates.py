@@ -62,7 +62,7 @@ def test_infer_shows_only_gpus_that_fit_the_fastest_first():
 
 
 def test_infer_that_fits_on_no_gpu_is_refused():
-    with pytest.raises(ConfigError, match="fits on 1 device of no GPU"):
+    with pytest.raises(ConfigError, match="fits on 1 device of none of the GPUs"):
         estimate.infer(model="deepseek-v3", fits=True)
 
 

@@ -117,7 +117,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--gpu": {
         "metavar": "SLUG",
-        "help": "compare with the limits of this GPU, see `python -m roofline gpus`; does not select the device",
+        "help": "compare with the limits of this GPU (listed by `python -m roofline gpus`), whatever the device",
     },
     "--budget": {
         "metavar": "SECONDS",
@@ -130,7 +130,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "random seed for the inputs (default: 0)",
     },
     "--fill": {"choices": FILLS, "default": "uniform", "help": "input values (default: uniform in [-1, 1])"},
-    "--cache": {"choices": ("cold", "warm"), "default": "cold", "help": "cache state (default: cold)"},
+    "--cache": {
+        "choices": ("cold", "warm"),
+        "default": "cold",
+        "help": "cold: calls rotate through copies of the inputs; warm: they reuse one copy (default: cold)",
+    },
     "--timeout": {
         "metavar": "SECONDS",
         "type": number(0.1, MAX_BUDGET_S, "a number of seconds from 0.1 to 1e9"),
@@ -142,15 +146,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "FACTOR",
         "type": number(1, 1e6, "a number from 1 to 1e6"),
         "default": 1.0,
-        "help": "multiply the allowed rounding error; rows that need it are flagged (default: 1)",
+        "help": "multiply the allowed rounding error; rows that would be wrong without it are flagged (default: 1)",
     },
-    "--kernels": SWITCH | {"help": "on a GPU, record the kernels of a launch after the timing; -v prints them"},
+    "--kernels": SWITCH | {"help": "on a GPU, record which kernels one call runs, after the timing; -v prints them"},
     "--format": {"choices": TABLE_FORMATS, "default": "table", "help": "output format on stdout (default: table)"},
     "--output": {
         "metavar": "PATH",
         "type": path,
         "action": Output,
-        "help": "save the run to this file or directory; .png, .svg and .pdf mean --plot",
+        "help": "save the run to this file or directory; a .png, .svg or .pdf path works like --plot",
     },
     "--no-save": SWITCH | {"help": "do not save the run"},
     "--plot": {"metavar": "PATH", "type": path, "help": "save a roofline plot: .png, .svg or .pdf"},

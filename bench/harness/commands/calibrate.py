@@ -26,7 +26,7 @@ DESCRIPTION = """\
 Measure the ceilings of this machine and save them for the other bench commands.
 
 Measured: the bandwidth of four mixes of reads and writes, the fastest matmul of each data
-type, fused multiply-adds (GPU only), and the shortest launch; on a GPU with clock and power.
+type, fused multiply-adds (GPU only), and the shortest launch. On a GPU, clock and power are recorded.
 
 Rows on a CPU are compared with these ceilings. Rows on a GPU in the GPU table are compared
 with its datasheet, and the measured ceilings are shown too. The ceilings are valid until
@@ -37,8 +37,8 @@ exit codes: 0 ok; 1 nothing could be measured; 2 usage, or records could not be 
             130 interrupted, finished ceilings are saved
 
 examples:
-  python -m bench calibrate                        under two minutes on a CPU, five on a GPU
-  python -m bench calibrate --quick --dtype bf16   under half a minute on a CPU, one on a GPU"""
+  python -m bench calibrate                        # under two minutes on a CPU, five on a GPU
+  python -m bench calibrate --quick --dtype bf16   # under half a minute on a CPU, one on a GPU"""
 
 COLUMNS = (
     *("quantity", "name", "value", "unit", "ci95_low", "ci95_high", "p5", "p95", "config", "work_per_launch"),

@@ -21,30 +21,31 @@ if TYPE_CHECKING:
     from bench.harness.run import Run
 
 BUDGET_HELP = """\
-time limit for all cases, shared evenly, including preparation and verification (default: 10 s of rounds per case)"""
+time limit for all cases together, with preparation and verification (default: none, but 10 s of rounds per case)"""
 
 DESCRIPTION = """\
-Compare providers. The providers of a case are interleaved in random order, in hundreds of rounds, so that changes of
-the machine affect all of them. The ratio is taken within each round. Each provider is verified before and after.
+Compare providers. For each case (one op, shape and dtype), all providers are timed once per round, in random order, for
+hundreds of rounds, so that changes of the machine affect all of them. The ratio of two times is taken within each
+round. Each provider is verified before and after the timing.
 
-verdicts, for the candidate's time over the baseline's:
-  FASTER, SLOWER   the whole 95 % confidence interval is beyond the margin, corrected for all rows of the table
+verdicts, from the ratio of the candidate's time to the baseline's:
+  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin; with many rows, the evidence must be stronger
   SAME             the whole interval is within the margin
   UNSURE           anything else; the reason is printed
 
-A comparison ends as soon as its verdicts are clear, else after 10 s per case or at --budget. The interval allows for
-these repeated looks; with a fixed number of --rounds it is narrower.
+The verdicts of a case are checked after 20, 40, 80, ... rounds. Its rounds end when all of them are clear, after 10 s,
+or at --budget. The interval is widened for the repeated checks; with --rounds there is one check and it is narrower.
 
-If your own function (path/to/file.py:function) is compared, each case runs in a separate process; a crash costs only
-its own row. Cases that cannot be measured are listed with the reason.
-Name a provider twice to compare it with itself, as NAME and NAME#2: the verdict should be SAME."""
+If your own function (path/to/file.py:function) is compared, each case runs in a separate process. If it crashes, only
+its own row is lost. Cases that cannot be measured are listed with the reason.
+Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict should be SAME."""
 
 EPILOG = """\
 exit codes: 0 ok; 1 a confirmed regression, or a wrong result; 2 usage; 3 no such device; 130 interrupted
 
 examples:
   python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
-  python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   against itself
+  python -m bench compare --op matmul --dtype bf16 --shape 512,1024 --provider torch,torch   # with itself
   python -m bench compare --op gelu --provider triton-v1,triton-v2 --baseline torch --format md
   python -m bench compare --op softmax --provider torch,torch-compile --fail-on unsure
   python -m bench compare old.py:attention new.py:attention --shape 8x1024x64 --dtype fp32"""
@@ -58,7 +59,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     functions = "your own functions, instead of --op: called with what make_inputs() in one of the files returns, or "
     functions += "with a tensor of --shape and --dtype for each parameter"
     parser.group("what to measure").add_argument("functions", nargs="*", metavar="FILE:FUNCTION", help=functions)
-    of_op = "operations of any family (see python -m bench list), or path/to/mine_op.py; --help shows their own options"
+    of_op = "operations (see python -m bench list), or path/to/mine_op.py; --op NAME --help adds its own options"
     add(parser, "--op", help=of_op)
     add(parser, "--dtype", "--size")
     add(parser, "--shape", help="shapes, as in the family's own command (default: the op's)")
@@ -67,15 +68,20 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
         add(parser, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
     names = "torch, torch-compile, triton-vN, file.py:function"
     add(parser, "--provider", help=f"implementations to compare, at least two: {names}")
-    add(parser, "--baseline", help="provider to compare the others with (default: the first)")
+    add(parser, "--baseline", help="provider to compare with, added if --provider lacks it (default: the first)")
     whole = number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int)
     add(parser, "--device", "--threads", "--gpu", "--seed", *INPUTS, "--format", "--output", "--no-save", "--quiet")
     add(parser, "--budget", help=BUDGET_HELP)
     advanced = parser.group(ADVANCED)
     add_margin(advanced)
-    advanced.add_argument("--rounds", metavar="N", type=whole, help="fixed number of rounds, with one look at the end")
     advanced.add_argument(
-        "--fail-on", choices=("slower", "unsure"), default="slower", help="verdict that exits with 1 (default: slower)"
+        "--rounds", metavar="N", type=whole, help="run exactly N rounds, and check the verdicts once at the end"
+    )
+    advanced.add_argument(
+        "--fail-on",
+        choices=("slower", "unsure"),
+        default="slower",
+        help="exit with 1 for SLOWER only, or for UNSURE too (default: slower)",
     )
     add(parser, "--plot", help="save a plot of ratios and MFU: .png, .svg or .pdf")
     add(parser, "--verbose")

@@ -35,13 +35,13 @@ DESCRIPTION = """\
 Check a machine before measuring on it. Each check prints one line: ok, note or bad.
 
 - device, driver, clocks, limits, other users of the GPU, timer resolution, cost of a launch
-- one matmul timed as two providers, interleaved in random order: expected to be the
-  same; their noise determines the smallest detectable change
+- one matmul compared with itself, interleaved in random order: the times should match,
+  and their noise sets the smallest detectable difference
 - a large matmul and a large copy, compared with a published figure or the datasheet
 - one small verified row of each family and default provider
 
 Nothing is saved or changed. A check that fails does not stop the others.
-exit codes: 0 fit; 1 a line is bad; 2 usage; 3 no such device; 130 interrupted"""
+exit codes: 0 ready to measure; 1 a check is bad; 2 usage; 3 no such device; 130 interrupted"""
 
 COLORS = {OK: "green", NOTE: "yellow", BAD: "red"}
 

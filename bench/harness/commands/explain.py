@@ -18,9 +18,9 @@ read. For a bound and a fraction of its ceiling (memory 40%), say what to try.""
 
 EPILOG = """\
 examples:
-  python -m bench explain                 all terms, with their meanings
-  python -m bench explain not-converged   a flag
-  python -m bench explain memory 40%      a memory-bound row at 40 % of its ceiling"""
+  python -m bench explain                 # all terms, with their meanings
+  python -m bench explain not-converged   # a flag
+  python -m bench explain memory 40%      # a memory-bound row at 40 % of its ceiling"""
 
 KINDS = {"flags": FLAGS, "columns": COLUMNS, "rows": ROWS, "verdicts": VERDICTS, "bounds": BOUNDS, "terms": TERMS}
 ALIASES = {"arithmetic intensity": "intensity", "ridge point": "ridge"}

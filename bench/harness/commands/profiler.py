@@ -29,8 +29,8 @@ BY = ("op", "module", "shape", "kernel")
 DEFAULT_SHAPE = "4x128"
 
 OF_A_MODEL = (
-    *("target", "model", "layers", "shape", "dtype", "backward", "train", "compile", "signature"),
-    *("trace", "device", "budget", "seed", "timeout"),
+    *("target", "model", "layers", "shape", "dtype", "backward", "train", "on", "compile"),
+    *("signature", "trace", "device", "budget", "seed", "timeout"),
 )
 """Arguments that need a model to run; `--from` rejects them."""
 
@@ -74,14 +74,14 @@ def add_parser(commands: Any) -> None:
     what.add_argument(
         "--train", action="store_true", help="add the backward pass and an AdamW step with a learning rate of 0"
     )
-    on = "instead of measuring, print the least time on these GPUs: `python -m roofline gpus`, or a saved run"
+    on = "print the minimum time on other machines, instead of measuring: GPU slugs, or saved runs"
     add(parser, "--on", help=on)
     advanced.add_argument("--compile", action="store_true", help="use torch.compile; each fused region is a row")
     add(parser, "--signature", help="print a file to start from, and exit")
     add(parser, *MACHINE, "--timeout", *OUTPUT[:-1])
     add(parser, "--verbose", help="show all rows, and a tree of the modules")
     by = "group the rows (default: one row per signature)"
-    what.add_argument("--by", choices=BY, help=by)
+    advanced.add_argument("--by", choices=BY, help=by)
     trace = "save the Chrome trace, for Perfetto or speedscope"
     advanced.add_argument("--trace", metavar="PATH", type=path, help=trace)
     rows = number(1, 100_000, "an integer from 1 to 100000", int)
@@ -103,7 +103,9 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check(args)
     check_places(args)
     if args.on:
-        print_out(projected(args).table(args.top).render(args.format))
+        with busy(f"counting {args.target or args.model.name}", args.quiet):
+            projection = projected(args)
+        print_out(projection.table(args.top).render(args.format))
         return 0
     device = device_of(args)
     with busy(f"profiling {args.target or args.model.name}", args.quiet):

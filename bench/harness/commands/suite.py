@@ -21,8 +21,8 @@ The most informative cases come first, in case --budget or Ctrl-C ends the run e
 
 EXAMPLES = """\
 examples:
-  python -m bench suite                                every op in bf16
-  python -m bench suite --budget 20 --plot suite.png   what fits in 20 seconds
+  python -m bench suite                                # every op in bf16
+  python -m bench suite --budget 20 --plot suite.png   # what fits in 20 seconds
   python -m bench suite --dtype bf16,fp32 --provider torch,torch-compile"""
 
 PREFERRED = ("matmul", "copy", "softmax", "gelu", "rmsnorm", "prefill-attention", "matvec", "decode-attention", "dot")
