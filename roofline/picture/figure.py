@@ -20,7 +20,6 @@ from results.show.picture import (
     MUTED,
     POINT_PT,
     Picture,
-    end_of,
     frame,
     new_figure,
     own_style,
@@ -33,7 +32,6 @@ from results.show.picture import (
 from results.show.units import rate_unit, significant, tick
 from roofline.picture.scene import (
     MAX_DECADES,
-    MAX_NAME_LETTERS,
     Point,
     Roof,
     Scene,
@@ -43,7 +41,7 @@ from roofline.picture.scene import (
     title_lines,
     version_steps,
 )
-from roofline.picture.style import FILLINGS, KIND_DASHES, MARKERS, machine_width, text_color
+from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, text_color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +59,7 @@ MARKER_PT, RING_PT, MIX_WIDTH = 7.5, 16, 0.8
 """Diameters of markers and of rings around them; line width of mixes."""
 SAME_SPOT, TURN = 0.12, 10.0
 """Distance of ridge points that share a label, inches; dash length of coinciding roofs, line widths."""
-LETTERS_PER_INCH = 13.0
+LETTERS_PER_INCH, MAX_LEGEND_LETTERS = 13.0, 90
 
 
 def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = None, theme: str = "light") -> Figure:
@@ -139,28 +137,20 @@ def _legend_handles(scene: Scene) -> list[Line2D]:
         for index, known in enumerate(scene.machines):
             color = next((roof.color for roof in scene.roofs if roof.machine == index), INK)
             handles.append(Line2D([], [], label=plain(known.slug), **_roof_style(color, "measured", index)))
-    parts = {scene.shaped_by, scene.colored_by} - {"machine", "dtype"}  # roofs have labels of these
-    for part in sorted(part for part in parts if len(scene.names[part]) > 1 and not scene.is_profile):
-        is_colored = part == scene.colored_by
-        for name in scene.names[part]:
-            point = next(point for point in scene.points if getattr(point.record, part) == name)
-            shape = point.shape if part == scene.shaped_by else 0
-            style = _marker(point.color if is_colored else MUTED, shape, 0)
-            handles.append(Line2D([], [], label=plain(end_of(name, MAX_NAME_LETTERS)), **style))
-    fillings = {scene.filling_of(point): point for point in reversed(scene.points)}
-    for name, point in sorted(fillings.items(), key=lambda entry: entry[1].filling):
-        if name and len(fillings) > 1:
-            style = _marker(point.color if scene.colored_by in scene.filled_by else MUTED, 0, point.filling)
-            handles.append(Line2D([], [], label=plain(name, 60), **style))
+    series = {} if scene.is_profile else {scene.series_name(point): point for point in scene.points}
+    if len(series) > 1:
+        for name, point in series.items():
+            handles.append(Line2D([], [], label=plain(name, MAX_LEGEND_LETTERS), **_marker(point.color, point.shape)))
+    for is_hollow, name in scene.fillings.items():
+        handles.append(Line2D([], [], label=name, **_marker(MUTED, 0, is_hollow)))
     return handles
 
 
-def _marker(color: str, shape: int, filling: int) -> dict[str, Any]:
-    face = FILLINGS[filling % len(FILLINGS)]
+def _marker(color: str, shape: int, is_hollow: bool = False) -> dict[str, Any]:
     color, name = tone(color), list(MARKERS)[shape % len(MARKERS)]
     style = {"color": color, "linestyle": "none", "marker": name, "markersize": MARKER_PT}
-    style |= {"markeredgecolor": color, "markeredgewidth": 1.3, "markerfacecoloralt": tone("white")}
-    return style | ({"markerfacecolor": tone("white")} if face == "none" else {"fillstyle": face})
+    style |= {"markeredgecolor": color, "markeredgewidth": 1.3}
+    return style | ({"markerfacecolor": tone("white")} if is_hollow else {})
 
 
 def _roof_style(color: str, kind: str, machine: int = 0, turn: int = 0, turns: int = 1) -> dict[str, Any]:
@@ -189,7 +179,7 @@ def _draw(scene: Scene, axes: Axes) -> int:
             axes.plot(*zip(roof.corner), markerfacecolor=tone("white"), zorder=5, **style)
     if scene.is_profile:
         for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
-            axes.plot([point.x], [point.y], "o", ms=point.diameter_pt, color=tone(point.color), alpha=0.75,
+            axes.plot(*zip(point.spot), "o", ms=point.diameter_pt, color=tone(point.color), alpha=0.75,
                       mec=tone("white"), mew=0.6, zorder=7)  # fmt: skip
     else:
         ordered = sorted(scene.points, key=lambda point: (*map(str, point.series), point.x, point.record.flops))
@@ -232,18 +222,18 @@ def _draw_roof(axes: Axes, scene: Scene, roof: Roof, style: dict[str, Any], laye
 
 def _draw_series(points: Sequence[Point], axes: Axes) -> None:
     color = tone(points[0].color)
-    xs, ys = [point.x for point in points], [point.y for point in points]
-    axes.plot(xs, ys, color=color, linewidth=1.0, alpha=0.45, zorder=4)
+    line = [(point.x, point.y) for point in points if not point.is_outlier]
+    axes.plot([x for x, _ in line], [y for _, y in line], color=color, linewidth=1.0, alpha=0.45, zorder=4)
     for point in points:
         axes.plot([point.x] * 2, [point.low, point.high], color=color, lw=1.2, marker="_", ms=5, mew=1.2, zorder=6)
         if point.cap:
             axes.plot([point.x] * 2, [point.y, point.cap], color=color, lw=0.8, ls=(0, (1, 2)), zorder=4.4)
             axes.plot([point.x], [point.cap], color=color, marker="_", ms=13, mew=1.8, zorder=4.6)
-        axes.plot([point.x], [point.y], zorder=7, **_marker(point.color, point.shape, point.filling))
+        axes.plot(*zip(point.spot), zorder=7, **_marker(point.color, point.shape, point.is_hollow))
         if point.doubts:
-            axes.plot([point.x], [point.y], "x", ms=11, mew=1.3, mec=tone(INK), zorder=7.5)
+            axes.plot(*zip(point.spot), "x", ms=11, mew=1.3, mec=tone(INK), zorder=7.5)
         if point.excess:
-            axes.plot([point.x], [point.y], "o", ms=RING_PT, mfc="none", mec=tone(INK), mew=1.2, zorder=8)
+            axes.plot(*zip(point.spot), "o", ms=RING_PT, mfc="none", mec=tone(INK), mew=1.2, zorder=8)
 
 
 def _draw_arrows(scene: Scene, axes: Axes) -> None:
@@ -255,7 +245,7 @@ def _draw_arrows(scene: Scene, axes: Axes) -> None:
         "color": tone(MUTED),
     }
     for old, new in version_steps(scene):
-        axes.annotate("", (new.x, new.y), (old.x, old.y), arrowprops=style, zorder=5.5)
+        axes.annotate("", new.spot, old.spot, arrowprops=style, zorder=5.5)
 
 
 def _write_labels(scene: Scene, axes: Axes) -> int:
@@ -267,14 +257,19 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
         text = "ridge " + ", ".join(dict.fromkeys(significant(roof.ridge or 0) for roof in roofs))
         labels.append((*(roofs[0].corner or (0.0, 0.0)), text, text_color(shared_color(roofs))))
     ridges = len(labels)
-    labels += [(p.x, p.y, plain(p.label, 80), text_color(p.color)) for p in scene.points if p.label]
+    outliers = [point for point in scene.points if point.is_outlier]
+    for row, point in enumerate(outliers):
+        taken += _write(axes, point.spot, (6.0, 6.0 + LINE_PT * row), point.label or "", text_color(point.color),
+                        size=POINT_PT, ha="left", va="bottom")  # fmt: skip
+    labeled = [(point, point.label) for point in scene.points if point.label and not point.is_outlier]
+    labels += [(*point.spot, plain(label, 80), text_color(point.color)) for point, label in labeled]
     if not labels:
         return 0
     xs, ys, texts, colors = zip(*labels, strict=True)
     lines = [roof.ends(scene.view) for roof in scene.roofs] + [((p.x, p.low), (p.x, p.high)) for p in scene.points]
     lines += [((one.x, one.y), (two.x, two.y)) for one, two in pairwise(scene.points) if one.series == two.series]
     lines += taken
-    spots = [(point.x, point.y) for point in scene.points] + [roof.corner for roof in scene.roofs if roof.corner]
+    spots = [point.spot for point in scene.points] + [roof.corner for roof in scene.roofs if roof.corner]
     if scene.is_profile:
         lines += [side for point in scene.points for side in _circle(point, axes)]
     with redirect_stdout(io.StringIO()):  # textalloc prints if a label does not fit in its first direction
@@ -288,7 +283,7 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
             avoid_crossing_label_lines=True, zorder=9,
         )  # fmt: skip
     missing = sum(text is None for text in placed[2][ridges:]) if len(placed) > 2 else 0
-    return len(scene.points) - (len(labels) - ridges) + missing
+    return len(scene.points) - len(outliers) - len(labeled) + missing
 
 
 def _ridges(scene: Scene, axes: Axes) -> list[list[Roof]]:
@@ -309,7 +304,7 @@ def _circle(point: Point, axes: Axes) -> list[Line]:
     from matplotlib.path import Path as Outline
     from matplotlib.transforms import Affine2D
 
-    x, y = axes.transData.transform((point.x, point.y))
+    x, y = axes.transData.transform(point.spot)
     to_data = Affine2D().scale(point.diameter_pt / 2 / 72 * axes.figure.dpi).translate(x, y) - axes.transData
     return list(pairwise(to_data.transform(Outline.unit_regular_polygon(8).vertices)))
 
@@ -330,7 +325,7 @@ def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
 
 def _free_end(scene: Scene, wide: float, low: float, tall: float) -> float:
     right = scene.view.right
-    spots = [(math.log10(point.x), math.log10(point.y)) for point in scene.points]
+    spots = [(math.log10(point.spot[0]), math.log10(point.spot[1])) for point in scene.points]
     near = [x for x, y in spots if low - 0.3 * tall < y < low + 1.3 * tall]
     ends = [right - step * wide / 4 for step in range(9)]
     free = [end for end in ends if not any(end - 1.1 * wide < x < end + 0.1 * wide for x in near)]

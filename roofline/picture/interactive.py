@@ -12,22 +12,20 @@ from results.record import Record
 from results.show.picture import INK, MUTED
 from results.show.terminal import one_line
 from results.show.units import format_percent, format_rate, format_time, significant
-from roofline.picture.scene import Point, Roof, Scene, View, chosen_for_labels
+from roofline.picture.scene import OUTSIDE, Point, Roof, Scene, View, chosen_for_labels
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-FILLINGS = ("", "-open", "-dot", "-open-dot")
 BEYOND = 4.0
 """Decades that roofs extend past the view, for zooming out."""
-MAX_BARS, MAX_LABELS = 500, 24
-"""Maximum number of points with error bars and marks, and with labels."""
+MAX_BARS, MAX_LABELS, MAX_HOVERED = 500, 24, 8
+"""Maximum number of points with error bars and marks, of labels, and of further rows in the text of a point."""
 LABEL_SHARE, LABEL_PX, LETTER_PX, CHART_PX = 0.04, 17, 7, (1200, 500)
 """Height of a label as a fraction of the axes and in pixels, width of a letter, and size of the axes, pixels."""
 FLAT, SLOPE = "flat", "slope"
 """Names of the labels that `page.js` also shows on a phone."""
-OUTSIDE = "outside of any module"
 
 
 def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> Figure:
@@ -46,7 +44,8 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
         above = [point for point in scene.points if point.excess]
         for marked, symbol, size in ((doubtful, "x-thin-open", 13), (above, "circle-open", 20)):
             style = {"symbol": symbol, "size": size, "color": INK, "line": {"width": 1.4}}
-            figure.add_scatter(x=[p.x for p in marked], y=[p.y for p in marked], mode="markers", marker=style,
+            xs, ys = [point.spot[0] for point in marked], [point.spot[1] for point in marked]
+            figure.add_scatter(x=xs, y=ys, mode="markers", marker=style,
                                hoverinfo="skip", showlegend=False)  # fmt: skip
     if estimates:
         hover = [f"{one_line(row['name'], 80)}<br>{format_rate(row['flops_per_s'], 'FLOP/s')}" for row in estimates]
@@ -112,22 +111,21 @@ def _roof_trace(roof: Roof, view: View) -> dict[str, Any]:
 def _series(scene: Scene) -> dict[str, list[int]]:
     series: dict[str, list[int]] = {}
     for index, point in enumerate(scene.points):
-        words = scene.series_words(point)
-        words += [scene.run_name(point.run)] if len(scene.runs) > 1 else []
-        words += ["from cache"] if "cache" in scene.filled_by and point.is_from_cache else []
-        series.setdefault(" ".join(words) or point.record.op, []).append(index)
+        filling = f", {scene.fillings[point.is_hollow]}" if point.is_hollow else ""
+        series.setdefault(scene.series_name(point) + filling, []).append(index)
     return series
 
 
 def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, Any]:
     points = [scene.points[index] for index in indices]
     first = points[0]
-    symbol = list(MARKERS.values())[first.shape % len(MARKERS)] + FILLINGS[first.filling % len(FILLINGS)]
+    symbol = list(MARKERS.values())[first.shape % len(MARKERS)] + "-open" * first.is_hollow
     marker = {"color": first.color, "symbol": symbol, "size": 10, "line": {"width": 1.5, "color": first.color}}
     if scene.is_profile:
         marker |= {"size": [point.diameter_pt for point in points], "opacity": 0.6}
     trace = {
-        "x": [point.x for point in points], "y": [point.y for point in points], "mode": "markers", "marker": marker,
+        "x": [point.spot[0] for point in points], "y": [point.spot[1] for point in points],
+        "mode": "markers", "marker": marker,
         "name": escaped(name), "text": [_hover(point) for point in points], "hoverinfo": "text",
         "customdata": indices,
     }  # fmt: skip
@@ -144,6 +142,8 @@ def _hover(point: Point) -> str:
         f"{format_time(record.median_s)}, {format_rate(point.y, 'FLOP/s')}, {significant(point.x)} FLOP/byte",
         f"{format_percent(point.roofline_pct)} of its roof" if point.roofline_pct is not None else "",
         f"{format_percent(100 * point.share)} of the step, {record.extra.get('module')}" if point.share else "",
+        *(f"{other.op} {other.case}, {other.extra.get('module')}" for other in point.others[:MAX_HOVERED]),
+        f"and {len(point.others) - MAX_HOVERED} more" if len(point.others) > MAX_HOVERED else "",
         point.excess or "",
         ", ".join(record.flags),
     ]
@@ -167,7 +167,8 @@ def _annotate(figure: Figure, scene: Scene) -> None:
     if scene.is_profile or len(scene.points) <= MAX_LABELS:
         for point, is_left in _apart(scene):
             offset = point.diameter_pt / 2 if scene.is_profile else 6
-            figure.add_annotation(text=escaped(point.label or ""), x=math.log10(point.x), y=math.log10(point.y),
+            x, y = (math.log10(value) for value in point.spot)
+            figure.add_annotation(text=escaped(point.label or ""), x=x, y=y,
                                   xanchor="right" if is_left else "left", yanchor="top", showarrow=False,
                                   xshift=-offset if is_left else offset, font={"size": 12})  # fmt: skip
 
@@ -185,7 +186,7 @@ def _apart(scene: Scene) -> list[tuple[Point, bool]]:
     wide, tall = (view.right - view.left) / CHART_PX[0], (view.top - view.bottom) / CHART_PX[1]
     boxes: list[tuple[float, float, float, float]] = []
     for point in chosen_for_labels(scene):
-        x, y = math.log10(point.x), math.log10(point.y)
+        x, y = (math.log10(value) for value in point.spot)
         length = LETTER_PX * len(point.label or "") * wide
         is_left = x > view.left + 0.85 * (view.right - view.left)
         box = (x - length * is_left, x + length * (not is_left), y - LABEL_PX * tall, y)

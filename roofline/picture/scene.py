@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from results.compare.flags import DISTURBED, ONE_SIDED
@@ -21,11 +23,11 @@ from results.show.terminal import one_line
 from results.show.units import si, significant
 from roofline.machine import KINDS, Ceiling, Machine
 from roofline.model import judge, limits_s, peak_of, ridge_intensity
-from roofline.picture.style import FILLINGS, dtype_color, short_case
+from roofline.picture.style import MARKERS, dtype_color, short_case
 from roofline.work import ordered_dtypes
 
-MAX_NAME_LETTERS = 24
-"""Letters of a provider, machine or module in a label."""
+MAX_NAME_LETTERS, MAX_MODULE_LETTERS = 24, 40
+"""Letters of a provider or machine, and of the path of a module, in a label."""
 MAX_LABELED_POINTS = 12
 """With more points only the fastest of each series has a label."""
 MAX_LABELED_SERIES = 20
@@ -34,15 +36,23 @@ DOUBTFUL = DISTURBED | {"not-converged"}
 """Flags of a time that may be wrong."""
 VERSION = re.compile(r"(.*?)[-_ ]?v(\d+)")
 """Name and version of a provider such as `triton-v2`."""
+OUTSIDE = "outside of any module"
 MIN_LABELED_SHARE, MAX_PROFILE_LABELS, MIN_DRAWN_SHARE = 0.02, 12, 0.001
 """Profiles: fraction of the step for a label, number of labels, and fraction of the step for a point."""
 MAX_POINT_PT, MIN_POINT_PT = 70.0, 3.0
 """Profiles: diameters of a point with all the time of the step, and of the smallest points."""
+AXES_PT = 700.0
+"""Profiles: approximate width of the axes, points, by which overlapping points are grouped."""
+OUTLIER_DECADES, MIN_INTENSITY, EDGE = 1.5, 0.01, 0.02
+"""Outliers: gap below the other points relative to the roofs, smallest intensity that is not one, and distance from the
+edge of the plot as a fraction of its width."""
 SAME_DECADES = 0.0017
 """Flat roofs closer than this (0.4 %) share a label."""
 MAX_DECADES = 30
 """A larger span of ceilings and points is an error."""
-MIN_RATIO, MAX_RATIO = 0.55, 0.85
+AROUND = 0.35
+"""Room left of the points and below them, decades."""
+MIN_RATIO, MAX_RATIO = 0.45, 1.0
 """Height over width of the axes."""
 
 T = TypeVar("T")
@@ -65,6 +75,14 @@ class View:
     right: float
     bottom: float
     top: float
+
+    def clamped(self, spot: tuple[float, float], margin: float) -> tuple[float, float]:
+        """Return a position (FLOP/byte, FLOP/s), moved to the edge if it is outside."""
+        x, y = spot
+        return (
+            min(max(x, 10 ** (self.left + margin)), 10 ** (self.right - margin)),
+            min(max(y, 10 ** (self.bottom + margin)), 10 ** (self.top - margin)),
+        )
 
     @property
     def ratio(self) -> float:
@@ -127,8 +145,14 @@ class Point:
     """Options that distinguish it from other points of its case, such as the recipe of a training step."""
     color: str = ""
     shape: int = 0
-    filling: int = 0
+    is_hollow: bool = False
     label: str | None = None
+    others: tuple[Record, ...] = ()
+    """Further rows of a profile at the same position."""
+    is_outlier: bool = False
+    """Whether the point is drawn at the edge of the view."""
+    spot: tuple[float, float] = (0.0, 0.0)
+    """Drawn position (FLOP/byte, FLOP/s)."""
 
     @property
     def is_from_cache(self) -> bool:
@@ -136,9 +160,10 @@ class Point:
 
     @property
     def share(self) -> float | None:
-        """Fraction of the step's time of a row of a profile; None for other records."""
-        value = self.record.extra.get("share")
-        return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
+        """Fraction of the step's time of the rows of a profile; None for other records."""
+        values = [record.extra.get("share") for record in (self.record, *self.others)]
+        shares = [float(value) for value in values if isinstance(value, int | float) and 0 <= value <= 1]
+        return sum(shares) if len(shares) == len(values) else None
 
     @property
     def diameter_pt(self) -> float:
@@ -154,7 +179,8 @@ class Point:
     @property
     def series(self) -> tuple[object, ...]:
         """Key of the points of one sweep over sizes."""
-        return (self.machine, self.record.op, self.record.dtype, self.record.provider, self.run, self.detail)
+        record = self.record
+        return (self.machine, record.op, record.dtype, record.provider, self.run, self.detail, record.cache)
 
 
 class RoofLabel(NamedTuple):
@@ -179,10 +205,6 @@ class Scene:
     """Reason -> number of records that are not drawn."""
     colored_by: str = "dtype"
     """`machine`, `provider` or `dtype`."""
-    shaped_by: str = "op"
-    """`op` or `provider`."""
-    filled_by: tuple[str, ...] = ()
-    """What the filling of a marker shows: some of cache, provider, dtype and run."""
 
     @cached_property
     def kinds(self) -> list[str]:
@@ -220,7 +242,8 @@ class Scene:
     def names(self) -> dict[str, list[str]]:
         """The ops, cases, dtypes and providers of the points, in order of appearance."""
         parts = ("op", "case", "dtype", "provider")
-        return {part: list(dict.fromkeys(str(getattr(point.record, part)) for point in self.points)) for part in parts}
+        records = [record for point in self.points for record in (point.record, *point.others)]
+        return {part: list(dict.fromkeys(str(getattr(record, part)) for record in records)) for part in parts}
 
     def series_words(self, point: Point) -> list[str]:
         """Return the varying ones of machine, op, dtype and provider of a point."""
@@ -237,34 +260,49 @@ class Scene:
         options = {point.record.case.partition(":")[2] for point in self.points}
         return options.pop() if len(options) == 1 and len(self.points) > 1 else ""
 
-    def filling_of(self, point: Point, parts: Iterable[str] | None = None) -> str:
-        """Return the values of `parts` (default: `filled_by`) of a point as text."""
-        cache = "from cache" if point.is_from_cache else "from memory"
-        words = {"cache": cache, "run": self.run_name(point.run), "provider": point.record.provider}
-        words["dtype"] = point.record.dtype
-        return " ".join(words[part] for part in (self.filled_by if parts is None else parts))
+    def series_name(self, point: Point) -> str:
+        """Return the legend entry of a point: dtype and provider, and machine, op and run if they vary."""
+        record = point.record
+        words = [one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS)] if len(self.machines) > 1 else []
+        words += [one_line(record.op, MAX_NAME_LETTERS)] if len(self.names["op"]) > 1 else []
+        words += [record.dtype, end_of(record.provider, MAX_NAME_LETTERS)]
+        return " ".join(words) + (f", {self.run_name(point.run)}" if self.has_run_names else "")
+
+    @cached_property
+    def has_run_names(self) -> bool:
+        """Whether a machine has several runs."""
+        return len({point.run for point in self.points}) > len({point.machine for point in self.points})
+
+    @cached_property
+    def fillings(self) -> dict[bool, str]:
+        """The legend entry of filled (False) and hollow markers (True), if both occur."""
+        is_from_cache = {point.is_from_cache for point in self.points}
+        return {False: "from memory", True: "from cache"} if len(is_from_cache) > 1 else {}
 
     def run_name(self, index: int) -> str:
-        """Return the start time of a run, or its id if another run started in the same second."""
+        """Return the command and start time of a run, with its id if another run started in the same second."""
         own = self.runs[index]
-        start = own.started_at[:19].replace("T", " ")
-        return start if sum(run.started_at[:19] == own.started_at[:19] for run in self.runs) == 1 else own.run_id
+        is_alone = sum(run.started_at[:19] == own.started_at[:19] for run in self.runs) == 1
+        command = own.argv[own.argv.index("-m") + 1 :] if "-m" in own.argv else own.argv[:1]
+        words = takewhile(lambda word: not word.startswith("-"), command)
+        names = [end_of(Path(word).name, MAX_NAME_LETTERS) for word in words]
+        return " ".join([*names, own.started_at[:19].replace("T", " "), *([] if is_alone else [own.run_id])])
 
     @cached_property
     def view(self) -> View:
-        """The view with all points and ridge points, and room for labels."""
+        """The view with ridge points and all points except outliers, and room for labels."""
         flats = [math.log10(roof.ceiling.value) for roof in self.roofs if roof.is_flat]
         slopes = [math.log10(roof.ceiling.value) for roof in self.roofs if not roof.is_flat and not roof.is_mix]
-        xs = [math.log10(point.x) for point in self.points]
+        inside = [point for point in self.points if not point.is_outlier]
+        xs = [math.log10(point.x) for point in inside]
         corners = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
         before, after = (0.7, 1.1) if xs else (1.2, 1.5)
         past = 0.5 if len(flats) <= 2 else 0.9  # room for the labels of several ceilings
-        around = 0.6 if self.is_profile else 0.35  # its circles are large
-        left = min([min(corners) - before, *(x - around for x in xs)])
+        left = min([min(corners) - before, *(x - AROUND for x in xs)])
         right = max([max(corners) + after, *(x + past for x in xs)])
         reached = flats or [slope + (left + right) / 2 for slope in slopes]
-        lows = [math.log10(min(point.low, point.y)) - around for point in self.points]
-        highs = [math.log10(max(point.high, point.y)) for point in self.points]
+        lows = [math.log10(min(point.low, point.y)) - AROUND for point in inside]
+        highs = [math.log10(max(point.high, point.y)) for point in inside]
         top = max([*reached, *highs]) + (right - left) * (0.06 + 0.02 * len(self.kinds))
         bottom = min([min(reached) - 0.6, *(max(slopes) + left for _ in slopes[:1]), *lows])
         if max(right - left, top - bottom) > MAX_DECADES:
@@ -314,7 +352,7 @@ def build_scene(runs: Sequence[Measured], gpus: Sequence[Machine] = (), dtypes: 
     if not roofs:
         names = ", ".join(map(one_line, slugs)) or "no machine"
         raise NoCeilingError(f"no ceiling is known for {names}; calibrate the machine, or add a known GPU with --gpu")
-    return _labeled(replace(scene, roofs=tuple(roofs)))
+    return _labeled(_grouped(_with_outliers(replace(scene, roofs=tuple(roofs)))))
 
 
 def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = ()) -> dict[str, Machine]:
@@ -377,32 +415,31 @@ def _option(name: str, value: object) -> str:
 
 
 def _styled(scene: Scene) -> Scene:
-    ops, providers, dtypes = (scene.names[part] for part in ("op", "provider", "dtype"))
+    providers, dtypes = scene.names["provider"], scene.names["dtype"]
     colored_by = "provider" if len(dtypes) == 1 and len(providers) > 1 else "dtype"
     colored_by = "machine" if len(scene.machines) > 1 else colored_by
-    shaped_by = "op" if len(ops) > 1 and not scene.is_profile else "provider"
-    shown = {shaped_by, "provider" if colored_by == "provider" else ""}  # dtypes also differ without color
-    parts = [part for part in ("cache", "provider", "dtype", "run") if part not in shown]
-    cold_first = sorted(scene.points, key=lambda point: point.is_from_cache)
-
-    def fillings_by(*parts: str) -> list[str]:
-        return list(dict.fromkeys(scene.filling_of(point, parts) for point in cold_first))
-
-    parts = [part for part in parts if len(fillings_by(part)) > 1]
-    while len(fillings_by(*parts)) > len(FILLINGS):
-        parts.pop()
-    fillings = fillings_by(*parts)
-    scene = replace(scene, colored_by=colored_by, shaped_by=shaped_by, filled_by=tuple(parts))
+    scene = replace(scene, colored_by=colored_by)
+    looks = [_look(scene, point) for point in scene.points]
+    kept = next(length for length in range(4, -1, -1) if len({look[:length] for look in looks}) <= len(MARKERS))
+    shapes = list(dict.fromkeys(look[:kept] for look in looks))
     points = [
         replace(
             point,
             color=_color(scene, point.machine, point.record.dtype, point.record.provider),
-            shape=scene.names[shaped_by].index(str(getattr(point.record, shaped_by))),
-            filling=fillings.index(scene.filling_of(point)),
+            shape=shapes.index(look[:kept]),
+            is_hollow=bool(scene.fillings) and point.is_from_cache,
         )
-        for point in scene.points
+        for point, look in zip(scene.points, looks, strict=True)
     ]
     return replace(scene, points=tuple(points))
+
+
+def _look(scene: Scene, point: Point) -> tuple[object, ...]:
+    """Return what the shape of a marker shows; with more series than shapes the last parts are omitted."""
+    if scene.is_profile:
+        return ()
+    run = point.run if scene.has_run_names else None
+    return point.record.op, point.record.provider, run, point.record.dtype  # dtypes also differ in color
 
 
 def _color(scene: Scene, machine: int, dtype: str, provider: str | None = None) -> str:
@@ -444,6 +481,50 @@ def _fastest(known: Machine, quantity: str, name: str | None = None) -> list[Cei
     return [ceiling for ceiling in ceilings if ceiling]
 
 
+def _with_outliers(scene: Scene) -> Scene:
+    """Place the points, and up to a third of them, far below the others or of negligible intensity, at the edge."""
+    most = len(scene.points) // 3
+    heights = [math.log10(point.y / _attainable(point, scene)) for point in scene.points]
+    ordered = sorted(heights)
+    gaps = (i for i in range(most, 0, -1) if ordered[i] - ordered[i - 1] > OUTLIER_DECADES)
+    lowest = ordered[next(gaps, 0)] if ordered else 0.0
+    leftmost = MIN_INTENSITY if sum(point.x < MIN_INTENSITY for point in scene.points) <= most else 0.0
+    points = [
+        replace(point, is_outlier=height < lowest or point.x < leftmost, spot=(point.x, point.y))
+        for point, height in zip(scene.points, heights, strict=True)
+    ]
+    view = replace(scene, points=tuple(points)).view
+    margin = EDGE * (view.right - view.left)
+    placed = [replace(point, spot=view.clamped(point.spot, margin)) if point.is_outlier else point for point in points]
+    return replace(scene, points=tuple(placed))
+
+
+def _attainable(point: Point, scene: Scene) -> float:
+    own = [roof for roof in scene.roofs if roof.machine == point.machine]
+    return min(
+        max((roof.ceiling.value for roof in own if roof.is_flat), default=math.inf),
+        max((roof.ceiling.value * point.x for roof in own if not roof.is_flat), default=math.inf),
+        sys.float_info.max,
+    )
+
+
+def _grouped(scene: Scene) -> Scene:
+    """Group the rows of a profile whose center is inside the point of a row with more time."""
+    if not scene.is_profile:
+        return scene
+    pt_per_decade = AXES_PT / (scene.view.right - scene.view.left)
+    groups: list[Point] = []
+    for point in sorted(scene.points, key=lambda point: -(point.share or 0)):
+        for index, group in enumerate(groups):
+            distance = math.dist(*([math.log10(value) for value in one.spot] for one in (point, group)))
+            if group.color == point.color and distance * pt_per_decade < group.diameter_pt / 2:
+                groups[index] = replace(group, others=(*group.others, point.record))
+                break
+        else:
+            groups.append(point)
+    return replace(scene, points=tuple(groups))
+
+
 def _labeled(scene: Scene) -> Scene:
     roofs = tuple(replace(roof, label=_roof_label([roof], scene)) for roof in scene.roofs)
     named: set[object] = set()
@@ -475,12 +556,13 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
     points = scene.points
     if scene.is_profile:
         by_share = sorted(points, key=lambda point: -(point.share or 0))
-        return [point for point in by_share if (point.share or 0) >= MIN_LABELED_SHARE][:MAX_PROFILE_LABELS]
+        large = [point for point in by_share if (point.share or 0) >= MIN_LABELED_SHARE][:MAX_PROFILE_LABELS]
+        return large + [point for point in by_share if point.is_outlier and point not in large]
     by_speed = sorted(points, key=lambda point: -point.y)
     best: dict[tuple[object, ...], Point] = {}
     for point in by_speed:
         best.setdefault(point.series[:3] if len(points) > MAX_LABELED_SERIES else point.series, point)
-    chosen = [point for point in by_speed if point.excess] + list(best.values())
+    chosen = [point for point in by_speed if point.excess or point.is_outlier] + list(best.values())
     chosen += by_speed if len(points) <= MAX_LABELED_POINTS else []
     return list({id(point): point for point in chosen}.values())
 
@@ -488,9 +570,10 @@ def chosen_for_labels(scene: Scene) -> list[Point]:
 def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
     record = point.record
     if scene.is_profile:
-        module = ".".join([part for part in str(record.extra.get("module")).split(".")[-2:] if part != "*"])
-        words = [one_line(record.op.rpartition(".")[2], MAX_NAME_LETTERS), one_line(module, MAX_NAME_LETTERS)]
-        return " ".join([*words, f"{100 * (point.share or 0):.2g} %"])
+        module = end_of(str(record.extra.get("module") or OUTSIDE), MAX_MODULE_LETTERS)
+        more = f" and {len(point.others)} more" if point.others else ""
+        op = one_line(record.op.rpartition(".")[2], MAX_NAME_LETTERS)
+        return f"{module}: {op}{more}, {100 * (point.share or 0):.2g} % of time {_beyond(point)}".rstrip()
     words = scene.series_words(point) if is_first else []
     if len(scene.points) == 1 or len(scene.names["case"]) > 1:
         words.append(short_case(record.case.removesuffix(f":{scene.shared}")))
@@ -499,7 +582,18 @@ def _point_label(point: Point, scene: Scene, is_first: bool) -> str:
         words.append(f"{significant(point.roofline_pct, 2 if point.roofline_pct < 100 else 3)} %")
     if point.doubts and len(scene.points) <= MAX_LABELED_POINTS:
         words.append(f"({one_line(point.doubts[0], 16)})")
+    words.append(_beyond(point))
     return " ".join(filter(None, words))
+
+
+def _beyond(point: Point) -> str:
+    """Return the arrow and the value of an outlier."""
+    (x, y), parts = point.spot, []
+    if point.x < x:
+        parts.append(f"← {significant(point.x)} FLOP/byte")
+    if point.y < y:
+        parts.append(f"↓ {si(point.y, 'FLOP/s')}")
+    return " ".join(parts)
 
 
 def version_steps(scene: Scene) -> list[tuple[Point, Point]]:
@@ -569,7 +663,7 @@ def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> 
 def _how_points_are_drawn(scene: Scene) -> list[str]:
     if scene.is_profile:
         drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
-        return ["Labels: operation, module, share of the step", f"Area: that share, {drawn_pct:.0f} % in all points"]
+        return ["Labels: module, operation, share of time", f"Area: that share, {drawn_pct:.0f} % in all points"]
     share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
     if share and any(len(known.mixes) > 1 for known in scene.machines):
         share += " at its own mix of reads and writes"

@@ -38,10 +38,7 @@ MARKERS = {
     **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": "x"},
     **{"<": "triangle-left", ">": "triangle-right", "p": "pentagon", "h": "hexagon", "d": "diamond-tall"},
 }
-"""Matplotlib marker -> Plotly symbol, one per op in order of appearance, or per provider if there is one op."""
-
-FILLINGS = ("full", "none", "left", "bottom", "right", "top")
-"""One for each group that neither color nor shape distinguishes, in order of appearance."""
+"""Matplotlib marker -> Plotly symbol, one per series of one machine in order of appearance."""
 
 KIND_DASHES: dict[str, tuple[float, ...]] = {
     "measured": (),

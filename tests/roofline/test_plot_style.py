@@ -37,33 +37,41 @@ def test_every_dtype_has_one_color_for_roof_and_points() -> None:
         assert to_hex(line.get_color()).upper() == DTYPE_COLORS[dtype]
 
 
-def test_shapes_tell_ops_and_fillings_the_rest() -> None:
+def test_every_series_has_a_shape_and_its_dtype_and_provider_in_the_legend() -> None:
     drawn = draw("a crowd")
-    assert len({line.get_marker() for line in markers(drawn)}) == 5
-    of_matmul = [line for line in markers(drawn) if line.get_marker() == "o"]
-    assert len({(line.get_fillstyle(), str(line.get_markerfacecolor() == "white")) for line in of_matmul}) == 6
-    assert {"torch-compile bf16", "measured"} <= set(words(drawn))
-    few = draw_roofline(build_scene(*RUNS["vector and matrix"]))
-    assert len({line.get_marker() for line in markers(few)}) == 2
-    assert {"gelu", "matmul"} <= set(words(few))
+    providers = ("torch", "torch-compile", "triton-v1")
+    names = {f"matmul {dtype} {provider}" for dtype in ("bf16", "fp8e4m3") for provider in providers}
+    names |= {f"{op} bf16 torch" for op in ("relu", "gelu", "silu", "add")}
+    assert names | {"measured"} <= set(words(drawn))
+    assert len({line.get_marker() for line in markers(drawn)}) == len(names)
+    assert {line.get_markerfacecolor() for line in markers(drawn)} == {DTYPE_COLORS["bf16"], DTYPE_COLORS["fp8e4m3"]}
 
 
-def test_dtypes_of_one_op_have_their_own_fillings() -> None:
-    drawn = draw("a CPU with points")
-    fillings = {(line.get_fillstyle(), str(line.get_markerfacecolor())) for line in markers(drawn)}
-    assert len(fillings) == 2
-    assert "white" in {face for _, face in fillings}
-    assert {"bf16", "fp32"} <= set(words(drawn))
-
-
-def test_runs_of_one_machine_differ_in_filling_and_are_named_by_start() -> None:
+def test_runs_of_one_machine_differ_in_shape_and_are_named() -> None:
     runs = [
         on(CPU, matmul(512, "bf16", 7e11)),
         on(CPU, matmul(512, "bf16", 7.1e11), started_at="2026-11-20T22:03:12+00:00"),
     ]
     drawn = draw_roofline(build_scene(runs, [], ["bf16"]))
-    assert len({str(line.get_markerfacecolor()) for line in markers(drawn)}) == 2
-    assert {"2026-11-20 21:03:12", "2026-11-20 22:03:12"} <= set(words(drawn))
+    assert len({line.get_marker() for line in markers(drawn)}) == 2
+    assert {f"bf16 torch, bench.matmul 2026-11-20 {hour}:03:12" for hour in (21, 22)} <= set(words(drawn))
+
+
+def test_an_outlier_is_drawn_at_the_edge_with_its_value() -> None:
+    records = [matmul(n, "bf16", 5e11) for n in (256, 512, 1024)]
+    near, far = (build_scene([on(CPU, *records, matmul(8, "bf16", rate))]) for rate in (5e10, 3e5))
+    assert not any(point.is_outlier for point in near.points)
+    (slow,) = (point for point in far.points if point.is_outlier)
+    assert far.view.top - far.view.bottom < 2
+    assert (slow.x, slow.y) == pytest.approx((8 / 3, 3e5))
+    assert slow.label == "8³ 0.00025 % ↓ 300 kFLOP/s"
+    assert far.view.bottom < np.log10(slow.spot[1]) < far.view.bottom + 0.1
+    assert slow.label in words(draw_roofline(far))
+    sparse = replace(records[0], flops=100, median_s=1e-4, ci95_s=None, case="sparse")
+    left = build_scene([on(CPU, *records, sparse)])
+    (found,) = (point for point in left.points if point.is_outlier)
+    assert "← 0.000254 FLOP/byte" in (found.label or "")
+    assert left.view.left > -1
 
 
 def test_as_many_machines_as_a_picture_takes_have_their_own_color() -> None:
@@ -78,7 +86,7 @@ def test_one_dtype_colors_providers_and_leaves_ceilings_neutral() -> None:
     assert {to_hex(line.get_color()).upper() for line in markers(drawn)} == set(SERIES_COLORS[:5])
     assert {line.get_fillstyle() for line in markers(drawn)} == {"full"}
     assert {to_hex(line.get_color()).upper() for line in flats(drawn)} == {"#1A1A1A"}
-    assert {"torch", "triton-v4", "torch 71 %", "triton-v3 60 %"} <= set(words(drawn))
+    assert {"bf16 torch", "bf16 triton-v4", "torch 71 %", "triton-v3 60 %"} <= set(words(drawn))
 
 
 def test_vector_peaks_are_drawn_if_ops_need_them() -> None:
@@ -187,10 +195,12 @@ def test_profile_points_have_area_by_time_and_large_ones_a_label() -> None:
     drawn = draw_roofline(build_scene(*RUNS["a profile"]))
     scene = build_scene(*RUNS["a profile"])
     sizes = [line.get_markersize() for line in markers(drawn)]
-    assert len(sizes) == len(scene.points) == 200
+    assert sum(1 + len(point.others) for point in scene.points) == 200
+    assert len(sizes) == len(scene.points)
     assert sizes[0] ** 2 / sizes[1] ** 2 == pytest.approx(0.3 / 0.2)
     said = words(drawn)
-    assert {f"matmul mlp.part{i} {pct} %" for i, pct in enumerate((30, 20, 10, 5))} | {"add mlp.part4 3 %"} <= set(said)
+    labels = {f"layers.*.mlp.part{i}: matmul, {pct} % of time" for i, pct in enumerate((30, 20, 10, 5))}
+    assert labels | {"layers.*.mlp.part4: add and 3 more, 3.5 % of time"} <= set(said)
     assert not [word for word in said if "part5 " in word]
     assert "Area: that share, 100 % in all points" in " ".join(" ".join(said).split())
 
@@ -199,7 +209,7 @@ def test_profile_points_of_negligible_time_are_counted_but_not_drawn() -> None:
     ((stamp, records),), gpus, dtypes = RUNS["a profile"]
     small = [replace(record, extra={"share": 0.0009}) for record in records[:3]]
     scene = build_scene([(stamp, [*small, *records[3:]])], gpus, dtypes)
-    assert len(scene.points) == 197
+    assert sum(1 + len(point.others) for point in scene.points) == 197
     assert dict(scene.left_out) == {"below 0.1 % of the time": 3}
 
 
