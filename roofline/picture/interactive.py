@@ -24,7 +24,7 @@ MAX_BARS, MAX_LABELS, MAX_HOVERED = 500, 24, 8
 """Maximum number of points with error bars and marks, of labels, and of further rows in the text of a point."""
 LABEL_SHARE, LABEL_PX, LETTER_PX, CHART_PX = 0.04, 17, 7, (1200, 500)
 """Height of a label as a fraction of the axes and in pixels, width of a letter, and size of the axes, pixels."""
-FLAT, SLOPE = "flat", "slope"
+FLAT, SLOPE, OUTLIER = "flat", "slope", "outlier"
 """Names of the labels that `page.js` also shows on a phone."""
 
 
@@ -169,7 +169,9 @@ def _annotate(figure: Figure, scene: Scene) -> None:
             offset = point.diameter_pt / 2 if scene.is_profile else 6
             x, y = (math.log10(value) for value in point.spot)
             figure.add_annotation(text=escaped(point.label or ""), x=x, y=y,
-                                  xanchor="right" if is_left else "left", yanchor="top", showarrow=False,
+                                  xanchor="right" if is_left else "left", showarrow=False,
+                                  yanchor="bottom" if point.is_outlier else "top",
+                                  name=OUTLIER if point.is_outlier else None,
                                   xshift=-offset if is_left else offset, font={"size": 12})  # fmt: skip
 
 

@@ -71,7 +71,9 @@ def page_html(
         caption=caption(scene, without=not_drawn(scene)),
         figures=list(drawn),
         has_rows=bool(records),
-        verdicts=verdicts,
+        verdicts=[known for known in verdicts if known["rows"]],
+        not_compared=[known for known in verdicts if not known["rows"]],
+        run_names={environment.run_id: scene.run_name(index) for index, (environment, _) in enumerate(runs)},
         estimates=estimates,
         machines=scene.machines,
         roofs=scene.roofs,
@@ -150,9 +152,8 @@ def _compared(first: Run, other: Run | None, earlier: Sequence[Run] = ()) -> dic
     try:
         compared = compare(first, other, CompareOptions(by=None if other else "provider"), earlier=earlier)
     except StoreError as error:
-        names = " and ".join(dict.fromkeys(known["runs"]))
         none: dict[str, Any] = {"rows": [], "left_out": 0, "unmatched": [], "notes": []}
-        return known | none | {"headline": f"{names}: {error}"}
+        return known | none | {"headline": str(error)}
     chosen = {id(row) for row in foremost(compared, MAX_ROWS)}
     rows = [json_row(row) for row in compared.rows if id(row) in chosen]
     return known | {

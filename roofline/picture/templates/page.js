@@ -2,7 +2,7 @@
 const byId = (id) => document.getElementById(id);
 const { figures, dark, table } = JSON.parse(byId("content").textContent);
 const isDark = matchMedia("(prefers-color-scheme: dark)");
-const mostLetters = 90, letterWidth = 5.3; // of a legend, and of a label in pixels, on a telephone
+const mostSeries = 8, letterWidth = 5.3; // of a legend, and of a label in pixels, on a telephone
 const mostRows = 250; // in the table at once; a browser takes seconds for thousands
 let sorted = { column: null, isUp: true };
 let chosen = null;
@@ -22,8 +22,7 @@ function fitPhone(data, layout, width) {
   layout.margin = { ...layout.margin, l: 45, r: 10 };
   layout.annotations = layout.annotations.filter((label) => label.name);
   layout.legend.font = { size: 10 };
-  const names = data.filter((series) => series.customdata).map((series) => series.name);
-  if (names.join("").length > mostLetters) layout.showlegend = false;
+  if (data.filter((series) => series.customdata).length > mostSeries) layout.showlegend = false;
   const [left, right] = layout.xaxis.range;
   for (const label of layout.annotations) {
     label.font.size = 9;
