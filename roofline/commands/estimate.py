@@ -135,9 +135,9 @@ def _swept(words: Sequence[str]) -> str:
     if options.output:
         from roofline.picture.charts import draw_sweep
 
-        title = f"{QUESTIONS[name][1]}: {' '.join(rest)}"
+        subject = f"{QUESTIONS[name][1]}: {' '.join(word.removeprefix('--') for word in rest)}"
         with busy("drawing"):
-            save_picture(draw_sweep(sweep, title, next(iter(sweep.main), ""), options.theme), options.output)
+            save_picture(draw_sweep(sweep, subject, next(iter(sweep.main), ""), options.theme), options.output)
     table = Table(
         rows=lambda: sweep.rows,
         document=lambda: {"rows": sweep.rows},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from results.show.picture import (
@@ -19,9 +21,9 @@ from results.show.picture import (
     tone,
     write_head,
 )
-from results.show.units import duration, significant, tick
+from results.show.units import duration, number, significant, size, tick
 from roofline.accounting.config import ConfigError
-from roofline.estimate.answer import Answer, folded
+from roofline.estimate.answer import Answer, cell, folded
 from roofline.estimate.sweep import Sweep, memory_marks
 
 if TYPE_CHECKING:
@@ -66,8 +68,11 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
     return figure
 
 
-def draw_sweep(sweep: Sweep, title: str, y: str, theme: str = "light") -> Figure:
-    """Return the plot of `y` along the first option of a sweep, with a line for each value of the others."""
+def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figure:
+    """Return the plot of `y` along the first option of a sweep, with a line for each value of the others.
+
+    The subject of the estimate is the subtitle. The memory of the devices is a line, or the first value above it.
+    """
     x = sweep.overs[0].option
     apart = ("gpu", "dtype", "convention", *(over.option for over in sweep.overs[1:]))
     varying = [name for name in sweep.columns if name in apart]
@@ -78,13 +83,26 @@ def draw_sweep(sweep: Sweep, title: str, y: str, theme: str = "light") -> Figure
     if not drawn:
         raise ConfigError(f"a plot requires numbers along --{x}, but {y or 'the answer'} has none")
     marks: dict[str, float] = {}
+    limits = {
+        f"memory of {row['gpu']}": row["memory_bytes"] for row in sweep.rows if y == "total_bytes" and row.get("gpu")
+    }
     for name, rows in drawn.items():
         turn = rows[0].get("critical_batch")
         if turn and x == "batch" and turn <= max(row[x] for row in rows):
             marks[f"critical batch {turn:,} {name}".strip()] = turn
-        marks |= {f"{words} {name}".strip(): value for words, value in memory_marks(rows, x).items()}
+        marks |= {f"{words} {name}".strip(): at for words, at in memory_marks(rows, x).items() if not limits}
     lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
-    return draw_lines(title, x, y.replace("_", " "), lines, marks, theme)
+    title = f"{_quantity(y)} changes with {' and '.join([x, *(name for name in varying if name != x)])}"
+    if len(drawn) == 1:
+        ((_, rows),) = drawn.items()
+        ordered = sorted(rows, key=lambda row: row[x])
+        ends = [f"{cell(y, row[y])} at {x} {number(row[x])}" for row in (ordered[0], ordered[-1])]
+        title = f"{_quantity(y)} goes from {ends[0]} to {ends[1]}"
+    return draw_lines(title[:1].upper() + title[1:], x, y.replace("_", " "), lines, marks, theme, subject, limits)
+
+
+def _quantity(key: str) -> str:
+    return re.sub("seconds$", "time", re.sub("bytes$", "size", key.replace("_", " ")))
 
 
 def draw_lines(
@@ -94,12 +112,13 @@ def draw_lines(
     lines: Mapping[str, Sequence[tuple[float, float]]],
     marks: Mapping[str, float],
     theme: str = "light",
+    subtitle: str = "",
+    limits: Mapping[str, float] = MappingProxyType({}),
 ) -> Figure:
-    """Return a plot of named lines, with vertical lines at `marks`."""
-    is_time = y_name.endswith("seconds")
+    """Return a plot of named lines, with vertical lines at `marks` and horizontal ones at `limits`."""
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
-        top = write_head(figure, plain(title, 200), plain(f"{y_name} by {x_name}", 200), PANEL)
+        top = write_head(figure, plain(title, 200), plain(subtitle or f"{y_name} by {x_name}", 200), PANEL)
         axes = figure.add_axes((0.09, 0.12, 0.87, top - 0.15))
         frame(axes)
         for index, (name, points) in enumerate(lines.items()):
@@ -112,6 +131,10 @@ def draw_lines(
             axes.axvline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
             axes.text(value, 0.98, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right", va="top",
                       transform=axes.get_xaxis_transform())  # fmt: skip
+        for name, value in limits.items():
+            axes.axhline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
+            axes.text(0.99, value, plain(f"{name}, {size(value)}"), color=tone(MUTED), fontsize=LABEL_PT, ha="right",
+                      va="bottom", transform=axes.get_yaxis_transform())  # fmt: skip
         everything = [point for points in lines.values() for point in points]
         for values, scale in (
             ([x for x, _ in everything], axes.set_xscale),
@@ -119,15 +142,15 @@ def draw_lines(
         ):
             if min(values) > 0 and max(values) >= MIN_LOG_RATIO * min(values):
                 scale("log")
-        _name_ticks(axes, sorted({x for x, _ in everything}), is_time=is_time)
+        _name_ticks(axes, sorted({x for x, _ in everything}), y_name)
         axes.set_xlabel(plain(x_name), fontsize=AXIS_PT)
-        axes.set_ylabel(plain(y_name.removesuffix("seconds") + "time" if is_time else y_name), fontsize=AXIS_PT)
+        axes.set_ylabel(plain(_quantity(y_name)), fontsize=AXIS_PT)
         if any(lines):
             axes.legend(fontsize=LEGEND_PT, frameon=False)
     return figure
 
 
-def _name_ticks(axes: Axes, xs: Sequence[float], is_time: bool) -> None:
+def _name_ticks(axes: Axes, xs: Sequence[float], y_name: str) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     if axes.get_xscale() == "log":
@@ -135,7 +158,8 @@ def _name_ticks(axes: Axes, xs: Sequence[float], is_time: bool) -> None:
         if len(xs) <= MAX_TICKS:
             axes.set_xticks(xs)
             axes.xaxis.set_minor_locator(NullLocator())
-    if is_time:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value) if value > 0 else "0"))
+    if y_name.endswith(("seconds", "bytes")):
+        text = duration if y_name.endswith("seconds") else size
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value) if value > 0 else "0"))
     elif axes.get_yscale() == "log":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))

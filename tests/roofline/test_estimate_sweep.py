@@ -56,6 +56,19 @@ def test_points_that_do_not_fit_are_marked(capsys):
     assert texts["does not fit from 512"] == 512
 
 
+def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
+    """Llama 3 8B trained by ZeRO 3: 142.7 GB on one device, 79.5 GB on each of two; an H100 has 85.0 GB."""
+    over = Over.read("data-parallel=1:2:x2")
+    sweep = swept("memory", {"model": "llama-3-8b", "gpu": "h100-sxm", "zero": "3"}, [over])
+    figure = draw_sweep(sweep, "training memory", "total_bytes")
+    title = "Total size goes from 142.7 GB at data-parallel 1 to 79.49 GB at data-parallel 2"
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert title in " ".join(said.split())
+    assert "training memory" in said
+    (limit,) = (line for line in figure.axes[0].get_lines() if set(line.get_xdata()) == {0, 1})
+    assert set(limit.get_ydata()) == {85_027_979_264}
+
+
 def test_plot_marks_the_last_value_that_does_not_fit():
     """Llama 3 8B trained with 142.7 GB on one H100 of 85.0 GB, with 72.4 GB on each of two."""
     over = Over.read("tensor-parallel=1:4:x2")
