@@ -30,6 +30,7 @@ from roofline.picture.charts import draw_answer, draw_sweep
 DATA = tomllib.loads(Path(__file__).with_name("calculators.toml").read_text(encoding="utf-8"))
 # Title, question and fields of each calculator; a comment, because Streamlit shows docstrings on the page.
 PAGES: dict[str, dict[str, Any]] = DATA["pages"]
+FIRST = "train"
 
 ERRORS = (ConfigError, CeilingError, OutputError, OverflowError, StoreError, UnknownGpuError)
 
@@ -131,8 +132,12 @@ def _show_steps(answer: Answer) -> None:
 
 
 def main() -> None:
-    pages = [st.Page(partial(draw, name), title=about["title"], url_path=name) for name, about in PAGES.items()]
-    page = st.navigation(pages, expanded=True)
+    pages = {
+        name: st.Page(partial(draw, name), title=about["title"], url_path=name, default=name == FIRST)
+        for name, about in PAGES.items()
+    }
+    groups = {group: [pages[name] for name in names] for group, names in DATA["groups"].items()}
+    page = st.navigation(groups, expanded=True)
     st.set_page_config(page_title=f"{page.title} - Ridgepoint", layout="wide")
     st.sidebar.caption("Each answer shows its command. Nothing leaves this machine.")
     page.run()

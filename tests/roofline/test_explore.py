@@ -132,6 +132,12 @@ def test_a_port_that_is_taken_or_none_and_a_missing_extra_are_one_line(capsys, m
     assert "pip install -e '.[explore]'" in capsys.readouterr().err
 
 
+def test_every_calculator_is_in_one_group_of_the_sidebar():
+    groups = tomllib.loads(explore.APP.with_name("calculators.toml").read_text())["groups"]
+    assert list(groups) == ["Tensors and parameters", "FLOPs and time", "Arithmetic intensity", "Memory"]
+    assert sorted(name for names in groups.values() for name in names) == sorted(CALCULATORS)
+
+
 def test_the_first_calculator_opens_without_an_address():
     from streamlit.testing.v1 import AppTest
 
