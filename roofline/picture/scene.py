@@ -296,7 +296,7 @@ class Scene:
         inside = [point for point in self.points if not point.is_outlier]
         xs = [math.log10(point.x) for point in inside]
         corners = [math.log10(roof.corner[0]) for roof in self.roofs if roof.corner] or xs or [0.0]
-        before, after = (0.7, 1.1) if xs else (1.2, 1.5)
+        before, after = (0.75, 1.1) if xs else (1.2, 1.5)
         past = 0.5 if len(flats) <= 2 else 0.9  # room for the labels of several ceilings
         left = min([min(corners) - before, *(x - AROUND for x in xs)])
         right = max([max(corners) + after, *(x + past for x in xs)])

@@ -95,7 +95,7 @@ def test_each_calculator_opens_moves_and_is_taken_away(served, opened, capsys):
         assert command_of(opened).startswith("python -m roofline estimate ")
     opened.goto(f"{served}/?tokens=30T")
     opened.get_by_text("287.9 days").wait_for(timeout=60_000)
-    thumb = opened.locator("input[type=range][aria-label='gpus: devices']")
+    thumb = opened.locator("input[type=range][aria-label='gpus: number of devices']")
     thumb.focus()
     thumb.press("ArrowRight")
     opened.get_by_text("143.9 days").first.wait_for(timeout=60_000)
