@@ -307,7 +307,7 @@ MAX_TICKS = 24
 
 
 def draw(series: Sequence[Series], theme: str = "light") -> Figure:
-    """Return the plot: a line for each provider, runs by date, hollow markers for runs with interference."""
+    """Return the plot: a line for each provider, runs by date, crosses for runs with interference."""
     from results.show import picture
 
     runs = {point["run_id"]: point for case in series for point in case["points"]}
@@ -347,7 +347,7 @@ def _scale(series: Sequence[Series]) -> tuple[float, str]:
 
 
 def _draw_line(axes: Axes, case: Series, positions: dict[str, int], number: int, scale: float) -> None:
-    from results.show.picture import SERIES_MARKERS, end_of, plain, series_color, tone
+    from results.show.picture import INK, SERIES_MARKERS, end_of, plain, series_color, tone
 
     at = [positions[point["run_id"]] for point in case["points"]]
     values = [point["value"] / scale for point in case["points"]]
@@ -357,8 +357,9 @@ def _draw_line(axes: Axes, case: Series, positions: dict[str, int], number: int,
     style: dict[str, Any] = {"marker": SERIES_MARKERS[number % len(SERIES_MARKERS)], "color": series_color(number)}
     style |= {"markersize": 5, "label": plain(end_of(case["provider"], 44))}
     axes.errorbar(at, values, yerr=[below, above], capsize=3, linewidth=1.4, **style)
-    hollow = [index for index, point in enumerate(case["points"]) if not DISTURBED.isdisjoint(point["flags"])]
-    if hollow:
-        style |= {"markerfacecolor": tone("white"), "linestyle": "", "zorder": 3}
-        style["label"] += ", disturbed"
-        axes.plot([at[index] for index in hollow], [values[index] for index in hollow], **style)
+    crossed = [index for index, point in enumerate(case["points"]) if not DISTURBED.isdisjoint(point["flags"])]
+    if crossed:
+        style |= {"marker": "x", "markersize": 10, "color": tone(INK), "linestyle": "", "zorder": 3}
+        is_in_legend = any(line.get_label() == "disturbed" for line in axes.lines)
+        style["label"] = None if is_in_legend else "disturbed"
+        axes.plot([at[index] for index in crossed], [values[index] for index in crossed], **style)

@@ -104,7 +104,7 @@ def test_each_calculator_opens_moves_and_is_taken_away(served, opened, capsys):
     assert (data["gpus"], text_of_value("days", data["days"])) == (2048, "143.9 days")
     opened.wait_for_url("**/?tokens=30T&gpus=2048")
     for _ in range(100):  # the button at the end of the page is drawn last
-        rows = csv.DictReader(io.StringIO(taken(opened, "numbers as CSV").decode()))
+        rows = csv.DictReader(io.StringIO(taken(opened, "download CSV").decode()))
         if (days := [float(row["days"]) for row in rows]) == [data["days"]]:
             break
         opened.wait_for_timeout(100)
