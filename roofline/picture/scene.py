@@ -420,13 +420,14 @@ def _styled(scene: Scene) -> Scene:
     colored_by = "machine" if len(scene.machines) > 1 else colored_by
     scene = replace(scene, colored_by=colored_by)
     looks = [_look(scene, point) for point in scene.points]
-    kept = next(length for length in range(4, -1, -1) if len({look[:length] for look in looks}) <= len(MARKERS))
-    shapes = list(dict.fromkeys(look[:kept] for look in looks))
+    few = (length for length in (4, 3, 2) if len({look[:length] for look in looks}) <= len(MARKERS))
+    shown = next(few, 1)
+    shapes = list(dict.fromkeys(look[:shown] for look in looks))
     points = [
         replace(
             point,
             color=_color(scene, point.machine, point.record.dtype, point.record.provider),
-            shape=shapes.index(look[:kept]),
+            shape=shapes.index(look[:shown]),
             is_hollow=bool(scene.fillings) and point.is_from_cache,
         )
         for point, look in zip(scene.points, looks, strict=True)
@@ -435,7 +436,7 @@ def _styled(scene: Scene) -> Scene:
 
 
 def _look(scene: Scene, point: Point) -> tuple[object, ...]:
-    """Return what the shape of a marker shows; with more series than shapes the last parts are omitted."""
+    """Return what the shape of a marker shows; with more series than shapes, only the first parts are used."""
     if scene.is_profile:
         return ()
     run = point.run if scene.has_run_names else None

@@ -44,6 +44,8 @@ def test_every_series_has_a_shape_and_its_dtype_and_provider_in_the_legend() -> 
     names |= {f"{op} bf16 torch" for op in ("relu", "gelu", "silu", "add")}
     assert names | {"measured"} <= set(words(drawn))
     assert len({line.get_marker() for line in markers(drawn)}) == len(names)
+    many = build_scene(*RUNS["90 points"])
+    assert {point.shape for point in many.points} == set(range(len(many.names["op"])))
     assert {line.get_markerfacecolor() for line in markers(drawn)} == {DTYPE_COLORS["bf16"], DTYPE_COLORS["fp8e4m3"]}
 
 
