@@ -215,7 +215,7 @@ def add_format(parser: Parser) -> None:
 def add_margin(parser: argparse._ActionsContainer) -> None:
     from results.stats.comparison import DEFAULT_MARGIN
 
-    text = f"differences in time up to this fraction are ignored (default: {100 * DEFAULT_MARGIN:g}%%)"
+    text = f"ignore differences in time up to this fraction, such as 0.02 or 2%% (default: {100 * DEFAULT_MARGIN:g}%%)"
     parser.add_argument("--margin", type=margin, default=DEFAULT_MARGIN, metavar="FRACTION", help=text)
 
 

@@ -36,7 +36,7 @@ QUESTIONS = {
     "flops": ("models", "FLOPs of a training step"),
     "memory": ("models", "memory per device during training"),
     "mfu": ("budgets", "utilization of a training run"),
-    "gpus": ("budgets", "number of devices that hold a model, or train it in time"),
+    "gpus": ("budgets", "number of devices to hold a model, or to train it in given days"),
     "train": ("budgets", "time of a training run"),
     "fit": ("budgets", "largest model that fits in memory"),
     "chinchilla": ("budgets", "compute-optimal model size"),

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from bench.harness.run import Run
 
 BUDGET_HELP = """\
-time limit for all cases together, with preparation and verification (default: none, but 10 s of rounds per case)"""
+time limit for all cases together, with preparation and verification (default: none; 10 s of rounds per case)"""
 
 DESCRIPTION = """\
 Compare providers. For each case (one op, shape and dtype), all providers are timed once per round, in random order, for
-hundreds of rounds, so that changes of the machine affect all of them. The ratio of two times is taken within each
+many rounds, so that changes of the machine affect all of them. The ratio of two times is taken within each
 round. Each provider is verified before and after the timing.
 
 verdicts, from the ratio of the candidate's time to the baseline's:
@@ -34,14 +34,15 @@ verdicts, from the ratio of the candidate's time to the baseline's:
   UNSURE           anything else; the reason is printed
 
 The verdicts of a case are checked after 20, 40, 80, ... rounds. Its rounds end when all of them are clear, after 10 s,
-or at --budget. The interval is widened for the repeated checks; with --rounds there is one check and it is narrower.
+or at --budget. The interval is widened because the check is repeated; with --rounds there is one check, and the
+interval is narrower.
 
-If your own function (path/to/file.py:function) is compared, each case runs in a separate process. If it crashes, only
-its own row is lost. Cases that cannot be measured are listed with the reason.
+If your own function (path/to/file.py:function) is compared, each case runs in a separate process. If your
+function crashes, only its row is lost. Cases that cannot be measured are listed with the reason.
 Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict should be SAME."""
 
 EPILOG = """\
-exit codes: 0 ok; 1 a confirmed regression, or a wrong result; 2 usage; 3 no such device; 130 interrupted
+exit codes: 0 ok; 1 SLOWER (or UNSURE, see --fail-on), or a wrong result; 2 usage; 3 no such device; 130 interrupted
 
 examples:
   python -m bench compare --op gelu --provider torch,torch-compile --size 64MiB
@@ -56,10 +57,12 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
 
 
 def add_arguments(parser: Parser, families: Iterable[str]) -> None:
-    functions = "your own functions, instead of --op: called with what make_inputs() in one of the files returns, or "
-    functions += "with a tensor of --shape and --dtype for each parameter"
+    functions = (
+        "your own functions, instead of --op. If one of the files has make_inputs(), its result is their arguments; "
+    )
+    functions += "otherwise each parameter gets a tensor of --shape and --dtype"
     parser.group("what to measure").add_argument("functions", nargs="*", metavar="FILE:FUNCTION", help=functions)
-    of_op = "operations (see python -m bench list), or path/to/mine_op.py; --op NAME --help adds its own options"
+    of_op = "operations of `python -m bench list`, or path/to/mine_op.py; `--op NAME --help` shows its own options"
     add(parser, "--op", help=of_op)
     add(parser, "--dtype", "--size")
     add(parser, "--shape", help="shapes, as in the family's own command (default: the op's)")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.harness.profile.counts import Operation, pattern
+from bench.harness.profile.operation import Operation, pattern
 
 
 @dataclass

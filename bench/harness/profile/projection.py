@@ -13,9 +13,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.profile.counts import Breakdown
 from bench.harness.profile.fusing import fusions_of
 from bench.harness.profile.meta import FusedAttention
+from bench.harness.profile.operation import Breakdown
 from bench.harness.profile.report import work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target

@@ -8,8 +8,8 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.counts import NO_SHAPE, Breakdown, Operation, pattern
 from bench.harness.profile.fusing import Fusion, fusions_of
+from bench.harness.profile.operation import NO_SHAPE, Breakdown, Operation, pattern
 from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document

@@ -19,19 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_iter
 
 from bench.harness.cli.arguments import UsageError
-from bench.harness.profile.counts import (
-    MODULE,
-    TAG,
-    UNMODELLED,
-    Breakdown,
-    Operation,
-    count,
-    distinct,
-    dtypes_of,
-    name_of,
-    tensors_in,
-)
+from bench.harness.profile.counts import count, distinct, dtypes_of, name_of, tensors_in
 from bench.harness.profile.meta import MetaAdamW
+from bench.harness.profile.operation import MODULE, TAG, UNMODELLED, Breakdown, Operation
 from bench.harness.profile.target import ORIGINALS, Target, guarded_call
 
 MAX_NAMES = 4

@@ -21,18 +21,8 @@ from typing import Any, NamedTuple
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device, slugify
 from bench.harness.measure.rows import one_line
-from bench.harness.profile.counts import (
-    NO_SHAPE,
-    STEP,
-    TAG,
-    UNMODELLED,
-    Breakdown,
-    Operation,
-    count,
-    dtypes_of,
-    shapes_text,
-    tensors_in,
-)
+from bench.harness.profile.counts import count, dtypes_of, shapes_text, tensors_in
+from bench.harness.profile.operation import NO_SHAPE, STEP, TAG, UNMODELLED, Breakdown, Operation
 from bench.harness.profile.tracing import ON_HOST, PRECOMPILED, divide
 from bench.harness.timing.launched import ON_GPU, span_of
 from roofline.gpu_table import gpus_named

@@ -9,7 +9,7 @@ from bench import train_step
 from bench.__main__ import main
 from bench.harness.commands import profiler
 from bench.harness.commands.explain import KINDS, answer
-from bench.harness.profile import counts, report
+from bench.harness.profile import operation, report
 from kernels.audit.table import AUDIT_COLUMNS, TITLES
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
 from results.stats import comparison
@@ -31,7 +31,7 @@ def flags_in_the_code():
 
 
 def test_flags_in_the_code_and_entries_are_the_same():
-    assert flags_in_the_code() | set(counts.FLAGS) == set(FLAGS)
+    assert flags_in_the_code() | set(operation.FLAGS) == set(FLAGS)
 
 
 def titles_in_the_code():

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.harness.api.profiling import Profile
-from bench.harness.profile.counts import Breakdown, Operation
+from bench.harness.profile.operation import Breakdown, Operation
 from bench.harness.profile.report import document_of, records_of, render
 from results.__main__ import main as results_command
 from results.record import Environment
