@@ -66,7 +66,7 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
     assert picture.read_bytes().startswith(start)
     if suffix == "svg":
         text = " ".join(re.findall(r"<!-- (.*?) -->", picture.read_text(encoding="utf-8"), re.DOTALL))
-        assert "40 of 59 rows drawn, those that matter most" in text
+        assert "40 of 59 rows drawn, the most important" in text
         assert "% of the ceiling that binds" in text
 
 
