@@ -67,7 +67,7 @@ def test_a_picture_is_drawn(save, measured, tmp_path, capsys, suffix, start):
     if suffix == "svg":
         text = " ".join(re.findall(r"<!-- (.*?) -->", picture.read_text(encoding="utf-8"), re.DOTALL))
         assert "40 of 59 rows drawn, the most important" in text
-        assert "% of the ceiling that binds" in text
+        assert "% of the limiting ceiling" in text
 
 
 def test_plot_without_a_known_ceiling_shows_bytes_per_second(save, measured, tmp_path, capsys):
