@@ -16,7 +16,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.fusing import fusions_of
 from bench.harness.profile.meta import FusedAttention
 from bench.harness.profile.operation import Breakdown
-from bench.harness.profile.report import work_records
+from bench.harness.profile.report import count_text, moved_bytes, work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Record
@@ -164,8 +164,8 @@ class Projection:
             Column("op", [record.op for record in records]),
             Column("shapes", [record.case for record in records], goes_below=True),
             Column("count", [str(record.extra["count"]) for record in records], "right", 3),
-            Column("FLOPs", [_count(record.flops) for record in records], "right", 2),
-            Column("bytes", [_count(_moved(record)) for record in records], "right", 1),
+            Column("FLOPs", [count_text(record.flops) for record in records], "right", 2),
+            Column("bytes", [count_text(moved_bytes(record)) for record in records], "right", 1),
             Column("FLOP/B", [format_number(_intensity(record), 3) for record in records], "right", 4),
         ]
         for on in self.machines:
@@ -239,13 +239,5 @@ def _source(machine: Machine) -> str:
 
 
 def _intensity(record: Record) -> float | None:
-    moved = _moved(record)
+    moved = moved_bytes(record)
     return intensity(record.flops, moved) if record.flops is not None and moved else None
-
-
-def _moved(record: Record) -> int | None:
-    return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
-
-
-def _count(value: float | None) -> str:
-    return format_rate(value, "").strip()

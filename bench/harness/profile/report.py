@@ -307,15 +307,15 @@ def _text(name: str, value: float | str | None) -> str:
 def _print_rows(scored: Sequence[Scored], console: Console, top: int) -> None:
     rows = scored[:top]
     extras = [record.extra for record, _ in rows]
-    moving = [score if _moved(record) else {} for record, score in rows]  # views have no roof and no bound
+    moving = [score if moved_bytes(record) else {} for record, score in rows]  # views have no roof and no bound
     columns = [
         Column("op", [record.op for record, _ in rows]),
         Column("shapes", [record.case for record, _ in rows], goes_below=6),
         Column("count", [str(extra["count"]) for extra in extras], "right", 5),
         Column("time", [format_time(extra["time_s"]) for extra in extras], "right"),
         Column("share", [_pct(extra["share"]) for extra in extras], "right"),
-        Column("FLOPs", [_count(record.flops) for record, _ in rows], "right", 4),
-        Column("bytes", [_count(_moved(record)) for record, _ in rows], "right", 3),
+        Column("FLOPs", [count_text(record.flops) for record, _ in rows], "right", 4),
+        Column("bytes", [count_text(moved_bytes(record)) for record, _ in rows], "right", 3),
         Column("FLOP/B", [format_number(score["intensity"], 3) for _, score in rows], "right", 2),
         Column("bound", [score.get("bound") or ABSENT for score in moving]),
         Column("% roof", [format_percent(score.get("roofline_pct")) for score in moving], "right"),
@@ -361,19 +361,21 @@ def _print_groups(records: Sequence[Record], by: str, console: Console, top: int
         Column("calls", [str(sum(record.extra["count"] for record in group)) for group in shown], "right", 1),
         Column("time", [format_time(times[key]) for key in titles], "right"),
         Column("share", [_pct(sum(record.extra["share"] for record in group)) for group in shown], "right"),
-        Column("FLOPs", [_count(sum(record.flops or 0 for record in group) or None) for group in shown], "right"),
-        Column("bytes", [_count(sum(_moved(record) or 0 for record in group) or None) for group in shown], "right"),
+        Column("FLOPs", [count_text(sum(record.flops or 0 for record in group) or None) for group in shown], "right"),
+        Column(
+            "bytes", [count_text(sum(moved_bytes(record) or 0 for record in group) or None) for group in shown], "right"
+        ),
     ]
     print_grid(console, columns)
     if len(groups) > top:
         print_lines(console, f"... and {len(groups) - top} more: --top shows them")
 
 
-def _moved(record: Record) -> int | None:
+def moved_bytes(record: Record) -> int | None:
     return None if record.bytes_read is None else record.bytes_read + (record.bytes_written or 0)
 
 
-def _count(value: float | None) -> str:
+def count_text(value: float | None) -> str:
     return format_rate(value, "").strip()
 
 
