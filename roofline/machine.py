@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, ValidationError, convert
 
-from results.record import one_of
+from results.record import Environment, one_of
 from roofline.work import ordered_dtypes
 
 QUANTITIES = {**dict.fromkeys(("flops", "burst", "sustained", "fma"), "FLOP/s"), "bandwidth": "B/s", "launch": "s"}
@@ -240,3 +240,26 @@ def _is_known(entry: Any) -> bool:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("quantity"), str):
         return True
     return entry["quantity"] in QUANTITIES and "torch addcmul" not in str(entry.get("config"))
+
+
+def machines_of(environments: Iterable[Environment], gpus: Iterable[Machine] = ()) -> dict[str, Machine]:
+    """Return the machines by slug, with the ceilings of the newest run, completed by those of older runs."""
+    dated = [(environment.started_at, machine_of(environment)) for environment in environments]
+    newest_last = [*gpus, *(known for _, known in sorted(dated, key=lambda entry: entry[0]))]
+    machines = {}
+    for slug in dict.fromkeys(known.slug for known in (*(known for _, known in dated), *gpus)):
+        own = [known for known in newest_last if known.slug == slug]
+        machines[slug] = replace(own[0].with_entries(e for known in own for e in known.entries), note=own[-1].note)
+    return machines
+
+
+def judging(environment: Environment, gpus: Iterable[Machine] = ()) -> Machine:
+    """Return the machine of a run with its ceilings, and those of its GPU in `gpus`."""
+    return next(iter(machines_of([environment], gpus).values()))
+
+
+def machine_of(environment: Environment) -> Machine:
+    ceilings = Machine.from_dict(environment.hardware)
+    if ceilings.name == "unknown":
+        return replace(ceilings, slug=environment.device["slug"], name=environment.device["name"])
+    return ceilings

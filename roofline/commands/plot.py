@@ -9,17 +9,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.compare.selection import LATEST, Selection, add_selection
+from results.compare.selection import EVERYTHING, LATEST, Selection, add_selection
 from results.record import Environment, Record
 from results.show.picture import add_picture, check_picture, save_picture
 from results.show.spelling import did_you_mean
 from results.show.terminal import ADVANCED, OK, USAGE, WRONG_RESULT, Parser, busy, one_line, print_out, say
 from results.store.runfile import Run
 from roofline.gpu_table import find_gpu
-from roofline.machine import CeilingError, Machine
+from roofline.machine import CeilingError, Machine, judging, machine_of
 from roofline.model import judge
+from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import PlotError, Scene, build_scene, judging, machine_of
+from roofline.picture.scene import PlotError, Scene
 from roofline.picture.style import MAX_MACHINES
 from roofline.work import DTYPES, dtype_named, ordered_dtypes
 
@@ -163,6 +164,8 @@ def load_sources(names: Sequence[str], slugs: Sequence[str], folder: Path | None
     """Load the chosen records of runs, each file once, and the GPUs; print notes on interrupted runs."""
     if not names and not slugs:
         raise PlotError("expected a RUN (a path, a run id or latest) or --gpu SLUG, such as h100-sxm")
+    if not names and chosen != EVERYTHING:
+        raise PlotError("--op, --provider, --machine and --since select rows of saved runs; name a RUN, such as latest")
     if folder is not None and not folder.is_dir():
         raise PlotError(f"--runs '{folder}' is not a directory")
     gpus = [find_gpu(slug) for slug in dict.fromkeys(slugs)]

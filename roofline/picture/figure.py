@@ -30,17 +30,10 @@ from results.show.picture import (
     write_head,
 )
 from results.show.units import rate_unit, significant, tick
-from roofline.picture.scene import (
-    MAX_DECADES,
-    Point,
-    Roof,
-    Scene,
-    build_scene,
-    caption,
-    shared_color,
-    title_lines,
-    version_steps,
-)
+from roofline.picture.build import build_scene
+from roofline.picture.caption import caption, title_lines, version_steps
+from roofline.picture.labels import flat_labels, shared_color, slope_labels
+from roofline.picture.scene import MAX_DECADES, Point, Roof, Scene
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, text_color
 
 if TYPE_CHECKING:
@@ -312,7 +305,7 @@ def _circle(point: Point, axes: Axes) -> list[Line]:
 def _label_flats(scene: Scene, axes: Axes) -> list[Line]:
     taken = []
     decade = _decade_pt(axes)
-    for label in scene.flat_labels(LINE_PT / decade):
+    for label in flat_labels(scene, LINE_PT / decade):
         (text,), y = label.lines, label.roof.ceiling.value
         is_below = label.row < 0
         rise = -3.0 if is_below else 3.0 + LINE_PT * label.row
@@ -341,7 +334,7 @@ def _label_slopes(scene: Scene, axes: Axes) -> list[Line]:
     one, ten = axes.transData.transform([(1.0, 1.0), (10.0, 10.0)])
     angle = math.degrees(math.atan2(*reversed(ten - one)))
     taken = []
-    for label in scene.slope_labels(1.5 * LINE_PT / _decade_pt(axes)):
+    for label in slope_labels(scene, 1.5 * LINE_PT / _decade_pt(axes)):
         text, color = ", ".join(label.lines), text_color(label.color)
         spot = _along(label.roof, scene, text, axes)
         taken += _write(axes, spot, (-3.0, 3.0), text, color, angle, ha="center", va="bottom")

@@ -12,7 +12,8 @@ from results.record import Record
 from results.show.picture import INK, MUTED
 from results.show.terminal import one_line
 from results.show.units import format_percent, format_rate, format_time, significant
-from roofline.picture.scene import OUTSIDE, Point, Roof, Scene, View, chosen_for_labels
+from roofline.picture.labels import OUTSIDE, chosen_for_labels, flat_labels, slope_labels
+from roofline.picture.scene import Point, Roof, Scene, View
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
 
 if TYPE_CHECKING:
@@ -153,12 +154,12 @@ def _hover(point: Point) -> str:
 def _annotate(figure: Figure, scene: Scene) -> None:
     view = scene.view
     min_decades = LABEL_SHARE * (view.top - view.bottom)
-    for label in scene.flat_labels(min_decades):
+    for label in flat_labels(scene, min_decades):
         figure.add_annotation(text=escaped(label.lines[0]), x=view.right, y=math.log10(label.roof.ceiling.value),
                               xanchor="right", yanchor="top" if label.row < 0 else "bottom", name=FLAT,
                               yshift=LABEL_PX * max(0, label.row), showarrow=False,
                               font={"color": label.color})  # fmt: skip
-    for label in scene.slope_labels(2 * min_decades):
+    for label in slope_labels(scene, 2 * min_decades):
         (x0, _), (x1, _) = label.roof.ends(view)
         x = 0.6 * math.log10(x0) + 0.4 * math.log10(x1)
         figure.add_annotation(text=escaped("<br>".join(label.lines)), x=x, y=x + math.log10(label.roof.ceiling.value),

@@ -25,8 +25,9 @@ from results.show.table import describe, table_rows
 from results.show.terminal import one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, load_run, reason_of
+from roofline.picture.caption import caption, title_lines
 from roofline.picture.interactive import modules_figure, not_drawn, roofline_figure
-from roofline.picture.scene import PlotError, Scene, caption, title_lines
+from roofline.picture.scene import PlotError, Scene
 
 TEMPLATES = Path(__file__).parent / "templates"
 REQUIRED = ("plotly", "jinja2")

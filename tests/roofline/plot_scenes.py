@@ -17,8 +17,9 @@ from matplotlib.text import Annotation, Text
 
 from results.record import Environment, Record
 from roofline.machine import Ceiling, Machine
+from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import Measured, Scene, build_scene
+from roofline.picture.scene import Measured, Scene
 from roofline.work import bytes_of
 
 Ends = tuple[tuple[float, float], tuple[float, float]]

@@ -21,9 +21,10 @@ from results.store.runfile import load_run
 from roofline.__main__ import main
 from roofline.machine import Machine
 from roofline.picture import page
+from roofline.picture.build import build_scene
 from roofline.picture.interactive import CHART_PX, LABEL_PX, LETTER_PX, modules_figure, roofline_figure
 from roofline.picture.page import estimates_of, page_html, summary, verdicts_of
-from roofline.picture.scene import Measured, build_scene
+from roofline.picture.scene import Measured
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -45,8 +45,9 @@ from run_scenes import RUNS
 from results.show.picture import check_picture, save_picture
 from results.store.runfile import StoreError
 from roofline.machine import CeilingError
+from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline, plot_run
-from roofline.picture.scene import PlotError, build_scene
+from roofline.picture.scene import PlotError
 
 
 @pytest.fixture(scope="module", params=[*SCENES, *RUNS])

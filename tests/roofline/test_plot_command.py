@@ -17,8 +17,9 @@ from results.record import Record
 from roofline.__main__ import main
 from roofline.commands import plot
 from roofline.machine import Ceiling
+from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import Scene, build_scene
+from roofline.picture.scene import Scene
 
 ROOT = Path(__file__).parents[2]
 GOOD = [matmul(n, "bf16", 8e11) for n in (512, 1024)]
@@ -213,6 +214,7 @@ def test_a_bad_line_is_named_and_the_rest_is_drawn(
     [
         (["-o", "x.png"], ["expected a RUN", "latest", "--gpu SLUG"]),
         (["--gpu", "h100"], ["-o"]),
+        (["--gpu", "h100-sxm", "--op", "gelu", "-o", "x.png"], ["--op", "name a RUN"]),
         (["--gpu", "h300-sxm", "-o", "x.png"], ["unknown GPU 'h300-sxm'"]),
         (["--gpu", " ,,", "-o", "x.png"], ["--gpu", "expected names"]),
         (["--gpu", "h100-sxm", "--dtype", "bf17", "-o", "x.png"], ["'bf17'", "did you mean bf16"]),

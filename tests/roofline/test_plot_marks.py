@@ -14,8 +14,9 @@ from matplotlib.text import Annotation
 from plot_scenes import BOTH, CPU, drawn, last_line, machine, markers, matmul, on, words
 
 from roofline.machine import Ceiling
+from roofline.picture.build import build_scene
+from roofline.picture.caption import version_steps
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import build_scene, version_steps
 
 GPU = machine("g", {"bf16": 800e12}, 4e12, "measured")
 

@@ -15,8 +15,8 @@ from run_scenes import RUNS
 
 from results.show.picture import SERIES_COLORS, contrast_to_white, on_dark
 from roofline.__main__ import main
+from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
-from roofline.picture.scene import build_scene
 from roofline.picture.style import (
     DTYPE_COLORS,
     KIND_DASHES,

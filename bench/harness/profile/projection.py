@@ -26,9 +26,8 @@ from results.show.units import ABSENT, format_number, format_rate, format_time
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
 from roofline.gpu_table import UnknownGpuError, find_gpu
-from roofline.machine import Machine
+from roofline.machine import Machine, machine_of
 from roofline.model import bound, intensity, limits_s
-from roofline.picture.scene import machine_of
 
 if TYPE_CHECKING:
     import pandas as pd
