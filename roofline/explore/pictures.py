@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,9 @@ from roofline.estimate.answer import Answer, cell
 from roofline.estimate.options import machines_of
 from roofline.estimate.question import values_of
 from roofline.estimate.scaling import loss_along
+from roofline.picture.build import build_scene
 from roofline.picture.charts import draw_answer, draw_lines
 from roofline.picture.interactive import roofline_figure
-from roofline.picture.scene import build_scene
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,8 +29,11 @@ DRAWING = Lock()
 
 
 def show(draw: Callable[..., Figure], *words: Any) -> None:
+    """Show a picture within the page; the URL of a separate file would expire when a value changes."""
+    svg = io.StringIO()
     with DRAWING:
-        st.pyplot(draw(*words, st.context.theme.type or "light"), width="stretch")
+        draw(*words, st.context.theme.type or "light").savefig(svg, format="svg")
+    st.image(svg.getvalue(), width="stretch")
 
 
 def plain(text: str) -> str:
