@@ -5,9 +5,9 @@ Bytes   w n for each operand and for the result, where w is the bytes per elemen
 FLOPs   Per element. An exponential, a division and a negation count 1 each. Both forms of GELU count 20, CS336's figure
         for the tanh form, so they can be compared. Dropout counts 1: random bits are integer arithmetic.
 Ridge   0 to 5 FLOP/byte: memory-bound on any machine. Fusion saves time: one pass instead of several.
-Dropout Zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels draw from `seed`; torch
-        draws from its own generator, and eager torch also writes a mask. Random results differ, so three properties
-        are checked: the values, the number of kept elements, and a different mask for a different seed.
+Random  Dropout zeroes an element with probability 0.1 and divides the others by 0.9. Triton kernels draw from `seed`;
+        torch draws from its own generator, and eager torch also writes a mask. Random results differ, so three
+        properties are checked: the values, the number of kept elements, and a different mask for a different seed.
 
 Source  CS336 (2025), lecture 2, for ReLU (1) and GELU (20). GELU: Hendrycks and Gimpel, arXiv 1606.08415. SwiGLU:
         Shazeer, arXiv 2002.05202. Triad: McCalpin, STREAM (1995), with a scalar of 3. Dropout: Srivastava et al., JMLR

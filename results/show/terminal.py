@@ -11,6 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from results.show.spelling import REMOVED, did_you_mean
@@ -26,6 +27,9 @@ TABLE_FORMATS = ("table", "json", "csv", "md")
 
 ADVANCED = "advanced"
 """Title of the last group of a help, after about ten usual options."""
+
+MIN_WRAPPED = 100
+"""Characters; after a longer line of a help text, the next one continues its paragraph."""
 
 WIDE = 400
 """Characters per line in a pipe or a file: enough for any row."""
@@ -119,8 +123,31 @@ def fail(prog: str, message: object) -> int:
     return USAGE
 
 
+def _hang(line: str) -> str:
+    """Return the indentation of the lines that continue a line, which may start with a term and two spaces."""
+    return " " * re.match(r"\s*(?=\S)(.{1,16}?\s{2,}(?=\S))?|", line).end()  # type: ignore[union-attr]
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Keeps line breaks, and prints the metavar of an option with several values once."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap paragraphs at words. Commands stay as they are, because users copy them."""
+        lines: list[str] = []
+        before = hang = ""
+        for line in text.splitlines():
+            if len(before) > MIN_WRAPPED and line.startswith(hang) and line[len(hang) :][:1].strip():
+                lines[-1] += f" {line.strip()}"
+            else:
+                lines.append(line)
+                hang = _hang(line)
+            before = line
+        kept = [line.lstrip().startswith(("python", "#")) or len(line) <= width for line in lines]
+        filled = [
+            line if is_kept else fill(line, width, subsequent_indent=_hang(line), break_on_hyphens=False)
+            for line, is_kept in zip(lines, kept, strict=True)
+        ]
+        return "".join(f"{indent}{line}\n" for line in filled)
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         if action.option_strings and action.nargs == argparse.ONE_OR_MORE and isinstance(action.metavar, str):

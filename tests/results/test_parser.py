@@ -73,6 +73,16 @@ def test_a_list_is_named_once_and_lines_are_kept(parser):
     assert "RUN [RUN ...]" in text
 
 
+def test_help_wraps_paragraphs_at_words_and_keeps_commands(parser, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    command = f"  python -m bench {'--op gelu ' * 10}"
+    words = " ".join(["word"] * 24)
+    parser.description = f"{words}\ngoes on\n\nTerm  {words}\n      goes on\n{command}"
+    lines = parser.format_help().splitlines()
+    assert {"word word goes on", f"      {'word ' * 4}goes on", command} <= set(lines)
+    assert max(len(line) for line in lines if line != command) < 60
+
+
 def test_the_parser_of_a_part_keeps_these_rules(capsys):
     whole = Parser(prog="tool")
     part = whole.add_subparsers().add_parser("part")

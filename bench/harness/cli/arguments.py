@@ -117,7 +117,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--gpu": {
         "metavar": "SLUG",
-        "help": "compare with the limits of this GPU (listed by `python -m roofline gpus`), whatever the device",
+        "help": "use the limits of this entry of `python -m roofline gpus` instead of those of the device",
     },
     "--budget": {
         "metavar": "SECONDS",
@@ -148,7 +148,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "default": 1.0,
         "help": "multiply the allowed rounding error; rows that would be wrong without it are flagged (default: 1)",
     },
-    "--kernels": SWITCH | {"help": "on a GPU, record which kernels one call runs, after the timing; -v prints them"},
+    "--kernels": SWITCH | {"help": "after timing on a GPU, record which kernels one call launches; -v prints them"},
     "--format": {"choices": TABLE_FORMATS, "default": "table", "help": "output format on stdout (default: table)"},
     "--output": {
         "metavar": "PATH",
@@ -230,7 +230,7 @@ def build_parser(
     dtypes = list(dict.fromkeys(dtype for op in ops for dtype in op.dtypes))
     add(parser, "--dtype", help=f"data types: {', '.join(dtypes)} (default: {DEFAULT_DTYPE})")
     axes = " or ".join(dict.fromkeys("x".join(op.axes) for op in ops))
-    text = f"shapes {axes}, or one number for all; any number may be a range start:stop:step"
+    text = f"shapes {axes}, or one number for all dimensions; any number may be a range start:stop:step, stop included"
     add(parser, "--shape", help=text)
     if all(op.is_sized for op in ops):
         add(parser, "--size")

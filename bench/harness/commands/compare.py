@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from bench.harness.run import Run
 
 BUDGET_HELP = """\
-time limit for all cases together, with preparation and verification (default: none; 10 s of rounds per case)"""
+time limit for the whole command, including preparation and verification (default: none)"""
 
 DESCRIPTION = """\
 Compare providers. For each case (one op, shape and dtype), all providers are timed once per round, in random order, for
-many rounds, so that changes of the machine affect all of them. The ratio of two times is taken within each
+many rounds, so that drift in machine speed affects all providers alike. The ratio of two times is taken within each
 round. Each provider is verified before and after the timing.
 
 verdicts, from the ratio of the candidate's time to the baseline's:
-  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin; with many rows, the evidence must be stronger
+  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin, also corrected for the number of rows (Holm)
   SAME             the whole interval is within the margin
   UNSURE           anything else; the reason is printed
 
-The verdicts of a case are checked after 20, 40, 80, ... rounds. Its rounds end when all of them are clear, after 10 s,
-or at --budget. The interval is widened because the check is repeated; with --rounds there is one check, and the
-interval is narrower.
+The verdicts of a case are checked after 20, 40, 80, ... rounds. A case ends when none of its verdicts is UNSURE, after
+10 s of rounds, or when --budget runs out. The interval is widened because the check is repeated; with --rounds there is
+one check, and the interval is narrower.
 
-If your own function (path/to/file.py:function) is compared, each case runs in a separate process. If your
-function crashes, only its row is lost. Cases that cannot be measured are listed with the reason.
+Your own functions (path/to/file.py:function) run in a separate process for each case. If one of them crashes, it is
+listed with the reason, and everything else is still measured.
 Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict should be SAME."""
 
 EPILOG = """\
@@ -58,18 +58,18 @@ def add_parser(commands: Any, families: Iterable[str]) -> None:
 
 def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     functions = (
-        "your own functions, instead of --op. If one of the files has make_inputs(), its result is their arguments; "
+        "your own functions, instead of --op. If a file defines make_inputs(), all functions are called with the "
+        "arguments that it returns; otherwise each parameter gets a tensor of --shape and --dtype"
     )
-    functions += "otherwise each parameter gets a tensor of --shape and --dtype"
     parser.group("what to measure").add_argument("functions", nargs="*", metavar="FILE:FUNCTION", help=functions)
-    of_op = "operations of `python -m bench list`, or path/to/mine_op.py; `--op NAME --help` shows its own options"
+    of_op = "operations from `python -m bench list`, or files that define some; `--op NAME --help` adds its options"
     add(parser, "--op", help=of_op)
     add(parser, "--dtype", "--size")
     add(parser, "--shape", help="shapes, as in the family's own command (default: the op's)")
     for name, by_family in merged_options(families).items():
         texts = [f"{family}: {option.help}" for family, option in by_family.items()]
         add(parser, f"--{name}", dest=name, help="; ".join(texts).replace("%", "%%"))
-    names = "torch, torch-compile, triton-vN, file.py:function"
+    names = "torch, torch-compile, triton-vN, path/to/file.py:function, package.module:function"
     add(parser, "--provider", help=f"implementations to compare, at least two: {names}")
     add(parser, "--baseline", help="provider to compare with, added if --provider lacks it (default: the first)")
     whole = number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int)
