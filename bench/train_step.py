@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.harness.device.device import Device
+    from bench.harness.loop import Measure
     from bench.harness.run import Run
 
 EXAMPLES = (
@@ -102,11 +103,15 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     check_places(args)
     device = device_of(args)
     from bench.harness.loop import measure_once
+
+    return measure_once(args, argv, "train-step", device, rows_of(args, device), MODULES)
+
+
+def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Measure]]:
     from bench.harness.model.step import measure_step
 
     plans = plans_of(args, device.type)
-    rows = [(blank_record(plan, provider, device), partial(measure_step, plan)) for plan, provider in plans]
-    return measure_once(args, argv, "train-step", device, rows, MODULES)
+    return [(blank_record(plan, provider, device), partial(measure_step, plan)) for plan, provider in plans]
 
 
 def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan, str]]:

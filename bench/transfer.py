@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.harness.device.device import Device
+    from bench.harness.loop import Measure
     from bench.harness.run import Run
 
 KINDS = ("h2d", "d2h", "overlap", "load")
@@ -115,13 +116,18 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
     check_places(args)
     device = device_of(args)
     from bench.harness.loop import measure_once
-    from bench.harness.transfer import measure_copy, measure_load, work_of_step
+    from bench.harness.transfer import work_of_step
 
-    rows = [(blank, measure_load if blank.op == "load" else measure_copy) for blank in blank_records(args, device)]
     try:
-        return measure_once(args, argv, "transfer", device, rows, MODULES)
+        return measure_once(args, argv, "transfer", device, rows_of(args, device), MODULES)
     finally:
         work_of_step.cache_clear()
+
+
+def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Measure]]:
+    from bench.harness.transfer import measure_copy, measure_load
+
+    return [(blank, measure_load if blank.op == "load" else measure_copy) for blank in blank_records(args, device)]
 
 
 def check_tokens(args: argparse.Namespace) -> None:

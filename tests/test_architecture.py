@@ -30,7 +30,7 @@ FOLDERS = {
     "bench.harness": (
         *("op", "op_file", "device", "timing", "worker", "preload", "data", "providers", "measure"),
         *("calibrate", "cli run loop", "model", "transfer", "profile"),
-        *("compare", "api", "commands", "fixture"),
+        *("compare", "api", "lecture", "commands", "fixture"),
     ),
     "roofline": (
         "work",

@@ -34,7 +34,7 @@ def test_estimate_table_matches_its_picture(screens):
 
 def test_notes_table_matches_its_picture(screens, monkeypatch):
     known = notes.load_notes()
-    first = [claim for claim in known["claims"] if claim["subject"] in ("Training time", "FLOPs")]
+    first = [claim for claim in known["claims"] if claim["subject"] in ("Compute", "Training")]
     monkeypatch.setattr(notes, "load_notes", lambda: known | {"claims": first})
     screens.check("notes", lambda: roofline(["notes"]))
 

@@ -258,24 +258,28 @@ def measure_once(
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, command, name, device, settings.to_dict(), argv) as run:
         run.start(tuple(dict.fromkeys(blank.dtype for blank, _ in rows if not blank.reason)))
-        budget = Budget(device, settings, run.deadline, len(rows))
-        run.progress.expect(len(rows), budget.left_s)
-        for done, (row, measure) in enumerate(rows):
-            blank = replace(row, op_sha256=sha256)
-            if not (blank.reason or budget.has_time()):
-                run.keep(replace(blank, reason=out_of_time(args.budget)))
-                continue
-            run.progress.say(label_of(blank))
-            began = time.perf_counter()
-            record = _measured(blank, measure, run, budget.sharing(done))
-            budget.took(record, began)
-            run.keep(record)
-            run.progress.advance()
-            for line in describe(record) if args.verbose else ():
-                run.progress.note(line)
+        measure_scenarios(run, [(replace(blank, op_sha256=sha256), measure) for blank, measure in rows], settings)
         run.note_time()
         run.judge_again()
     return run
+
+
+def measure_scenarios(run: Run, rows: Sequence[tuple[Record, Measure]], settings: Settings, others: int = 0) -> None:
+    """Measure each row once; `others` is the number of rows of ops that are measured later in the same budget."""
+    budget = Budget(run.device, settings, run.deadline, len(rows) + others)
+    run.progress.expect(len(rows), budget.left_s)
+    for done, (blank, measure) in enumerate(rows):
+        if not (blank.reason or budget.has_time()):
+            run.keep(replace(blank, reason=out_of_time(settings.budget_s)))
+            continue
+        run.progress.say(label_of(blank))
+        began = time.perf_counter()
+        record = _measured(blank, measure, run, budget.sharing(done))
+        budget.took(record, began)
+        run.keep(record)
+        run.progress.advance()
+        for line in describe(record) if run.args.verbose else ():
+            run.progress.note(line)
 
 
 def _measured(blank: Record, measure: Measure, run: Run, rows: int) -> Record:

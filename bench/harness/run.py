@@ -75,9 +75,9 @@ class Progress:
 
         Without a budget, the rows so far give an estimate.
         """
-        self._total, self._left_s, self._began = rows, left_s, time.perf_counter()
+        self._total, self._done, self._left_s, self._began = rows, 0, left_s, time.perf_counter()
         if self._is_live and rows:
-            self._redraw(total=rows)
+            self._redraw(total=rows, completed=0)
 
     def say(self, text: str) -> None:
         """Show the current work."""
@@ -274,6 +274,9 @@ class Run(AbstractContextManager["Run"]):
         default_plot = path.with_suffix(".png") if draws and path is not None and self.problem is None else None
         self._draw(args.plot or default_plot)
         self.raise_if_unsaved()
+        return self.exit_code()
+
+    def exit_code(self) -> int:
         if self.is_interrupted:
             return INTERRUPTED
         if self._budget_s is not None and all(record.status == "skipped" for record in self.records):

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
+SECTIONS = ("Memory", "Compute", "Roofline", "Training", "State", "Parallel work")
+"""Subjects of the claims, in the order of the lecture."""
+VERDICTS = ("holds", "wrong", "depends")
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
 
@@ -40,11 +43,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load_notes() -> dict[str, Any]:
-    """Return `course` (URL), `notes` (titles by key) and `claims` (each with `KEYS`)."""
+    """Return `course` (URL), `notes` (titles by key) and `claims`.
+
+    A claim has `KEYS`, and what `python -m bench lecture` measures: `measured`, an expression, and its `unit`.
+    """
     document = tomllib.loads(FILE.read_text(encoding="utf-8"))
     for claim in document["claims"]:
         claim["command"] = "; ".join(f"python -m roofline {command}" for command in claim["commands"])
-    document["claims"] = [{key: claim.get(key, "") for key in KEYS} for claim in document["claims"]]
+    keys = (*KEYS, "measured", "unit")
+    document["claims"] = [{key: claim.get(key, "") for key in keys} for claim in document["claims"]]
     return document
 
 
@@ -52,7 +59,7 @@ def _print_tables(console: Console, document: dict[str, Any]) -> None:
     claims = document["claims"]
     print_lines(console, *(f"{key}  {text}" for key, text in document["notes"].items()))
     print_lines(console, f"CS336, Language Modeling from Scratch: {document['course']}")
-    leaving = {"notes": 4, "claim": 0, "theirs": 2, "ours": 3, "formula": 1, "verdict": 0}
+    leaving = {"notes": 5, "claim": 0, "theirs": 3, "ours": 4, "formula": 2, "verdict": 0, "command": 1}
     for subject in dict.fromkeys(claim["subject"] for claim in claims):
         print_lines(console, "")
         rows = [claim for claim in claims if claim["subject"] == subject]
@@ -62,5 +69,5 @@ def _print_tables(console: Console, document: dict[str, Any]) -> None:
         ]
         print_grid(console, columns, [row["remark"] for row in rows], "remark")
     verdicts = [claim["verdict"].split()[0] for claim in claims]
-    counts = [f"{verdicts.count(word)} {word}" for word in ("holds", "wrong", "depends")]
+    counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS]
     print_lines(console, "", f"{len(verdicts)} claims: {', '.join(counts)}.")

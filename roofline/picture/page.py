@@ -35,8 +35,8 @@ EXPLAINED = ("median", "95% CI", "TFLOP/s", "GB/s", "FLOP/B", "bound", "% roof",
 FACTS = ("device", "host", "versions", "git", "settings", "preflight")
 
 
-def check_extra() -> None:
-    missing = [name for name in REQUIRED if find_spec(name) is None]
+def check_extra(required: Sequence[str] = REQUIRED) -> None:
+    missing = [name for name in required if find_spec(name) is None]
     if missing:
         raise PlotError(f"a page requires {' and '.join(missing)}: python -m pip install -e '.[page]'")
 
@@ -49,15 +49,9 @@ def page_html(
     estimates: Sequence[dict[str, Any]] = (),
 ) -> str:
     """Return the page of a scene as self-contained HTML."""
-    from jinja2 import Environment as Templates
-    from jinja2 import FileSystemLoader, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    templates = Templates(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     scripts = [get_plotlyjs(), (TEMPLATES / "page.js").read_text(encoding="utf-8")]
     names, subtitle = title_lines(scene)
     records = [record for _, own in runs for record in own]
@@ -65,7 +59,7 @@ def page_html(
     table = _table(scene, runs)
     drawn = {name: json.loads(figure.to_json()) for name, figure in figures.items() if figure}
     colors = set(re.findall(r"#[0-9A-Fa-f]{6}\b", json.dumps(drawn)))
-    return templates.get_template("page.html").render(
+    return template("page.html").render(
         title=one_line(title, 200) if title is not None else names,
         subtitle=subtitle,
         summary=summary(records),
@@ -82,10 +76,28 @@ def page_html(
         facts=FACTS,
         words=_words(records),
         policy=policy(scripts),
-        style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        style=stylesheet(),
         data={"figures": drawn, "dark": {color: on_dark(color) for color in colors}, "table": table},
         scripts=[Markup(script) for script in scripts],
     )
+
+
+def template(name: str) -> Any:
+    from jinja2 import Environment as Templates
+    from jinja2 import FileSystemLoader, StrictUndefined
+
+    templates = Templates(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return templates.get_template(name)
+
+
+def stylesheet() -> Any:
+    """Return the style of all pages, which is not escaped."""
+    from markupsafe import Markup
+
+    return Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
 
 
 def summary(records: Sequence[Record]) -> str:

@@ -99,3 +99,27 @@ def test_a_cached_result_is_detected_on_the_simulated_gpu(run, ceilings, tmp_pat
     assert (good["status"], good["method"]) == ("ok", "graph")
     assert cached["status"] == "invalid"
     assert "earlier call" in cached["reason"]
+
+
+TRAP = """
+import json, time
+from bench.harness.device.device import gpu_device
+from bench.harness.lecture.measured import synchronize_trap
+from tests.simulated_gpu import tensors
+
+def wait(timeline):
+    time.sleep(timeline.now_s - timeline.waited_s)
+    timeline.waited_s = timeline.now_s
+
+tensors.LAUNCH_S, tensors.Timeline.wait = 5e-3, wait
+print(json.dumps(synchronize_trap(gpu_device(0), 64, 2e8)))
+"""
+
+
+def test_without_synchronizing_a_matmul_seems_faster_than_the_device(run):
+    done = run(TRAP, option="-c")
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows = {row["timing"]: row for row in json.loads(done.stdout)}
+    assert list(rows) == ["not synchronized", "synchronized", "device"]
+    assert rows["not synchronized"]["seconds"] < rows["device"]["seconds"] <= rows["synchronized"]["seconds"]
+    assert [row["possible"] for row in rows.values()] == [False, True, True]

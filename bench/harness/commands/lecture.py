@@ -1,0 +1,178 @@
+"""`python -m bench lecture`: the statements of lecture notes, corrected, with what this machine measures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import EXIT_CODES, MACHINE, UsageError, add, number, path
+from bench.harness.op import Op
+from results.show.grid import Column, Table, print_grid, print_lines
+from results.show.terminal import OK, print_out
+from results.show.units import count, format_percent, format_rate, format_share, format_time
+from roofline.commands.notes import SECTIONS, VERDICTS, load_notes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+DESCRIPTION = """\
+The statements of five study notes on CS336 lecture 2 in the order of the lecture: what the notes say, what is right,
+what this machine measures, and the commands that give both. The measured rows are saved as one run.
+
+Sections: {sections}."""
+
+EPILOG = f"""\
+{EXIT_CODES}
+
+examples:
+  python -m bench lecture -o lecture.html       # about two minutes on two cores
+  python -m bench lecture --quick               # smaller sizes and fewer samples
+  python -m bench lecture --section 3           # arithmetic intensity and the roofline"""
+
+BUDGET_S = {False: 140.0, True: 20.0}
+"""Default budget by `--quick`, without calibration and imports."""
+
+KEYS = ("section", "statement", "notes", "right", "verdict", "source", "measured", "unit", "command", "remark")
+ASYNCHRONOUS = "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
+SYNCHRONOUS = (
+    "Nothing is asynchronous on a CPU: a call returns when its result is finished. The caller's overhead is what a "
+    "timer would read if it were, as on a GPU without synchronizing."
+)
+
+
+def add_parser(commands: Any) -> None:
+    sections = ", ".join(f"{index} {name}" for index, name in enumerate(SECTIONS, 1))
+    parser = commands.add_parser("lecture", description=DESCRIPTION.format(sections=sections), epilog=EPILOG)
+    last = len(SECTIONS)
+    section = number(1, last, f"an integer from 1 to {last}", int)
+    add(parser, "--section", const=section, help=f"sections, 1 to {last} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer samples")
+    add(parser, *MACHINE, "--format")
+    parser.group("output").add_argument("-o", "--output", dest="page", metavar="PATH", type=path, help="HTML page")
+    add(parser, "--no-save", "--quiet", "--verbose")
+    parser.set_defaults(run=run, output=None, plot=None)
+
+
+def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+    from bench.harness.cli import main
+
+    if args.page is not None:
+        _check_page(args.page)
+    main.check_places(args)
+    device = main.device_of(args)
+    from bench.harness.lecture import measured
+    from bench.harness.run import Run, print_path
+
+    chosen = [SECTIONS[index - 1] for index in args.section or range(1, len(SECTIONS) + 1)]
+    claims = [claim for claim in load_notes()["claims"] if claim["subject"] in chosen]
+    args.budget = args.budget or BUDGET_S[args.quick]
+    plan = measured.Measurements([claim["measured"] for claim in claims if claim["measured"]], args, device)
+    args.no_save = args.no_save or plan.is_empty
+    lecture = Run(args, "bench", "lecture", device, plan.settings.to_dict(), argv)
+    figures = plan.measure(lecture)
+    assert lecture.environment is not None
+    environment = lecture.environment.to_dict()
+    rows = [_row(claim, figures, plan.sizes) for claim in claims]
+    trap = [] if lecture.is_interrupted else plan.synchronize_trap(lecture)
+    note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
+    table = Table(
+        rows=lambda: rows,
+        document=lambda: {"environment": environment, "rows": rows, "synchronize": {"rows": trap, "note": note}},
+        draw=lambda console: _print_sections(console, rows, trap, note),
+    )
+    saved = lecture.writer.path if lecture.writer else None
+    print_out(table.render(args.format), f"; the run is saved in {saved}" if saved else "")
+    if saved:
+        print_path("saved", saved, args.format)
+    if args.page is not None:
+        from bench.harness.lecture.page import write_page
+
+        texts = [row | {"figure": figure_text(row["measured"], row["unit"])} for row in rows]
+        write_page(args.page, lecture.environment, lecture.records, texts, trap_texts(trap), note)
+        print_path("page", args.page, args.format)
+    lecture.raise_if_unsaved()
+    return OK if plan.is_empty else lecture.exit_code()
+
+
+def _check_page(page: Path | str) -> None:
+    from bench.harness.cli.main import check_output
+    from roofline.picture.page import check_extra
+
+    check_extra(("jinja2",))
+    if isinstance(page, str) or page.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--output {page}: expected a path that ends with .html")
+    check_output(page, replaces=True)
+
+
+def _row(claim: Mapping[str, Any], figures: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    from bench.harness.lecture.measured import commands_of, value_of
+
+    expression = claim["measured"]
+    commands = claim["command"].split("; ") if claim["command"] else []
+    commands += commands_of(expression, sizes) if expression else []
+    values = {
+        "section": claim["subject"],
+        "statement": claim["claim"],
+        "notes": f"{claim['theirs']} ({claim['notes']})",
+        "right": claim["ours"],
+        "verdict": claim["verdict"],
+        "source": claim["formula"],
+        "measured": value_of(expression, figures) if expression else None,
+        "unit": claim["unit"],
+        "command": "; ".join(commands),
+        "remark": claim["remark"],
+    }
+    return {key: values[key] for key in KEYS}
+
+
+def figure_text(value: bool | float | str | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool | str):
+        return str(value)
+    if unit == "%":
+        return format_percent(value)
+    if unit in ("FLOP/s", "B/s"):
+        return format_rate(value, unit)
+    return f"{count(value)} {unit}".rstrip()
+
+
+def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return timing, time and MFU of each row."""
+    return [
+        (
+            row["timing"],
+            format_time(row["seconds"]),
+            format_share(row["mfu"]) + ("" if row["possible"] else ", impossible"),
+        )
+        for row in trap
+    ]
+
+
+def _print_sections(
+    console: Console, rows: Sequence[Mapping[str, Any]], trap: Sequence[Mapping[str, Any]], note: str
+) -> None:
+    for section in dict.fromkeys(row["section"] for row in rows):
+        own = [row for row in rows if row["section"] == section]
+        columns = [
+            Column(section, [row["statement"] for row in own]),
+            Column("notes", [row["notes"] for row in own], goes_below=2),
+            Column("right", [row["right"] for row in own], goes_below=3),
+            Column("verdict", [row["verdict"] for row in own]),
+            Column("measured here", [figure_text(row["measured"], row["unit"]) for row in own]),
+            Column("command", [row["command"] for row in own], goes_below=1),
+        ]
+        print_grid(console, columns, [row["remark"] for row in own], "remark")
+        print_lines(console, "")
+        if trap and section == SECTIONS[1]:
+            titles = ("one matmul, timed", "time", "MFU that it implies")
+            cells = zip(*trap_texts(trap), strict=True)
+            print_grid(console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)])
+            print_lines(console, note, "")
+    verdicts = [row["verdict"].split()[0] for row in rows]
+    counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS]
+    measured = sum(row["measured"] is not None for row in rows)
+    print_lines(console, f"{len(rows)} statements: {', '.join(counts)}; {measured} measured here.")

@@ -1,0 +1,182 @@
+"""Rows and figures of the lecture.
+
+A statement of `roofline/accounting/notes.toml` may have an expression in `measured`. It uses torch alone, or rows of
+`ROWS` by name, such as `100 * matmul.mfu`: a row has the keys of its record in `results show --format json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import build_parser, chosen_ops
+from bench.harness.cli.main import make_all_cases
+from bench.harness.loop import Measure, label_of, measure_rows, measure_scenarios
+from bench.harness.measure import rows as planning
+from bench.harness.op_file import module_of, modules_sha256, options_of
+from bench.harness.run import Run
+from bench.harness.timing import samplers
+from bench.harness.timing.protocol import LIMITS
+from results.record import Record
+from results.show.rows import document
+from roofline.model import mfu, peak_of
+
+if TYPE_CHECKING:
+    from bench.harness.device.device import Device
+
+STEP = "train_step --model tiny-gpt --shape {step}"
+COPY = "transfer --size {copied} --memory {memory} --transfer {transfer}"
+
+ROWS = {
+    "relu": "elementwise --op relu --size {size}",
+    "gelu": "elementwise --op gelu --size {size}",
+    "dot": "reduction --op dot --size {size}",
+    "matvec": "matvec --op matvec --shape {n}",
+    "matmul": "matmul --shape {n}",
+    "fp32_matmul": "matmul --dtype fp32 --shape {n}",
+    "notes_matmul": "matmul --shape 1024x256x512",
+    "notes_relu": "elementwise --op relu --shape 524288",
+    "bias_gelu": "elementwise --op bias-gelu --shape {n}",
+    "compiled": "elementwise --op bias-gelu --shape {n} --provider torch-compile",
+    "step": f"{STEP} --recipe fp32",
+    "bf16_step": f"{STEP} --recipe bf16",
+    "checkpointed": f"{STEP} --recipe fp32 --checkpoint full",
+    "accumulated": f"{STEP} --recipe fp32 --micro-batches {{parts}}",
+    "overlap": f"{COPY} --op overlap",
+    "load": "transfer --op load --prefetch 0",
+    "prefetched": "transfer --op load --prefetch 1",
+}
+"""Commands that measure one row each, after `python -m bench.`; see `SIZES`."""
+
+ON_HOST = {"memory": "pageable", "transfer": "blocking", "step": "4x128", "parts": 4, "copied": "16MiB"}
+ON_GPU = {"memory": "pinned", "transfer": "non-blocking", "step": "8x512", "parts": 8, "copied": "64MiB"}
+
+SIZES: dict[tuple[str, bool], dict[str, Any]] = {
+    ("cpu", False): ON_HOST | {"size": "32MiB", "n": 2048},
+    ("cpu", True): ON_HOST | {"size": "8MiB", "n": 1024},
+    ("cuda", False): ON_GPU | {"size": "256MiB", "n": 8192},
+    ("cuda", True): ON_GPU | {"size": "64MiB", "n": 4096},
+}
+"""Sizes by device and `--quick`."""
+
+
+def names_in(expression: str) -> set[str]:
+    return {node.id for node in ast.walk(ast.parse(expression, mode="eval")) if isinstance(node, ast.Name)}
+
+
+def commands_of(expression: str, sizes: Mapping[str, Any]) -> list[str]:
+    """Return the commands that give the value of an expression."""
+    if names := [name for name in ROWS if name in names_in(expression)]:
+        return [f"python -m bench.{ROWS[name].format(**sizes)}" for name in names]
+    modules = {"np": "numpy as np", "io": "io", "torch": "torch"}
+    imports = ", ".join(text for name, text in modules.items() if name in names_in(expression))
+    return [f"python -c {shlex.quote(f'import {imports}; print({expression})' if imports else f'print({expression})')}"]
+
+
+class Measurements:
+    """The rows that expressions name: `scenarios` and `ops` by name."""
+
+    def __init__(self, expressions: Iterable[str], args: argparse.Namespace, device: Device) -> None:
+        self.scenarios: dict[str, tuple[Record, Measure]] = {}
+        self.ops: dict[str, planning.Row] = {}
+        self.settings = planning.Settings(budget_s=args.budget, seed=args.seed)
+        self.sizes = SIZES["cuda" if device.is_gpu else "cpu", args.quick]
+        named = {name for expression in expressions for name in names_in(expression)}
+        for name in [name for name in ROWS if name in named]:
+            family, *words = ROWS[name].format(**self.sizes).split()
+            module = module_of(family)
+            if hasattr(module, "LISTED"):
+                options = module.build_parser().parse_args(words)
+                for option, value in vars(options).items():
+                    vars(args).setdefault(option, value)  # the function that measures a row reads them
+                ((blank, measure),) = module.rows_of(options, device)
+                sha256 = modules_sha256((f"bench.{family}", *module.MODULES))
+                self.scenarios[name] = replace(blank, op_sha256=sha256), measure
+                continue
+            options = build_parser(family, "", (), module.OPS, options_of(family)).parse_args(words)
+            cases = make_all_cases(options, chosen_ops(options.op, {family: module.OPS}), device.type)
+            ((_, op, case),) = cases
+            providers = options.provider or ["torch"]
+            (self.ops[name],) = planning.plan([(op, case)], providers, device, self.settings, {}, family)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.scenarios or self.ops)
+
+    def measure(self, run: Run) -> dict[str, Any]:
+        """Measure all rows and return those that succeeded by name, with their computed keys.
+
+        Scenarios come first, because the run file is complete after the rows of ops.
+        """
+        labels = {label_of(blank): name for name, (blank, _) in self.scenarios.items()}
+        labels |= {label_of(row.blank()): name for name, row in self.ops.items()}
+        dtypes = [blank.dtype for blank, _ in self.scenarios.values() if not blank.reason]
+        dtypes += [row.case.dtype for row in self.ops.values() if not row.refused]
+        with run:
+            run.start(tuple(dict.fromkeys(dtypes)) or None)
+            measure_scenarios(run, list(self.scenarios.values()), self.settings, len(self.ops))
+            if self.ops:
+                measure_rows(run, list(self.ops.values()))
+            run.note_time()
+            run.judge_again()
+        assert run.environment is not None
+        rows = zip(run.records, document(run.environment, run.records)["records"], strict=True)
+        return {labels[label_of(record)]: SimpleNamespace(**row) for record, row in rows if record.status == "ok"}
+
+    def synchronize_trap(self, run: Run) -> Sequence[dict[str, Any]]:
+        """Return the rows of `synchronize_trap` at the size of the row `matmul`; none if it was not planned."""
+        row = self.ops.get("matmul")
+        if row is None or row.refused:
+            return []
+        peak, _ = peak_of(row.blank(), run.ceilings)
+        return synchronize_trap(run.device, row.case.shape["n"], peak.value if peak else None)
+
+
+def value_of(expression: str, rows: Mapping[str, Any]) -> bool | float | str | None:
+    """Return the value of an expression, or the name of the error that it raises; None if a row was not measured."""
+    import io
+
+    import numpy as np
+    import torch
+
+    named = names_in(expression) & ROWS.keys()
+    if not named <= rows.keys():
+        return None
+    try:
+        value = eval(expression, {"torch": torch, "np": np, "io": io, **rows})  # of a file of this package
+    except Exception as error:
+        return None if named else type(error).__name__
+    return value if isinstance(value, bool | int | float) else str(value)
+
+
+def synchronize_trap(device: Device, n: int, peak_flops_per_s: float | None) -> list[dict[str, Any]]:
+    """Time an n x n x n matmul in bf16 without synchronizing, with it, and on the device.
+
+    On a CPU a call returns when its result is finished. The host's time for an operation on one element takes the
+    place of the time without synchronizing.
+
+    Returns:
+        Rows of `timing`, `seconds`, `mfu` (a fraction, None without a peak) and `possible`: whether it is at most 1.
+    """
+    import torch
+
+    from bench.harness.measure.measure_row import take_samples
+
+    a, b = (torch.randn(n, n, device=device.torch_name).to(torch.bfloat16) for _ in range(2))
+    samples = take_samples([partial(torch.mm, a, b)], "warm", device, LIMITS[device.type], 2 * n**3)
+    times_s = {"not synchronized": samples.host_launch_s, "synchronized": samples.host_latency_s}
+    if device.is_gpu:
+        times_s["device"] = samples.median_s
+    else:
+        times_s = {"caller's overhead": samplers.empty_launch_s(device), "call": samples.median_s}
+    rows = []
+    for timing, seconds in times_s.items():
+        share = mfu(2 * n**3 / seconds, peak_flops_per_s) if seconds and peak_flops_per_s else None
+        rows.append({"timing": timing, "seconds": seconds, "mfu": share, "possible": share is None or share <= 1})
+    return rows

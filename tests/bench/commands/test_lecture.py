@@ -1,0 +1,102 @@
+"""`python -m bench lecture`: statements, figures of this machine, the synchronize trap and the page."""
+
+import json
+import re
+
+import pytest
+
+from bench.__main__ import main
+from bench.harness.commands.lecture import KEYS, figure_text
+from bench.harness.device.device import cpu_device
+from bench.harness.lecture import measured
+from roofline.commands.notes import SECTIONS, load_notes
+from tests.bench.commands import run_files
+
+CLAIMS = load_notes()["claims"]
+TINY = measured.ON_HOST | {"size": "64KiB", "n": 64, "step": "2x16", "parts": 2, "copied": "64KiB"}
+
+
+@pytest.fixture
+def tiny(quick, monkeypatch):
+    monkeypatch.setitem(measured.SIZES, ("cpu", True), TINY)
+
+
+def lecture(capsys, *words):
+    capsys.readouterr()
+    code = main(["lecture", "--device", "cpu", "--quick", "--format", "json", "-q", *words])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_section_without_rows_measures_only_expressions(capsys, runs):
+    code, printed = lecture(capsys, "--section", "1")
+    assert code == 0
+    assert run_files(runs) == []  # nothing to save
+    rows = {row["statement"]: row for row in printed["rows"]}
+    assert {row["section"] for row in rows.values()} == {SECTIONS[0]}
+    assert all(tuple(row) == KEYS for row in rows.values())
+    row = rows["4 x 8 in fp32"]
+    assert (row["notes"], row["right"], row["measured"], row["unit"]) == ("128 bytes (S2, S4)", "128", 128, "B")
+    assert row["command"].endswith("; python -c 'import torch; print(torch.zeros(4, 8).nbytes)'")
+
+
+def test_measured_rows_are_one_ordinary_run(capsys, runs, tiny):
+    code, printed = lecture(capsys, "--section", "3")
+    assert code == 0
+    (path,) = run_files(runs)
+    ops = [json.loads(line)["op"] for line in path.read_text().splitlines()[1:]]
+    assert set(ops) >= {"relu", "gelu", "matmul"}
+    rows = {row["statement"]: row for row in printed["rows"]}
+    assert rows["intensity of square products"]["measured"] == 64 / 3
+    assert rows["intensity of ReLU"]["command"].endswith("python -m bench.elementwise --op relu --size 64KiB")
+    overhead, call = printed["synchronize"]["rows"]
+    assert overhead["seconds"] < call["seconds"]
+    assert "Nothing is asynchronous" in printed["synchronize"]["note"]
+
+
+@pytest.mark.exhaustive
+def test_every_figure_is_measured_and_the_page_is_self_contained(capsys, runs, tiny, tmp_path):
+    code, printed = lecture(capsys, "-o", str(tmp_path / "lecture.html"))
+    assert code == 0
+    missing = [row["statement"] for row in printed["rows"] if row["unit"] and row["measured"] is None]
+    assert missing == []
+    page = (tmp_path / "lecture.html").read_text()
+    assert page.count("data:image/svg+xml") == 4  # two pictures, each light and dark
+    assert not re.search(r"<script|<link|(src|href)=\"http", page)
+    assert all(row["statement"].split('"')[0] in page for row in printed["rows"][:3])
+
+
+@pytest.mark.parametrize("claim", [claim for claim in CLAIMS if claim["measured"]], ids=lambda claim: claim["claim"])
+def test_expressions_name_known_rows_or_give_a_figure(claim):
+    names = measured.names_in(claim["measured"])
+    if names & measured.ROWS.keys():
+        assert measured.value_of(claim["measured"], {}) is None
+        return
+    value = measured.value_of(claim["measured"], {})
+    assert value is not None
+    if isinstance(value, str):
+        assert value in claim["ours"]
+
+
+def test_an_mfu_above_one_is_impossible():
+    rows = measured.synchronize_trap(cpu_device(1), 64, 1.0)
+    assert not any(row["possible"] for row in rows)
+    assert all(row["possible"] for row in measured.synchronize_trap(cpu_device(1), 64, 1e18))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "B", "-"),
+        (128, "B", "128 B"),
+        (9.894e14, "FLOP/s", "989.4 TFLOP/s"),
+        (True, "", "True"),
+        (51.2, "%", "51.2%"),
+    ],
+)
+def test_figures_have_their_units(value, unit, text):
+    assert figure_text(value, unit) == text
+
+
+def test_a_page_needs_the_suffix_of_one(capsys):
+    assert main(["lecture", "-o", "lecture.txt"]) == 2
+    assert "expected a path that ends with .html" in capsys.readouterr().err
