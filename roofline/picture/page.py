@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import compare
 from results.compare.earlier import runs_beside
@@ -28,6 +28,10 @@ from results.store.runfile import Run, StoreError, load_run, reason_of
 from roofline.picture.caption import caption, title_lines
 from roofline.picture.interactive import modules_figure, not_drawn, roofline_figure
 from roofline.picture.scene import PlotError, Scene
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
 REQUIRED = ("plotly", "jinja2")
@@ -82,7 +86,7 @@ def page_html(
     )
 
 
-def template(name: str) -> Any:
+def template(name: str) -> Template:
     from jinja2 import Environment as Templates
     from jinja2 import FileSystemLoader, StrictUndefined
 
@@ -93,7 +97,7 @@ def template(name: str) -> Any:
     return templates.get_template(name)
 
 
-def stylesheet() -> Any:
+def stylesheet() -> Markup:
     """Return the style of all pages, which is not escaped."""
     from markupsafe import Markup
 

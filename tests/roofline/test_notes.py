@@ -57,7 +57,7 @@ def test_formats(capsys):
     assert all(row["claim"] in text for row in CLAIMS)
     data = json.loads(printed(capsys, "notes", "--format", "json"))
     assert [row["claim"] for row in data["claims"]] == [row["claim"] for row in CLAIMS]
-    assert data["claims"][0]["command"].startswith("python -m roofline estimate train --params 70e9")
+    assert data["claims"][0]["command"].startswith("python -m roofline estimate tensor --shape 4x8")
     table = printed(capsys, "notes", "--format", "md").splitlines()
     assert len(table) == len(CLAIMS) + 2
     assert {line.replace("\\|", "").count("|") for line in table} == {9}
