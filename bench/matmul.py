@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("--dtype bf16", "the usual sizes in bf16"),
     ("--dtype bf16,fp32 --shape 1024:4096:1024", "four square sizes in two data types"),
+    ("--shape 1024 --provider torch,einsum,einsum-compile", "a matmul, and an einsum, eager and compiled"),
     ("--shape 4096x11008x4096 --layout nt --plot roofline.png", "one linear layer, with a roofline plot"),
 )
 

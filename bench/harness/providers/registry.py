@@ -1,5 +1,5 @@
-"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, and a
-user's function, `path/to/file.py:function` or `package.module:function`.
+"""The providers of an op: `torch` (eager), `torch-compile`, every `kernels/<family>/vN_*.py` as `triton-vN`, for matmul
+also as an einsum, and a user's function, `path/to/file.py:function` or `package.module:function`.
 
 Two module-level names are read from the text of a version's file, so that lists and `--help` do not import Triton:
 
@@ -41,6 +41,11 @@ AUTOTUNED_LINE = re.compile(r"^AUTOTUNED\b", re.MULTILINE)
 MINIMUM_ARCH_LINE = re.compile(r"^MINIMUM_ARCH\b.*?=\s*(\d+)", re.MULTILINE)
 FAST_ACCUM = "torch-fast-accum"
 """torch's fp8 matmul with 14-bit accumulation, measured by default in addition to `torch`."""
+
+COMPILED = "-compile"
+
+EINSUMS = {"einsum": "torch", "einops": "einops"}
+"""Matmul as an einsum of float dtypes, by the library that has it; each is also available compiled."""
 
 FAST_TOLERANCE = 4.0
 """14-bit accumulation of 4,096 products has an error of up to 2 %.
@@ -89,6 +94,18 @@ def fast_matmul(a: Tensor, b: Tensor, *scales: Tensor, out: Tensor) -> None:
     torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=out.dtype, out=out, use_fast_accum=True)
 
 
+def einsum_matmul(a: Tensor, b: Tensor) -> Tensor:
+    import torch
+
+    return torch.einsum("...mk,...kn->...mn", a, b)
+
+
+def einops_matmul(a: Tensor, b: Tensor) -> Any:
+    import einops  # type: ignore[import-not-found,unused-ignore]
+
+    return einops.einsum(a, b, "... m k, ... k n -> ... m n")
+
+
 def is_user_kernel(name: str) -> bool:
     """Return whether a provider is a user's function: no built-in name has a colon."""
     return ":" in name
@@ -121,7 +138,8 @@ def architecture(device: Device) -> int:
 
 
 def provider_names(family: str) -> list[str]:
-    return ["torch", "torch-compile", *([FAST_ACCUM] if family == "matmul" else []), *kernel_versions(family)]
+    einsums = [name + form for name in EINSUMS for form in ("", COMPILED)]
+    return ["torch", "torch-compile", *([FAST_ACCUM, *einsums] if family == "matmul" else []), *kernel_versions(family)]
 
 
 def default_providers(family: str, device: Device, dtype: str = "") -> dict[str, tuple[str, ...]]:
@@ -151,7 +169,10 @@ def unavailable(name: str, device: Device) -> str | None:
         return f"{name} needs a GPU, got a CPU"
     if name == FAST_ACCUM and not device.is_gpu:
         return f"{name} needs a GPU with CUDA"
-    needs_triton = name.startswith("triton") or (name == "torch-compile" and device.is_gpu)
+    library = EINSUMS.get(name.removesuffix(COMPILED), "torch")
+    if importlib.util.find_spec(library) is None:
+        return f"{name} needs {library}, which is not installed: pip install {library}"
+    needs_triton = name.startswith("triton") or (name.endswith(COMPILED) and device.is_gpu)
     if needs_triton and not has_triton():
         return f"{name} needs Triton on a GPU, which is not installed; its wheels are for Linux only"
     return None
@@ -181,11 +202,15 @@ def load(name: str, op: Op, family: str, device: Device) -> Provider:
         function, takes_out = load_user_kernel(name, op)
         return Provider(name, function, takes_out, find(name).sha256(), restored=restore_settings(before))
     if name == "torch-compile":
-        return _compiled(op, device)
+        return _compiled(name, op.expression or op.reference, op.writes_out_when_compiled, device)
     if reason := unavailable(name, device):
         raise ProviderUnavailableError(reason)
     if name == FAST_ACCUM:
         return Provider(name, fast_matmul, True, refuses_with=(ValueError,), tolerance=FAST_TOLERANCE)
+    if name.removesuffix(COMPILED) in EINSUMS:
+        expression = einsum_matmul if name.startswith("einsum") else einops_matmul
+        compiles = name.endswith(COMPILED)
+        return _compiled(name, expression, False, device) if compiles else Provider(name, expression, takes_out=False)
     return _triton(name, op, kernel_versions(family)[name], architecture(device))
 
 
@@ -208,13 +233,13 @@ def _triton(name: str, op: Op, path: str, arch: int) -> Provider:
     )
 
 
-def _compiled(op: Op, device: Device) -> Provider:
-    """Return `torch.compile` of the op with static shapes, compiled again for each case."""
+def _compiled(name: str, plain: Callable[..., Any], takes_out: bool, device: Device) -> Provider:
+    """Return `torch.compile` of a function with static shapes, compiled again for each case."""
     import torch
 
     if not device.is_gpu and not any(map(shutil.which, ("g++", "clang++", "cl"))):
-        raise ProviderUnavailableError("torch-compile needs a C++ compiler on a CPU; install g++")
-    expression = _with_own_code(op.expression or op.reference)
+        raise ProviderUnavailableError(f"{name} needs a C++ compiler on a CPU; install g++")
+    expression = _with_own_code(plain)
 
     def returned(*inputs: Any) -> Any:
         return expression(*inputs)
@@ -222,9 +247,8 @@ def _compiled(op: Op, device: Device) -> Provider:
     def into_out(*inputs: Any, out: Any) -> None:
         out.copy_(expression(*inputs))
 
-    takes_out = op.writes_out_when_compiled
     function = _with_own_code(into_out if takes_out else returned)
-    return Provider("torch-compile", torch.compile(function, dynamic=False), takes_out)
+    return Provider(name, torch.compile(function, dynamic=False), takes_out)
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -222,6 +222,18 @@ def test_fp8_is_measured_with_and_without_fast_accumulation():
         load("torch-fast-accum", OPS["matmul"], "matmul", CPU)
 
 
+def test_matmul_can_be_an_einsum(monkeypatch):
+    assert provider_names("matmul")[3:7] == ["einsum", "einsum-compile", "einops", "einops-compile"]
+    assert "einsum" not in [*provider_names("elementwise"), *default_providers("matmul", CPU)]
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    assert torch.allclose(load("einsum", OPS["matmul"], "matmul", CPU).function(a, b), a @ b)
+    provider = load("einsum-compile", OPS["matmul"], "matmul", CPU)
+    assert (provider.name, provider.takes_out) == ("einsum-compile", False)
+    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
+    for name in ("einops", "einops-compile"):
+        assert unavailable(name, CPU) == f"{name} needs einops, which is not installed: pip install einops"
+
+
 def test_fast_accumulation_has_its_own_tolerance(monkeypatch):
     provider = load("torch-fast-accum", OPS["matmul"], "matmul", H100)
     assert provider.tolerance == registry.FAST_TOLERANCE
