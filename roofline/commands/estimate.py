@@ -25,6 +25,9 @@ EXAMPLES = """examples:
   python -m roofline estimate infer --model llama-3-70b --fits --gpus 2
   python -m roofline estimate infer --model llama-3-8b --gpu h100-sxm,a100-sxm-80gb --prompt 4096 --batch 16
   python -m roofline estimate matmul --shape 4096x4096x4096 --gpu a100-sxm-80gb,h100-sxm --dtype fp32,bf16
+  python -m roofline estimate matmul --einsum "b s h, h k -> b s k" --sizes b=4,s=8,h=16,k=32
+  python -m roofline estimate intensity --gpu h100-sxm -o intensity.png
+  python -m roofline estimate tensor --shape 4x8 --then transpose,reshape
   python -m roofline estimate sweep infer --model llama-3-8b --gpu h100-sxm --over batch=1:1024:x2 -o batch.png
 
 exit codes: 0 success, 2 invalid argument or unreadable file
@@ -36,11 +39,12 @@ PROG = "python -m roofline estimate"
 
 USUAL = {
     *("model", "config", "params", "tokens", "sequence", "batch", "prompt", "output_tokens", "recipe", "checkpoint"),
-    *("gpu", "gpus", "mfu", "days", "dtype", "shape", "value"),
+    *("gpu", "gpus", "mfu", "days", "dtype", "shape", "einsum", "sizes", "then", "value"),
 }
 
 PLOTS = {
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
+    "intensity": "the roofline with each operation",
     **dict.fromkeys(("train", "chinchilla"), "parameters against tokens for the same compute"),
 }
 
@@ -83,11 +87,12 @@ def _add_options(parser: Parser, name: str) -> None:
     from roofline.estimate.question import parameters
 
     function = getattr(estimate, name)
+    usual = USUAL | {"op"} if name == "intensity" else USUAL
     parser.description = str(function.__doc__).partition("\n")[0]
     for parameter in parameters(function).values():
         action = "append" if parameter.takes_several else "store_true" if parameter.read is bool else "store"
         help_text = parameter.help.replace("%", "%%")
-        group = parser.group("what to estimate" if parameter.key in USUAL else ADVANCED)
+        group = parser.group("what to estimate" if parameter.key in usual else ADVANCED)
         group.add_argument(f"--{parameter.name}", dest=parameter.key, help=help_text, action=action)
     if name == "params":
         from textwrap import fill

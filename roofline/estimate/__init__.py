@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from roofline.estimate.budgets import mfu as mfu
     from roofline.estimate.budgets import train as train
     from roofline.estimate.capacity import context as context
+    from roofline.estimate.ladder import intensity as intensity
     from roofline.estimate.layout import parallel as parallel
     from roofline.estimate.models import flops as flops
     from roofline.estimate.models import memory as memory
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from roofline.estimate.serving import infer as infer
 
 QUESTIONS = {
-    "tensor": ("products", "elements and bytes of a tensor"),
+    "tensor": ("products", "elements and bytes of a tensor, views and copies"),
     "dtype": ("products", "range and precision of data types"),
-    "matmul": ("products", "minimum time of a matmul"),
+    "matmul": ("products", "FLOPs, bytes and minimum time of a matmul or an einsum"),
+    "intensity": ("ladder", "FLOPs per byte, from ReLU to a large matmul"),
     "params": ("models", "parameters of a model"),
     "flops": ("models", "FLOPs of a training step"),
     "memory": ("models", "memory per device during training"),

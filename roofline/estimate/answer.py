@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from results.show.grid import WHOLE_WORDS, Column, print_grid, print_lines
 from results.show.notebook import html_of
 from results.show.terminal import drawn, one_line
-from results.show.units import abbreviated, count, devices, duration, memory, number, size
+from results.show.units import abbreviated, count, devices, duration, memory, number, si, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +47,8 @@ class Answer:
     assumptions: Sequence[str]
     rows: Sequence[dict[str, Any]] = field(default_factory=tuple)
     """One per machine and dtype."""
+    rows_key: str = "rows"
+    """Name of `rows` in JSON; `steps` replaces the arithmetic."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Printed keys of `rows`, with their titles."""
     worked: str = ""
@@ -63,16 +65,17 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
-        rows = {"rows": [dict(row) for row in self.rows]} if self.rows else {}
-        return {
+        rows = {self.rows_key: [dict(row) for row in self.rows]} if self.rows else {}
+        document = {
             **self.values,
             **rows,
             "formula": self.formula,
             "source": self.source,
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
-            "steps": [step._asdict() for step in self.steps],
         }
+        document.setdefault("steps", [step._asdict() for step in self.steps])
+        return document
 
     def __repr__(self) -> str:
         return drawn(lambda console: print_answer(console, self))
@@ -103,6 +106,10 @@ def text_of_value(key: str, value: float | str) -> str:
 
 PHRASES = {
     "bytes": "{}",
+    "flops": "{} FLOPs",
+    "copied_bytes": "{} copied",
+    "intensity": "{} FLOP/B",
+    "ridge": "ridge at {} FLOP/B",
     "total_bytes": "{} in total",
     "activation_bytes": "{} of activations",
     "mfu": "MFU {}",
@@ -214,12 +221,16 @@ def cell(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     if key in ("mfu", "hfu", "used"):
         return f"{100 * value:.1f} %"
     if key == "memory_bytes":
         return memory(value)
-    if key == "bytes" or key.endswith("_bytes"):
+    if key in ("bytes", "bytes_copied") or key.endswith("_bytes"):
         return size(value)
+    if key == "attainable_flops_per_s":
+        return si(value, "FLOP/s")
     if key.endswith(("seconds", "_s")) and key not in ("tokens_per_s", "flops_per_s"):
         return duration(value)
     if key == "value":  # rounding shows in the fifth digit

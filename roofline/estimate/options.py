@@ -64,12 +64,18 @@ class Machines(TypedDict, total=False):
     since: Annotated[float, moment]
 
 
-class Computing(Machines, total=False):
-    """Machines, dtypes, and figures that replace those of the machines."""
+class Roofs(TypedDict, total=False):
+    """GPUs or a run, dtypes, and figures that replace those of the machines."""
 
+    gpu: Names
+    measured: str
     dtype: Annotated[list[str], SomeOf(DTYPES)]
     peak: Number
     bandwidth: Number
+
+
+class Computing(Machines, Roofs, total=False):
+    """Machines, dtypes, and figures that replace those of the machines."""
 
 
 class Training(Dimensions, Machines, total=False):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Annotated, Any, Unpack
 
 from results.show.units import count, duration, number
+from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
+from roofline.accounting.strides import Strided
 from roofline.estimate.answer import Answer, Step, by_machine
+from roofline.estimate.einsum import axes_of, index_sizes
 from roofline.estimate.options import Computing, machines_of, sources_of
-from roofline.estimate.question import OneOf, SomeOf, Whole, exact, extents, product_shape, question
+from roofline.estimate.question import OneOf, SomeOf, Whole, exact, extents, product_shape, question, text_of
 from roofline.machine import MEASURED_FIRST, Machine
 from roofline.model import intensity
 from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work
@@ -19,11 +24,21 @@ from roofline.work import DTYPE_BITS, DTYPES, bytes_of, matmul_work
 OUT_DTYPES = {"fp8e4m3": "bf16", "fp8e5m2": "bf16", "nvfp4": "bf16", "int8": "int32", "tf32": "fp32"}
 
 
+def operations(value: object) -> list[str]:
+    """Return the operations of a list such as "transpose,reshape:8x4,[:,1]"."""
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else text_of(value)
+    return [word.strip() for word in re.findall(r"\[[^\]]*\]|[^,]+", text)]
+
+
 @question
-def tensor(shape: Annotated[tuple[int, ...], extents], dtype: Annotated[str, OneOf(DTYPES)] = "fp32") -> Answer:
-    """Elements, bytes and strides of a dense tensor."""
-    elements = prod(shape)
-    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+def tensor(
+    shape: Annotated[tuple[int, ...], extents],
+    dtype: Annotated[str, OneOf(DTYPES)] = "fp32",
+    then: Annotated[list[str] | None, operations] = None,
+) -> Answer:
+    """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a copy."""
+    elements, strides = prod(shape), list(Strided.dense(shape).strides)
+    rows = _operations(Strided.dense(shape), dtype, then or ())
     stored, scales = bytes_of(elements, dtype), scale_bytes(elements, dtype)
     total = stored + scales
     steps = [
@@ -35,14 +50,37 @@ def tensor(shape: Annotated[tuple[int, ...], extents], dtype: Annotated[str, One
         Step("strides", "products of the following extents, in elements (row-major)", ", ".join(map(str, strides))),
     ]
     return Answer(
-        main=("bytes", "elements"),
-        title=f"A tensor of {'x'.join(map(str, shape))} in {dtype}",
-        values={"elements": elements, "bytes": total, "scale_bytes": scales, "strides": strides, "dtype": dtype},
+        main=("bytes", "elements", "copied_bytes"),
+        title=", ".join([f"A tensor of {'x'.join(map(str, shape))} in {dtype}", *(then or ())]),
+        values={"elements": elements, "bytes": total, "scale_bytes": scales, "strides": strides, "dtype": dtype}
+        | ({"copied_bytes": sum(row["bytes_copied"] for row in rows)} if rows else {}),
+        rows=rows,
+        rows_key="steps",
+        columns={"op": "then", "result": "result", "shape": "shape", "strides": "strides", "bytes_copied": "copied"},
         steps=steps,
         formula="bytes = elements x bits / 8; element i is at offset sum(i x stride)",
         source="CS336 (2025) lecture 2: numel() x element_size()",
-        assumptions=["dense and contiguous; a view needs no bytes", "GB is 10^9 bytes, GiB 2^30"],
+        assumptions=[
+            "dense and contiguous; a view needs no bytes",
+            "GB is 10^9 bytes, GiB 2^30",
+            *(["view or copy as in torch; a copy reads and writes the bytes copied"] if rows else []),
+        ],
     )
+
+
+def _operations(tensor: Strided, dtype: str, then: Sequence[str]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for operation in then:
+        tensor, is_copy = tensor.then(operation)
+        copied = prod(tensor.shape) if is_copy else 0
+        rows.append(
+            {
+                **{"op": operation, "result": "copy" if is_copy else "view", "shape": "x".join(map(str, tensor.shape))},
+                "strides": list(tensor.strides),
+                "bytes_copied": bytes_of(copied, dtype) + scale_bytes(copied, dtype),
+            }
+        )
+    return rows
 
 
 FORMAT_COLUMNS = {
@@ -81,52 +119,79 @@ def dtype(
 
 @question
 def matmul(
-    shape: Annotated[tuple[int, int, int], product_shape], batch: Whole = 1, **options: Unpack[Computing]
+    shape: Annotated[tuple[int, int, int], product_shape] | None = None,
+    batch: Whole = 1,
+    einsum: str | None = None,
+    sizes: Annotated[Mapping[str, int], index_sizes] | None = None,
+    **options: Unpack[Computing],
 ) -> Answer:
-    """Minimum time of a matrix product (m, k) x (k, n) by the roofline."""
-    machines, dtypes = machines_of(options), options.get("dtype", ["bf16"])
-    m, n, k = shape
-    rows = [_matmul_row(shape, batch, machine, dtype) for machine in machines for dtype in dtypes]
-    timed = [row for row in rows if row["seconds"] is not None]
-    if not timed:
+    """FLOPs and bytes of a matrix product (m, k) x (k, n) or of an einsum, and its minimum time on a machine."""
+    (m, n, k), batch, steps = _product(shape, batch, einsum, sizes)
+    has_machine = not {"gpu", "measured", "peak", "bandwidth"}.isdisjoint(options)
+    machines, dtypes = machines_of(options) if has_machine else [], options.get("dtype", ["bf16"])
+    rows = [_matmul_row((m, n, k), batch, machine, dtype) for machine in (machines or (None,)) for dtype in dtypes]
+    row = next((row for row in rows if row["seconds"] is not None), rows[0])
+    if machines and row["seconds"] is None:
         peak_of(machines[0], dtypes[0])
-    row = timed[0]
-    times = f"{batch} x " if batch > 1 else ""
+    times, repeated = (f"{batch} x ", f", {batch} times") if batch > 1 else ("", "")
     return Answer(
-        main=("seconds", "bound"),
-        title=f"Matrix product {m}x{n}x{k}{f', {batch} times' if batch > 1 else ''} (MxNxK)",
+        main=("seconds", "bound") if machines else ("flops", "bytes", "intensity"),
+        title=f"Einsum {einsum}" if einsum else f"Matrix product {m}x{n}x{k}{repeated} (MxNxK)",
         **by_machine(rows),
         steps=[
+            *steps,
             Step("FLOPs", f"2 x {times}{m} x {n} x {k}", count(row["flops"])),
             Step("bytes", f"{times}({m} x {k} + {k} x {n} read, {m} x {n} written)", count(row["bytes"])),
             Step("intensity", f"{number(row['flops'])} / {number(row['bytes'])}", f"{number(row['intensity'])} FLOP/B"),
-            Step("compute", f"{number(row['flops'])} / {number(row['peak_flops_per_s'])}", duration(row["compute_s"])),
-            Step(
-                "memory", f"{number(row['bytes'])} / {number(row['bandwidth_bytes_per_s'])}", duration(row["memory_s"])
+            *(
+                Step(limit, f"{number(row[work])} / {number(row[rate])}", duration(row[f"{limit}_s"]))
+                for limit, work, rate in (LIMITS if machines else ())
             ),
-            Step("time", "the longer one", f"{duration(row['seconds'])}, {row['bound']}-bound"),
+            *(
+                [Step("time", "the longer one", f"{duration(row['seconds'])}, {row['bound']}-bound")]
+                if machines
+                else []
+            ),
         ],
         formula="seconds = max(2 m n k / peak, w (m k + k n + m n) / bandwidth)",
-        source=f"Williams, Waterman and Patterson (2009); {sources_of(machines)}",
+        source="; ".join(filter(None, ["Williams, Waterman and Patterson (2009)", sources_of(machines)])),
         assumptions=[
             "lower bound: each operand moves once, at full bandwidth and peak",
             "output: bf16 for fp8 and nvfp4, int32 for int8; block scales are not counted",
-            *(f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if row["seconds"] is None),
+            *(f"{row['gpu']} has {row['reason']} {row['dtype']}" for row in rows if "reason" in row),
         ],
         columns={
-            **{"gpu": "GPU", "dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"},
-            **{"seconds": "time", "bound": "bound"},
+            **({"gpu": "GPU"} if machines else {}),
+            **{"dtype": "dtype", "flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B"},
+            **({"seconds": "time", "bound": "bound"} if machines else {}),
         },
     )
 
 
+def _product(
+    shape: tuple[int, int, int] | None, batch: int, einsum: str | None, sizes: Mapping[str, int] | None
+) -> tuple[tuple[int, int, int], int, list[Step]]:
+    """Return the extents (m, n, k) and the batch of a shape or an einsum, and the step that folds the einsum."""
+    if shape is not None and einsum is None and sizes is None:
+        return shape, batch, []
+    if shape is not None or einsum is None or sizes is None or batch > 1:
+        raise ConfigError("expected --shape MxNxK, with --batch for several products, or --einsum with --sizes")
+    axes = axes_of(einsum, sizes)
+    m, n, k, batch = (prod(sizes[index] for index in axes[axis]) for axis in ("m", "n", "k", "batch"))
+    folded = ", ".join(f"{axis} = {' '.join(indices)}" for axis, indices in axes.items() if indices)
+    return (m, n, k), batch, [Step("as a matmul", folded, f"{f'{batch} x ' if batch > 1 else ''}{m}x{n}x{k}")]
+
+
+LIMITS = (("compute", "flops", "peak_flops_per_s"), ("memory", "bytes", "bandwidth_bytes_per_s"))
 TIMES = ("seconds", "bound", "compute_s", "memory_s", "peak_flops_per_s", "bandwidth_bytes_per_s")
 
 
-def _matmul_row(shape: tuple[int, int, int], batch: int, machine: Machine, dtype: str) -> dict[str, Any]:
+def _matmul_row(shape: tuple[int, int, int], batch: int, machine: Machine | None, dtype: str) -> dict[str, Any]:
     work = matmul_work(*shape, dtype, OUT_DTYPES.get(dtype, dtype), batch)
-    row: dict[str, Any] = {"gpu": machine.slug, "dtype": dtype, "flops": work.flops, "bytes": work.bytes}
-    row["intensity"] = intensity(work.flops, work.bytes)
+    row: dict[str, Any] = {"gpu": machine.slug} if machine else {}
+    row |= {"dtype": dtype, "flops": work.flops, "bytes": work.bytes, "intensity": intensity(work.flops, work.bytes)}
+    if machine is None:
+        return row | {"seconds": None}
     if machine.peak(dtype, MEASURED_FIRST) is None:
         return row | {"seconds": None, "bound": None, "reason": why_not(machine, dtype)}
     limit = attainable(machine, work.flops, work.bytes, dtype)

@@ -78,7 +78,7 @@ class Form:
             if name == "recipe":
                 st.caption(RECIPES[chosen].source)
             return {name: "" if chosen == BY_DEFAULT else chosen}
-        if read in (extents, exact) or name == "checkpoint":
+        if read in (extents, exact) or name in ("checkpoint", "einsum", "sizes", "then"):
             return {name: _text(name, first, _label(name), help=HELP[name])}
         return {name: self.number(name, first)}
 

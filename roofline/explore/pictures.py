@@ -71,6 +71,8 @@ def _formats(answer: Answer) -> None:
 
 def show_roofs(answer: Answer, given: Mapping[str, Any]) -> None:
     rows = [row for row in answer.rows if row["seconds"] is not None]
+    if not rows:
+        return  # without a machine
     scene = build_scene([], machines_of(values_of(estimate.matmul, given)), [row["dtype"] for row in rows])
     stars = [
         {**row, "name": f"{row['gpu']} {row['dtype']}", "flops_per_s": row["flops"] / row["seconds"]} for row in rows

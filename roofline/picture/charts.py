@@ -50,7 +50,9 @@ def draw_answer(answer: Answer, theme: str = "light") -> Figure:
         return draw_lines(f"{answer.title}: {words}", x, y, lines, {}, theme)
     steps = [step for step in folded(answer)[::-1] if step.amount]
     if not steps:
-        raise ConfigError("plots exist for params, flops, memory, train and chinchilla; for others use sweep")
+        raise ConfigError(
+            "plots exist for params, flops, memory, train, chinchilla and intensity; for others use sweep"
+        )
     amounts = [step.amount or 0 for step in steps]
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)

@@ -13,6 +13,7 @@ WORDS = {
     "tensor": {"shape": (64, 32), "dtype": "fp32"},
     "dtype": {"value": 1e-8},
     "matmul": {"shape": (64, 32, 16), "gpu": ["h100-sxm", "a100-sxm-80gb"], "dtype": "fp32"},
+    "intensity": {"gpu": "h100-sxm", "op": ["relu", "matmul"], "shape": 64},
     "params": {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn": 128, "vocab": 100, "tied": True},
     "flops": {"model": "gpt2", "sequence": 512, "convention": "palm"},
     "memory": {"model": "gpt2", "recipe": "bf16-master", "checkpoint": "full", "gpu": "h100-sxm"},

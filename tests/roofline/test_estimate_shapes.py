@@ -1,0 +1,156 @@
+"""Intensity of operations, einsums, views and copies: the values of CS336 lecture 2, and those of torch."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from test_estimate import call, data_of
+
+import roofline
+from bench.__main__ import families
+from bench.harness.op import Case
+from roofline.accounting.config import ConfigError
+from roofline.accounting.strides import Strided
+
+
+def test_the_ladder_reaches_the_ridge_with_a_matmul_of_886(capsys):
+    data = data_of(capsys, "intensity --gpu h100-sxm")
+    rows = {(row["op"], row["shape"]): row for row in data["rows"]}
+    by_op = {row["op"]: row["intensity"] for row in data["rows"]}
+    assert (by_op["relu"], by_op["gelu"]) == (0.25, 5)
+    assert by_op["dot"] == pytest.approx(0.5, rel=1e-6)
+    assert by_op["matvec"] == pytest.approx(1, rel=1e-3)
+    at_ridge = rows["matmul", "886x886x886"]
+    assert int(data["ridge"]) == int(at_ridge["intensity"]) == 295
+    assert data["ridge"] < at_ridge["intensity"] < data["ridge"] + 1 / 3  # 885 has 295, below the ridge
+    assert at_ridge["attainable_flops_per_s"] == 989.4e12
+    assert rows["relu", "4096x4096"]["attainable_flops_per_s"] == pytest.approx(0.25 * 3.352e12)
+    assert [row["bound"] for row in data["rows"]] == ["memory"] * 5 + ["mixed", "compute"]
+    keys = {"op", "shape", "dtype", "flops", "bytes", "intensity", "bound", "attainable_flops_per_s"}
+    assert keys <= set(data["rows"][0])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_the_ladder_counts_the_work_that_is_measured(dtype):
+    ops = {op.name: op for family in families().values() for op in family}
+    rows = roofline.estimate.intensity(gpu="h100-sxm", shape=96, dtype=dtype).rows
+    assert [row["op"] for row in rows] == ["relu", "gelu", "dot", "matvec", "matmul"]
+    for row in rows:
+        op = ops[row["op"]]
+        work = op.work(Case(op.name, dtype, dict.fromkeys(op.axes, 96), {"batch": 1}))
+        assert (row["flops"], row["bytes"]) == (work.flops, work.bytes)
+
+
+def test_the_ladder_is_drawn_under_the_roof_of_its_machine(tmp_path):
+    path = tmp_path / "ladder.svg"
+    assert call("intensity", "--gpu", "h100-sxm", "--plot", str(path)) == 0
+    drawn = path.read_text()
+    assert all(name in drawn for name in ("roofline of h100-sxm in bf16", "gelu 4096x4096", "matmul 886x886x886"))
+
+
+EINSUMS = {
+    # x[4, 8, 16, 32] @ w[32, 2] of the study notes: w is read once, not 32 times
+    ("a b c d, d e -> a b c e", "a=4,b=8,c=16,d=32,e=2", "bf16"): (65_536, 34_944),
+    ("abcd,de->abce", "a=4,b=8,c=16,d=32,e=2", "fp32"): (65_536, 69_888),
+    ("...ij,jk->...ik", "...=32,i=16,j=32,k=2", "bf16"): (65_536, 34_944),
+    ("b s h, h k -> b s k", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),
+    ("batch seq1 hidden, batch seq2 hidden -> batch seq1 seq2", "batch=2,seq1=3,seq2=3,hidden=4", "fp32"): (144, 264),
+    ("hidden,hidden->", "hidden=10", "bf16"): (20, 42),
+}
+
+
+@pytest.mark.parametrize(("words", "counts"), EINSUMS.items())
+def test_an_einsum_reads_each_operand_once(words, counts):
+    einsum, sizes, dtype = words
+    values = roofline.estimate.matmul(einsum=einsum, sizes=sizes, dtype=dtype).values
+    assert (values["flops"], values["bytes"]) == counts
+    timed = roofline.estimate.matmul(einsum=einsum, sizes=sizes, dtype=dtype, gpu="h100-sxm")
+    assert timed.values["seconds"] == counts[1] / 3.352e12
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"einsum": "b s h, h k", "sizes": "b=1"}, "is not an einsum of two operands"),
+        ({"einsum": "i j, j k -> i k", "sizes": "i=1,j=2"}, "index 'k' has no size; --sizes has i, j"),
+        ({"einsum": "i j, j k -> i", "sizes": "i=1,j=2,k=2"}, "index 'k' must be in two"),
+        ({"einsum": "i i, i k -> i k", "sizes": "i=1,k=2"}, "index 'i' must be in two"),
+        ({"einsum": "i, j -> i j", "sizes": "i=1,j=2"}, "sums over no index"),
+        ({"einsum": "i, i ->", "sizes": "i"}, "is not a list of sizes"),
+        ({"einsum": "i, i ->", "sizes": {"i": 0}}, "is not an integer from 1"),
+        ({"einsum": "i, i ->", "sizes": "i=2", "batch": 2}, "expected --shape MxNxK"),
+        ({}, "expected --shape MxNxK"),
+    ],
+)
+def test_a_product_that_is_not_one_is_one_line(options, said):
+    with pytest.raises(ConfigError, match=said) as raised:
+        roofline.estimate.matmul(**options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_transposed_tensor_is_copied_to_be_reshaped(capsys):
+    data = data_of(capsys, "tensor --shape 4x8 --then transpose,reshape,[0:4],contiguous")
+    assert [(step["op"], step["result"], step["strides"], step["bytes_copied"]) for step in data["steps"]] == [
+        ("transpose", "view", [1, 8], 0),
+        ("reshape", "copy", [1], 128),
+        ("[0:4]", "view", [1], 0),
+        ("contiguous", "view", [1], 0),
+    ]
+    assert data["copied_bytes"] == data["bytes"] == 128
+    assert call("tensor", "--shape", "4x8", "--then", "transpose,view:32") == 2
+    assert "view:32 of a tensor of 8x4 with strides 1, 8 is an error in torch" in capsys.readouterr().err
+
+
+REJECTED = "flip transpose:0 transpose:0:2 permute:0:0 reshape:5 reshape:0x8 reshape:-1x-1 view:x"
+
+
+@pytest.mark.parametrize("operation", [*REJECTED.split(), "[4]", "[::-1]", "[2:2]", "[0,0,0]", "[a]"])
+def test_an_operation_that_torch_rejects_is_one_line(operation):
+    with pytest.raises(
+        ConfigError, match=r"unknown operation|does not fit a tensor of 4x8 with strides 8, 1"
+    ) as raised:
+        roofline.estimate.tensor(shape="4x8", then=operation)
+    assert "\n" not in str(raised.value)
+
+
+def test_views_and_copies_are_those_of_torch():
+    dice = random.Random(0)
+    seen = {"view": 0, "copy": 0, "error": 0}
+    for _ in range(1500):
+        ours, theirs = Strided.dense(shape := tuple(dice.choices((1, 2, 3, 4), k=3))), torch.empty(shape, device="meta")
+        for _ in range(4):
+            if not theirs.dim():
+                break
+            operation, function = random_operation(dice, theirs)
+            try:
+                after = function(theirs)
+            except RuntimeError:
+                seen["error"] += 1
+                with pytest.raises(ConfigError):
+                    ours.then(operation)
+                continue
+            ours, is_copy = ours.then(operation)
+            shares = after.untyped_storage()._cdata == theirs.untyped_storage()._cdata
+            assert (ours.shape, ours.strides, is_copy) == (tuple(after.shape), after.stride(), not shares), operation
+            seen["copy" if is_copy else "view"] += 1
+            theirs = after
+    assert min(seen.values()) > 200
+
+
+def random_operation(dice, tensor):
+    """Return an operation as text, and as a function of a tensor."""
+    order = dice.sample(range(tensor.dim()), tensor.dim())
+    sizes = dice.choice([(-1,), (tensor.numel(), 1), (2, -1), tuple(tensor.shape[::-1]), tuple(tensor.shape)])
+    index = ",".join(dice.choice((":", "0", "-1", "::2", ":2")) for _ in tensor.shape)
+    return dice.choice(
+        [
+            ("permute:" + ":".join(map(str, order)), lambda x: x.permute(order)),
+            ("transpose:0:-1", lambda x: x.transpose(0, -1)),
+            ("contiguous", lambda x: x.contiguous()),
+            ("view:" + "x".join(map(str, sizes)), lambda x: x.view(sizes)),
+            ("reshape:" + "x".join(map(str, sizes)), lambda x: x.reshape(sizes)),
+            (f"[{index}]", lambda x: eval(f"x[{index}]", {"x": x})),
+        ]
+    )
