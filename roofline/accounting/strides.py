@@ -35,7 +35,7 @@ class Strided(NamedTuple):
         tensor = f"a tensor of {shape or 'one element'} with strides {strides or 'none'}"
         try:
             result, is_copy = self._after(operation)
-        except (IndexError, TypeError, ValueError):
+        except (ArithmeticError, IndexError, TypeError, ValueError):
             raise ConfigError(
                 f"'{one_line(operation)}' does not fit {tensor}; operations are transpose, transpose:0:1, permute:1:0, "
                 "reshape, reshape:8x4, view:8x4, contiguous, and indices such as [0] or [:,1]"
@@ -48,7 +48,7 @@ class Strided(NamedTuple):
         if operation.startswith("["):
             return self._indexed(operation.strip("[]").split(",")), False
         name, _, words = operation.partition(":")
-        numbers = [int(word) for word in re.split("[:x]", words) if word]
+        numbers = [int(word) for word in re.split("[:x]", words)] if words else []
         if name == "transpose":
             first, second = numbers or (-2, -1)
             order = list(range(len(self.shape)))

@@ -108,9 +108,7 @@ REJECTED = "flip transpose:0 transpose:0:2 permute:0:0 reshape:5 reshape:0x8 res
 
 @pytest.mark.parametrize("operation", [*REJECTED.split(), "[4]", "[::-1]", "[2:2]", "[0,0,0]", "[a]"])
 def test_an_operation_that_torch_rejects_is_one_line(operation):
-    with pytest.raises(
-        ConfigError, match=r"unknown operation|does not fit a tensor of 4x8 with strides 8, 1"
-    ) as raised:
+    with pytest.raises(ConfigError, match="does not fit a tensor of 4x8 with strides 8, 1") as raised:
         roofline.estimate.tensor(shape="4x8", then=operation)
     assert "\n" not in str(raised.value)
 
@@ -136,7 +134,7 @@ def test_views_and_copies_are_those_of_torch():
             assert (ours.shape, ours.strides, is_copy) == (tuple(after.shape), after.stride(), not shares), operation
             seen["copy" if is_copy else "view"] += 1
             theirs = after
-    assert min(seen.values()) > 200
+    assert min(seen.values()) > 100
 
 
 def random_operation(dice, tensor):
