@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 import bench
 from bench.harness.timing import protocol
 from roofline import estimate
-from tests.bench.commands import QUICK
+from tests.bench.commands import QUICK, keep_ceilings
 
 CELLS = (
     "import bench, torch\nfrom roofline import estimate\nx = torch.randn(64, 64)",
@@ -28,7 +28,10 @@ def shown(tmp_path_factory):
     """Run the cells in a kernel; return for each what it shows, by MIME type."""
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, CELLS)))
     path = tmp_path_factory.mktemp("notebook")
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path)}}).execute()
+    keep_ceilings(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RIDGEPOINT_RUNS", str(path))
+        NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path)}}).execute()
     return [cell.outputs for cell in notebook.cells]
 
 
