@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from bench.harness.calibrate import bandwidth, calibration, peaks, setup
+from bench.harness.device.device import MIB
 from bench.harness.timing import protocol
 from tests.bench import commands
 
@@ -12,6 +14,17 @@ def quick(runs, monkeypatch):
     """Save made-up ceilings, and measure each row only briefly."""
     commands.keep_ceilings(runs)
     monkeypatch.setitem(protocol.LIMITS, "cpu", commands.QUICK)
+
+
+@pytest.fixture
+def tiny_calibration(monkeypatch):
+    """Calibrate in a few milliseconds."""
+    tiny = setup.QUICK._replace(screening_s=0.01, confirming_s=0.02)
+    for module in (setup, calibration):
+        monkeypatch.setattr(module, "QUICK", tiny)
+        monkeypatch.setattr(module, "FULL", tiny)
+    monkeypatch.setattr(bandwidth, "operand_bytes", lambda device: 4 * MIB)
+    monkeypatch.setattr(peaks, "CPU_EXTENTS", ((64, 64, 64), (128, 128, 128)))
 
 
 @pytest.fixture

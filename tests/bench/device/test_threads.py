@@ -50,6 +50,7 @@ def test_default_threads_are_limited_by_cores_and_quota(machine, torch_threads, 
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("tiny_calibration")
 def test_threads_option_sets_the_threads_everywhere(runs, tmp_path, capsys):
     seen, file = tmp_path / "seen", tmp_path / "mine.py"
     file.write_text(PRINT_THREADS.format(seen=str(seen)))
