@@ -1,6 +1,7 @@
 """Correctness without a GPU: runs the GPU tests of results, and `interpreted/`, in Triton's interpreter.
 
-Triton reads TRITON_INTERPRET when a kernel is decorated, so this takes separate processes, two for all files. Files
+Triton reads TRITON_INTERPRET when a kernel is decorated, so this takes separate processes: one for few cases of all
+files, two for all cases. Files
 that need the interpreter are named `check_*.py`, so that no other run collects them. They use only fp32 and fp16,
 because the interpreter truncates bf16. To run one file:
 
@@ -52,13 +53,14 @@ class Run:
 @functools.cache
 def started(chosen):
     halves = [[check for check in CHECKS if (check in ONE_HALF) is is_one] for is_one in (True, False)]
-    pool = ThreadPoolExecutor(len(halves))
-    runs = [(half, pool.submit(run_half, half, chosen)) for half in halves]
+    parts = [CHECKS] if chosen is SAMPLE else halves
+    pool = ThreadPoolExecutor(len(parts))
+    runs = [(part, pool.submit(run_part, part, chosen)) for part in parts]
     pool.shutdown(wait=False)
-    return {check: run for half, run in runs for check in half}
+    return {check: run for part, run in runs for check in part}
 
 
-def run_half(checks, chosen):
+def run_part(checks, chosen):
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

@@ -161,6 +161,7 @@ def test_the_geometric_mean_and_its_interval():
     assert geometric_mean([few]) is None
 
 
+@pytest.mark.exhaustive
 def test_geometric_mean_interval_holds_in_95_percent():
     compared = compare_many(series(16, 0.02, 100, 1.03, trials=10_000))
     means = [geometric_mean(compared[start : start + 10])[1] for start in range(0, 10_000, 10)]

@@ -272,6 +272,7 @@ def test_temporary_token_files_are_deleted(measured, tmp_path, monkeypatch):
     assert list(Path(tmp_path).iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_copies_and_loops_are_measured_after_a_lost_gpu(measured, monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "release", lambda device: False)
     np.arange(5000, dtype=np.uint16).tofile(tmp_path / "corpus.bin")

@@ -234,7 +234,7 @@ def relu(x):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("interprets", ["0", "1"])
+@pytest.mark.parametrize("interprets", ["0", pytest.param("1", marks=pytest.mark.exhaustive)])
 def test_triton_kernels_without_a_gpu_run_in_the_interpreter(tmp_path, runs, interprets):
     pytest.importorskip("triton")
     commands.keep_ceilings(runs)
@@ -254,13 +254,15 @@ def test_triton_kernels_without_a_gpu_run_in_the_interpreter(tmp_path, runs, int
         assert (record["status"], "TRITON_INTERPRET=1" in record["reason"]) == ("failed", True)
 
 
-def test_only_interpreted_functions_are_flagged(tmp_path):
+def test_only_interpreted_functions_are_flagged(tmp_path, runs):
     pytest.importorskip("triton")
+    commands.keep_ceilings(runs)
     (tmp_path / "my_kernels.py").write_text(TRITON)
     text = (
         "import bench, torch, my_kernels; functions = {'kernel': my_kernels.relu, 'torch': torch.relu}; "
-        "x = torch.randn(1024); compared = bench.compare(functions, x, cache='warm', rounds=2, flops=1); "
-        "rows = [*compared.records, *(bench.measure(fn, x, cache='warm', flops=1) for fn in functions.values())]; "
+        "x = torch.randn(1024); short = {'cache': 'warm', 'flops': 1, 'budget_s': 0.1}; "
+        "compared = bench.compare(functions, x, rounds=2, **short); "
+        "rows = [*compared.records, *(bench.measure(fn, x, **short) for fn in functions.values())]; "
         "print(['interpreted' in row.flags for row in rows])"
     )
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": f"{commands.ROOT}:{tmp_path}"}
