@@ -79,12 +79,12 @@ def intensity(
     product = Rung(use, "matmul", (side,) * 3).work
     return Answer(
         main=("ridge",),
-        title=f"Arithmetic intensity on {', '.join(dict.fromkeys(use.machine.slug for use in uses))}",
+        title=f"Arithmetic intensity on {', '.join(f'{use.machine.slug} in {use.dtype}' for use in uses)}",
         values={"ridge": ridge} if len(uses) == 1 else {},
         rows=rows,
         columns={
             **{"op": "op", "shape": "shape"},
-            **({"gpu": "GPU", "dtype": "dtype"} if len(uses) > 1 else {"dtype": "dtype"}),
+            **({"gpu": "GPU", "dtype": "dtype"} if len(uses) > 1 else {}),
             **{"flops": "FLOPs", "bytes": "bytes", "intensity": "FLOP/B", "bound": "bound"},
             **{"attainable_flops_per_s": "attainable", "peak_pct": "% of peak"},
         },
