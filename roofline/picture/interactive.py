@@ -57,7 +57,7 @@ def roofline_figure(scene: Scene, estimates: Sequence[dict[str, Any]] = ()) -> F
     spots = [(math.log10(row["intensity"]), math.log10(row["flops_per_s"])) for row in estimates]
     x_range = [min([view.left, *(x - 0.3 for x, _ in spots)]), max([view.right, *(x + 0.3 for x, _ in spots)])]
     y_range = [min([view.bottom, *(y - 0.3 for _, y in spots)]), max([view.top, *(y + 0.3 for _, y in spots)])]
-    axis = {"type": "log", "dtick": 1, "gridcolor": "#E2E2E2", "zeroline": False}
+    axis = {"type": "log", "dtick": 1, "gridcolor": "#E2E2E2", "zeroline": False, "automargin": False}
     figure.update_layout(
         xaxis=axis | {"range": x_range, "title": "Arithmetic intensity (FLOP/byte)", "tickformat": ","},
         yaxis=axis | {"range": y_range, "title": "Performance (FLOP/s)", "tickformat": "~s"},
@@ -121,7 +121,9 @@ def _points_trace(name: str, indices: Sequence[int], scene: Scene) -> dict[str, 
     points = [scene.points[index] for index in indices]
     first = points[0]
     symbol = list(MARKERS.values())[first.shape % len(MARKERS)] + "-open" * first.is_hollow
-    marker = {"color": first.color, "symbol": symbol, "size": 10, "line": {"width": 1.5, "color": first.color}}
+    outline_px = 1.5 if len(scene.points) <= MAX_BARS else 0  # a browser needs 0.3 s for the outlines of 5,000 points
+    marker: dict[str, Any] = {"color": first.color, "symbol": symbol, "size": 11.5 - outline_px}
+    marker["line"] = {"width": outline_px, "color": first.color}
     if scene.is_profile:
         marker |= {"size": [point.diameter_pt for point in points], "opacity": 0.6}
     trace = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, ShapeError, parse_batch_shape
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
 from bench.harness.timing import protocol
-from results.show.terminal import ADVANCED, Parser, busy, print_out, say
+from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.cli.main import check_places, device_of
     from bench.harness.measure.rows import Settings
     from bench.harness.profile import report
-    from bench.harness.run import Run
+    from bench.harness.run import Progress, Run
 
     if args.source is not None:
         return run_trace(args, argv)
@@ -103,12 +104,14 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check(args)
     check_places(args)
     if args.on:
-        with busy(f"counting {args.target or args.model.name}", args.quiet):
+        with closing(Progress(args.quiet)) as progress:
+            progress.say(f"counting {args.target or args.model.name}")
             projection = projected(args)
         print_out(projection.table(args.top).render(args.format))
         return 0
     device = device_of(args)
-    with busy(f"profiling {args.target or args.model.name}", args.quiet):
+    with closing(Progress(args.quiet)) as progress:
+        progress.say(f"profiling {args.target or args.model.name}")
         answer = answer_of(args, device) if args.target is None else isolated(args, answer_of, device)
     if not isinstance(answer, list):
         raise answer

@@ -3,7 +3,7 @@ const byId = (id) => document.getElementById(id);
 const { figures, dark, table } = JSON.parse(byId("content").textContent);
 const isDark = matchMedia("(prefers-color-scheme: dark)");
 const mostSeries = 8, letterWidth = 5.3; // of a legend, and of a label in pixels, on a telephone
-const mostRows = 250; // in the table at once; a browser takes seconds for thousands
+const mostRows = 100; // in the table at once; a browser takes seconds for thousands
 let sorted = { column: null, isUp: true };
 let chosen = null;
 
@@ -19,7 +19,7 @@ function draw() {
 
 // The labels of points have no room on a telephone, nor has a legend of many series.
 function fitPhone(data, layout, width) {
-  layout.margin = { ...layout.margin, l: 45, r: 10 };
+  layout.margin = { ...layout.margin, l: 60, r: 10 };
   layout.annotations = layout.annotations.filter((label) => label.name);
   layout.legend.font = { size: 10 };
   if (data.filter((series) => series.customdata).length > mostSeries) layout.showlegend = false;
