@@ -1,7 +1,7 @@
 """Matrix multiplication: C = A B with A (m, k), B (k, n) and C (m, n).
 
 FLOPs   2 m n k: m n k multiplications and as many additions.
-Bytes   w (m k + k n) read and w_out m n written, for inputs of w and an output of w_out bytes per element.
+Bytes   w (m k + k n) read and v m n written, where w and v are the bytes per element of the inputs and the output.
 Ridge   A square bf16 matmul has n / 3 FLOP/byte. From n = 886 it is compute-bound on an H100 (ridge point 295).
 Layout  One letter for A, one for B: `n` is stored row-major, `t` is stored transposed and passed as a view. A linear
         layer, `x @ w.T`, is `nt`. fp8 tensor cores accept only `nt`.

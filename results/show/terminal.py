@@ -28,7 +28,7 @@ TABLE_FORMATS = ("table", "json", "csv", "md")
 ADVANCED = "advanced"
 """Title of the last group of a help, after about ten usual options."""
 
-MIN_WRAPPED = 100
+MIN_WRAPPED = 90
 """Characters; after a longer line of a help text, the next one continues its paragraph."""
 
 WIDE = 400
@@ -128,6 +128,10 @@ def _hang(line: str) -> str:
     return " " * re.match(r"\s*(?=\S)(.{1,16}?\s{2,}(?=\S))?|", line).end()  # type: ignore[union-attr]
 
 
+def _is_command(line: str) -> bool:
+    return line.lstrip().startswith(("python", "#"))
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Keeps line breaks, and prints the metavar of an option with several values once."""
 
@@ -136,16 +140,16 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         lines: list[str] = []
         before = hang = ""
         for line in text.splitlines():
-            if len(before) > MIN_WRAPPED and line.startswith(hang) and line[len(hang) :][:1].strip():
+            goes_on = line.startswith(hang) and line[len(hang) :][:1].strip()
+            if goes_on and len(before) > MIN_WRAPPED and not _is_command(before):
                 lines[-1] += f" {line.strip()}"
             else:
                 lines.append(line)
                 hang = _hang(line)
             before = line
-        kept = [line.lstrip().startswith(("python", "#")) or len(line) <= width for line in lines]
         filled = [
-            line if is_kept else fill(line, width, subsequent_indent=_hang(line), break_on_hyphens=False)
-            for line, is_kept in zip(lines, kept, strict=True)
+            line if _is_command(line) else fill(line, width, subsequent_indent=_hang(line), break_on_hyphens=False)
+            for line in lines
         ]
         return "".join(f"{indent}{line}\n" for line in filled)
 

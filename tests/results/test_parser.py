@@ -77,7 +77,7 @@ def test_help_wraps_paragraphs_at_words_and_keeps_commands(parser, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     command = f"  python -m bench {'--op gelu ' * 10}"
     words = " ".join(["word"] * 24)
-    parser.description = f"{words}\ngoes on\n\nTerm  {words}\n      goes on\n{command}"
+    parser.description = f"{words}\ngoes on\n\nTerm  {words}\n      goes on\n{command}\n{command}"
     lines = parser.format_help().splitlines()
     assert {"word word goes on", f"      {'word ' * 4}goes on", command} <= set(lines)
     assert max(len(line) for line in lines if line != command) < 60

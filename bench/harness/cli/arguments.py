@@ -117,7 +117,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--gpu": {
         "metavar": "SLUG",
-        "help": "use the limits of this entry of `python -m roofline gpus` instead of those of the device",
+        "help": "compare with the limits of this GPU instead of the device's; `python -m roofline gpus` lists all",
     },
     "--budget": {
         "metavar": "SECONDS",

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from bench.harness.measure.rows import Row
     from bench.harness.run import Run
 
-BUDGET_HELP = """\
-time limit for the whole command, including preparation and verification (default: none)"""
-
 DESCRIPTION = """\
 Compare providers. For each case (one op, shape and dtype), all providers are timed once per round, in random order, for
 many rounds, so that drift in machine speed affects all providers alike. The ratio of two times is taken within each
 round. Each provider is verified before and after the timing.
 
 verdicts, from the ratio of the candidate's time to the baseline's:
-  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin, also corrected for the number of rows (Holm)
+  FASTER, SLOWER   the whole 95% confidence interval is beyond the margin, and still is after Holm correction
   SAME             the whole interval is within the margin
   UNSURE           anything else; the reason is printed
 
@@ -62,7 +59,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
         "arguments that it returns; otherwise each parameter gets a tensor of --shape and --dtype"
     )
     parser.group("what to measure").add_argument("functions", nargs="*", metavar="FILE:FUNCTION", help=functions)
-    of_op = "operations from `python -m bench list`, or files that define some; `--op NAME --help` adds its options"
+    of_op = "operations from `bench list`, or files that define some; `--op NAME --help` lists the options of NAME"
     add(parser, "--op", help=of_op)
     add(parser, "--dtype", "--size")
     add(parser, "--shape", help="shapes, as in the family's own command (default: the op's)")
@@ -74,7 +71,7 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     add(parser, "--baseline", help="provider to compare with, added if --provider lacks it (default: the first)")
     whole = number(MIN_PAIRS, MAX_ROUNDS, f"a whole number from {MIN_PAIRS} to {MAX_ROUNDS}", int)
     add(parser, "--device", "--threads", "--gpu", "--seed", *INPUTS, "--format", "--output", "--no-save", "--quiet")
-    add(parser, "--budget", help=BUDGET_HELP)
+    add(parser, "--budget")
     advanced = parser.group(ADVANCED)
     add_margin(advanced)
     advanced.add_argument(
