@@ -45,7 +45,8 @@ def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired:
             "use a quiet machine"
         )
     if is_paired:
-        is_open = compared.verdict in (FASTER, SLOWER) and _are_too_few_rounds(compared, before, after)
+        is_disturbed = not DISTURBED.isdisjoint(before) and not DISTURBED.isdisjoint(after)
+        is_open = is_disturbed and compared.verdict in (FASTER, SLOWER) and _may_wait(compared, baseline, candidate)
         advice = f"{compared.pairs} rounds are too few"
     else:
         is_one_sided = not ONE_SIDED.isdisjoint({*before} ^ {*after})
@@ -60,8 +61,11 @@ def with_flags(compared: Comparison, baseline: Side, candidate: Side, is_paired:
 
 def _times_the_fastest(side: Side) -> float:
     medians_s = [record.median_s for record in side.records if record.median_s]
-    samples_s = [sample_s for record in side.records for sample_s in record.samples_s]
-    return median(medians_s) / min(samples_s) if medians_s and samples_s else 1.0
+    return median(medians_s) / _fastest_s(side) if medians_s else 1.0
+
+
+def _fastest_s(side: Side) -> float:
+    return min((sample_s for record in side.records for sample_s in record.samples_s), default=1.0)
 
 
 def _may_hide_a_difference(compared: Comparison, waited: float) -> bool:
@@ -77,7 +81,10 @@ def _listed(baseline: Sequence[str], candidate: Sequence[str]) -> str:
     return "; ".join(f"{who} flagged {', '.join(flags)}" for who, flags in ({"both are": both} | own).items() if flags)
 
 
-def _are_too_few_rounds(compared: Comparison, baseline: Sequence[str], candidate: Sequence[str]) -> bool:
-    if compared.pairs >= MIN_DISTURBED_ROUNDS or is_beyond_disturbance(compared.ci95, compared.margin):
+def _may_wait(compared: Comparison, baseline: Side, candidate: Side) -> bool:
+    """Return whether waiting explains a difference: in few rounds, unless the fastest samples differ as much."""
+    if compared.pairs >= MIN_DISTURBED_ROUNDS:
         return False
-    return not DISTURBED.isdisjoint(baseline) and not DISTURBED.isdisjoint(candidate)
+    ratio = _fastest_s(candidate) / _fastest_s(baseline)
+    ends = (ratio, ratio) if (ratio > 1) == (compared.ratio > 1) else (1.0, 1.0)
+    return not all(is_beyond_disturbance(interval, compared.margin) for interval in (compared.ci95, ends))

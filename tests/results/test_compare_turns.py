@@ -119,6 +119,13 @@ def test_few_rounds_with_interference_on_both_sides_are_unsure(
     assert ("60 rounds are too few" in row["reason"]) is (verdict == "UNSURE")
 
 
+def test_a_large_difference_of_disturbed_sides_needs_their_fastest_samples(save, interleaved, capsys):
+    first, second = interleaved({"torch": 1.0, "a": 2.5}, seed=3, flags=("preempted",))
+    waited = replace(second, samples_s=[min(first.samples_s), *second.samples_s[1:]])
+    (row,) = compared(capsys, save("a", first, waited), "--by", "provider")[1]["rows"]
+    assert (row["verdict"], "rounds are too few" in row["reason"]) == ("UNSURE", True)
+
+
 def test_a_time_of_the_interpreter_has_no_verdict(save, interleaved, capsys):
     first, second = interleaved({"torch": 1.0, "a": 2.5}, seed=3)
     code, document = compared(capsys, save("a", first, replace(second, flags=("interpreted",))), "--by", "provider")
