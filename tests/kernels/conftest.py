@@ -1,6 +1,7 @@
 """Fixtures of all kernel tests."""
 
 import inspect
+import os
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -16,7 +17,12 @@ if INTERPRETED:
 
 @pytest.fixture(scope="session")
 def empty_folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("triton")
+    """A directory that is empty at the start of the tests; the processes of pytest-xdist share it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    (folder / "triton").mkdir(exist_ok=True)
+    return folder / "triton"
 
 
 @pytest.fixture(autouse=True)
