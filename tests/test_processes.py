@@ -84,8 +84,7 @@ def gelu(x):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["bench.elementwise", "bench compare"])
+@pytest.mark.parametrize(("command", "how"), [("bench.elementwise", signal.SIGKILL), ("bench compare", signal.SIGTERM)])
 def test_processes_of_a_user_function_end_with_the_command(started, runs, tmp_path, command, how):
     commands.keep_ceilings(runs)
     file, at_work = tmp_path / "mine.py", tmp_path / "at work"

@@ -28,12 +28,12 @@ WIDE = (128, 256, "tma")
 
 @functools.cache
 def shipped_rows():
-    """The quick set, and the first bf16 variant of the older versions."""
+    """The quick set, and the first bf16 variant of each kernel of the older versions."""
     every, firsts = catalog.choices(), {}
     for choice in every:
         variant = choice.variant
         if variant.dtype == "bf16":
-            firsts.setdefault((choice.version, variant.op, variant.kernel.fn.__name__, choice.arch), choice)
+            firsts.setdefault((choice.version, variant.kernel.fn.__name__, choice.arch), choice)
     return rows.audit_all(list(dict.fromkeys([*catalog.quick(every), *firsts.values()])))
 
 
