@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import tomllib
 from contextlib import redirect_stdout
 from functools import cache
@@ -30,7 +31,7 @@ def kept(answer):
 @cache
 def answer_of(command):
     with redirect_stdout(io.StringIO()) as out:
-        assert main([*command.split(), *([] if "--format" in command else ["--format", "json"])]) == 0
+        assert main([*shlex.split(command), *([] if "--format" in command else ["--format", "json"])]) == 0
     return json.loads(out.getvalue())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import shlex
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,6 +41,7 @@ ROWS = {
     "matvec": "matvec --op matvec --shape {n}",
     "matmul": "matmul --shape {n}",
     "fp32_matmul": "matmul --dtype fp32 --shape {n}",
+    "compiled_einsum": "matmul --shape {n} --provider einsum-compile",
     "notes_matmul": "matmul --shape 1024x256x512",
     "notes_relu": "elementwise --op relu --shape 524288",
     "bias_gelu": "elementwise --op bias-gelu --shape {n}",
@@ -59,7 +61,7 @@ ON_GPU = {"memory": "pinned", "transfer": "non-blocking", "step": "8x512", "part
 
 SIZES: dict[tuple[str, bool], dict[str, Any]] = {
     ("cpu", False): ON_HOST | {"size": "32MiB", "n": 2048},
-    ("cpu", True): ON_HOST | {"size": "8MiB", "n": 1024},
+    ("cpu", True): ON_HOST | {"size": "8MiB", "n": 1024, "step": "4x32"},
     ("cuda", False): ON_GPU | {"size": "256MiB", "n": 8192},
     ("cuda", True): ON_GPU | {"size": "64MiB", "n": 4096},
 }
@@ -149,7 +151,8 @@ def value_of(expression: str, rows: Mapping[str, Any]) -> bool | float | str | N
     if not named <= rows.keys():
         return None
     try:
-        value = eval(expression, {"torch": torch, "np": np, "io": io, **rows})  # of a file of this package
+        with warnings.catch_warnings(action="ignore"):  # code of the notes is deprecated
+            value = eval(expression, {"torch": torch, "np": np, "io": io, **rows})  # of a file of this package
     except Exception as error:
         return None if named else type(error).__name__
     return value if isinstance(value, bool | int | float) else str(value)
