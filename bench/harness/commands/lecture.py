@@ -11,6 +11,7 @@ from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.terminal import OK, print_out
 from results.show.units import count, format_percent, format_rate, format_share, format_time
+from results.show.units import number as number_text
 from roofline.commands.notes import SECTIONS, VERDICTS, load_notes
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ examples:
 BUDGET_S = {False: 140.0, True: 20.0}
 """Default budget by `--quick`, without calibration and imports."""
 
-KEYS = ("section", "statement", "notes", "right", "verdict", "source", "measured", "unit", "command", "remark")
 ASYNCHRONOUS = "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
 SYNCHRONOUS = (
     "Nothing is asynchronous on a CPU: a call returns when its result is finished. The caller's overhead is what a "
@@ -67,7 +67,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     from bench.harness.run import Run, print_path
 
     chosen = [SECTIONS[index - 1] for index in args.section or range(1, len(SECTIONS) + 1)]
-    claims = [claim for claim in load_notes()["claims"] if claim["subject"] in chosen]
+    notes = load_notes()
+    claims = [claim for claim in notes["claims"] if claim["subject"] in chosen]
     args.budget = args.budget or BUDGET_S[args.quick]
     plan = measured.Measurements([claim["measured"] for claim in claims if claim["measured"]], args, device)
     args.no_save = args.no_save or plan.is_empty
@@ -90,8 +91,9 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     if args.page is not None:
         from bench.harness.lecture.page import write_page
 
-        texts = [row | {"figure": figure_text(row["measured"], row["unit"])} for row in rows]
-        write_page(args.page, lecture.environment, lecture.records, texts, trap_texts(trap), note)
+        shown = [row | {"figure": figure_text(row["measured"], row["unit"])} for row in rows]
+        texts = {"summary": summary(rows), "titles": notes["notes"], "trap": trap_texts(trap), "note": note}
+        write_page(args.page, lecture.environment, lecture.records, shown, **texts)
         print_path("page", args.page, args.format)
     lecture.raise_if_unsaved()
     return OK if plan.is_empty else lecture.exit_code()
@@ -111,9 +113,8 @@ def _row(claim: Mapping[str, Any], figures: Mapping[str, Any], sizes: Mapping[st
     from bench.harness.lecture.measured import commands_of, value_of
 
     expression = claim["measured"]
-    commands = claim["command"].split("; ") if claim["command"] else []
-    commands += commands_of(expression, sizes) if expression else []
-    values = {
+    commands = [claim["command"], *(commands_of(expression, sizes) if expression else [])]
+    return {
         "section": claim["subject"],
         "statement": claim["claim"],
         "notes": f"{claim['theirs']} ({claim['notes']})",
@@ -122,10 +123,9 @@ def _row(claim: Mapping[str, Any], figures: Mapping[str, Any], sizes: Mapping[st
         "source": claim["formula"],
         "measured": value_of(expression, figures) if expression else None,
         "unit": claim["unit"],
-        "command": "; ".join(commands),
+        "command": "; ".join(filter(None, commands)),
         "remark": claim["remark"],
     }
-    return {key: values[key] for key in KEYS}
 
 
 def figure_text(value: bool | float | str | None, unit: str) -> str:
@@ -137,18 +137,14 @@ def figure_text(value: bool | float | str | None, unit: str) -> str:
         return format_percent(value)
     if unit in ("FLOP/s", "B/s"):
         return format_rate(value, unit)
-    return f"{count(value)} {unit}".rstrip()
+    return f"{count(value)} {unit}" if unit else number_text(value, 5)
 
 
 def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """Return timing, time and MFU of each row."""
+    marks = {True: "", False: ", impossible"}
     return [
-        (
-            row["timing"],
-            format_time(row["seconds"]),
-            format_share(row["mfu"]) + ("" if row["possible"] else ", impossible"),
-        )
-        for row in trap
+        (row["timing"], format_time(row["seconds"]), format_share(row["mfu"]) + marks[row["possible"]]) for row in trap
     ]
 
 
@@ -172,7 +168,11 @@ def _print_sections(
             cells = zip(*trap_texts(trap), strict=True)
             print_grid(console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)])
             print_lines(console, note, "")
+    print_lines(console, summary(rows))
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     verdicts = [row["verdict"].split()[0] for row in rows]
     counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS]
     measured = sum(row["measured"] is not None for row in rows)
-    print_lines(console, f"{len(rows)} statements: {', '.join(counts)}; {measured} measured here.")
+    return f"{len(rows)} statements: {', '.join(counts)}; {measured} measured here."

@@ -1,7 +1,7 @@
 """Rows and figures of the lecture.
 
-A statement of `roofline/accounting/notes.toml` may have an expression in `measured`. It uses torch alone, or rows of
-`ROWS` by name, such as `100 * matmul.mfu`: a row has the keys of its record in `results show --format json`.
+A statement of `roofline/accounting/notes.toml` may have an expression in `measured`. It uses names of `IMPORTS`, or
+rows of `rows.toml` by name, such as `100 * matmul.mfu`; they have the keys of records in `results show --format json`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import ast
 import shlex
+import tomllib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -31,54 +33,34 @@ from roofline.model import mfu, peak_of
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
 
-STEP = "train_step --model tiny-gpt --shape {step}"
-COPY = "transfer --size {copied} --memory {memory} --transfer {transfer}"
+_TABLES = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))
+ROWS: dict[str, str] = _TABLES["rows"]
+SIZES: dict[str, dict[str, Any]] = _TABLES["sizes"]
 
-ROWS = {
-    "relu": "elementwise --op relu --size {size}",
-    "gelu": "elementwise --op gelu --size {size}",
-    "dot": "reduction --op dot --size {size}",
-    "matvec": "matvec --op matvec --shape {n}",
-    "matmul": "matmul --shape {n}",
-    "fp32_matmul": "matmul --dtype fp32 --shape {n}",
-    "compiled_einsum": "matmul --shape {n} --provider einsum-compile",
-    "notes_matmul": "matmul --shape 1024x256x512",
-    "notes_relu": "elementwise --op relu --shape 524288",
-    "bias_gelu": "elementwise --op bias-gelu --shape {n}",
-    "compiled": "elementwise --op bias-gelu --shape {n} --provider torch-compile",
-    "step": f"{STEP} --recipe fp32",
-    "bf16_step": f"{STEP} --recipe bf16",
-    "checkpointed": f"{STEP} --recipe fp32 --checkpoint full",
-    "accumulated": f"{STEP} --recipe fp32 --micro-batches {{parts}}",
-    "overlap": f"{COPY} --op overlap",
-    "load": "transfer --op load --prefetch 0",
-    "prefetched": "transfer --op load --prefetch 1",
+
+IMPORTS = {
+    "torch": "import torch",
+    "np": "import numpy as np",
+    "io": "import io",
+    "initial_growth": "from bench.harness.model.initial_growth import initial_growth",
 }
-"""Commands that measure one row each, after `python -m bench.`; see `SIZES`."""
-
-ON_HOST = {"memory": "pageable", "transfer": "blocking", "step": "4x128", "parts": 4, "copied": "16MiB"}
-ON_GPU = {"memory": "pinned", "transfer": "non-blocking", "step": "8x512", "parts": 8, "copied": "64MiB"}
-
-SIZES: dict[tuple[str, bool], dict[str, Any]] = {
-    ("cpu", False): ON_HOST | {"size": "32MiB", "n": 2048},
-    ("cpu", True): ON_HOST | {"size": "8MiB", "n": 1024, "step": "4x32"},
-    ("cuda", False): ON_GPU | {"size": "256MiB", "n": 8192},
-    ("cuda", True): ON_GPU | {"size": "64MiB", "n": 4096},
-}
-"""Sizes by device and `--quick`."""
+"""Import of each name that an expression may use besides rows."""
 
 
 def names_in(expression: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(expression, mode="eval")) if isinstance(node, ast.Name)}
 
 
+def imports_of(expression: str) -> list[str]:
+    names = names_in(expression)
+    return [text for name, text in IMPORTS.items() if name in names]
+
+
 def commands_of(expression: str, sizes: Mapping[str, Any]) -> list[str]:
     """Return the commands that give the value of an expression."""
-    if names := [name for name in ROWS if name in names_in(expression)]:
-        return [f"python -m bench.{ROWS[name].format(**sizes)}" for name in names]
-    modules = {"np": "numpy as np", "io": "io", "torch": "torch"}
-    imports = ", ".join(text for name, text in modules.items() if name in names_in(expression))
-    return [f"python -c {shlex.quote(f'import {imports}; print({expression})' if imports else f'print({expression})')}"]
+    names = names_in(expression)
+    rows = [f"python -m bench.{command.format(**sizes)}" for name, command in ROWS.items() if name in names]
+    return rows or [f"python -c {shlex.quote('; '.join([*imports_of(expression), f'print({expression})']))}"]
 
 
 class Measurements:
@@ -88,7 +70,7 @@ class Measurements:
         self.scenarios: dict[str, tuple[Record, Measure]] = {}
         self.ops: dict[str, planning.Row] = {}
         self.settings = planning.Settings(budget_s=args.budget, seed=args.seed)
-        self.sizes = SIZES["cuda" if device.is_gpu else "cpu", args.quick]
+        self.sizes = SIZES[("gpu" if device.is_gpu else "cpu") + ("-quick" if args.quick else "")]
         named = {name for expression in expressions for name in names_in(expression)}
         for name in [name for name in ROWS if name in named]:
             family, *words = ROWS[name].format(**self.sizes).split()
@@ -97,7 +79,7 @@ class Measurements:
                 options = module.build_parser().parse_args(words)
                 for option, value in vars(options).items():
                     vars(args).setdefault(option, value)  # the function that measures a row reads them
-                ((blank, measure),) = module.rows_of(options, device)
+                *_, (blank, measure) = module.rows_of(options, device)  # a comparison ends with its candidate
                 sha256 = modules_sha256((f"bench.{family}", *module.MODULES))
                 self.scenarios[name] = replace(blank, op_sha256=sha256), measure
                 continue
@@ -142,17 +124,14 @@ class Measurements:
 
 def value_of(expression: str, rows: Mapping[str, Any]) -> bool | float | str | None:
     """Return the value of an expression, or the name of the error that it raises; None if a row was not measured."""
-    import io
-
-    import numpy as np
-    import torch
-
     named = names_in(expression) & ROWS.keys()
     if not named <= rows.keys():
         return None
+    scope = dict(rows)
     try:
         with warnings.catch_warnings(action="ignore"):  # code of the notes is deprecated
-            value = eval(expression, {"torch": torch, "np": np, "io": io, **rows})  # of a file of this package
+            exec("\n".join(imports_of(expression)), scope)
+            value = eval(expression, scope)  # of a file of this package
     except Exception as error:
         return None if named else type(error).__name__
     return value if isinstance(value, bool | int | float) else str(value)
@@ -173,8 +152,8 @@ def synchronize_trap(device: Device, n: int, peak_flops_per_s: float | None) -> 
 
     a, b = (torch.randn(n, n, device=device.torch_name).to(torch.bfloat16) for _ in range(2))
     samples = take_samples([partial(torch.mm, a, b)], "warm", device, LIMITS[device.type], 2 * n**3)
-    times_s = {"not synchronized": samples.host_launch_s, "synchronized": samples.host_latency_s}
     if device.is_gpu:
+        times_s = {"not synchronized": samples.host_launch_s, "synchronized": samples.host_latency_s}
         times_s["device"] = samples.median_s
     else:
         times_s = {"caller's overhead": samplers.empty_launch_s(device), "call": samples.median_s}

@@ -12,6 +12,7 @@ from results.record import Environment, Record
 from results.show.picture import LABEL_PT, THEMES, frame, new_figure, own_style, series_color
 from results.show.units import size
 from results.store.runfile import write_output
+from roofline.accounting.step_memory import COMPONENTS
 from roofline.picture.build import build_scene
 from roofline.picture.figure import draw_roofline
 from roofline.picture.page import policy, stylesheet, template
@@ -26,41 +27,45 @@ WIDTH, HEIGHT = 5.2, 4.4
 MIN_SHARE = 0.01
 """Fraction of the memory; smaller parts are not drawn."""
 
-Draw = Callable[[str], "Figure"]
-"""Returns a picture in one of `THEMES`."""
-
 
 def write_page(
     path: Path,
     environment: Environment,
     records: Sequence[Record],
     rows: Sequence[Mapping[str, Any]],
-    trap: Sequence[tuple[str, str, str]],
-    note: str,
+    **texts: Any,
 ) -> None:
-    """Write the page; a row has the text of its measured figure in `figure`, besides its keys."""
+    """Write the page.
+
+    Args:
+        path: of the HTML file.
+        environment: of the run.
+        records: of the run, for the pictures.
+        rows: rows of the lecture, with the text of the measured figure in `figure`.
+        texts: `summary`, `titles` of the notes by key, `trap` (its rows as texts) and the `note` below it.
+    """
+    parts = "Where memory goes in a training step in fp32: what stays is measured, the rest estimated"
     pictures = {
         "Roofline": (
             lambda theme: ladder(environment, records, theme),
-            "Measured operations under this machine's roof",
+            "Operations under this machine's roof, measured",
         ),
-        "State": (lambda theme: memory_parts(records, theme), "Where memory goes in a training step in fp32, measured"),
+        "State": (lambda theme: memory_parts(records, theme), parts),
     }
     sections = dict.fromkeys(row["section"] for row in rows)
-    text = template("lecture.html").render(
+    page = template("lecture.html").render(
         environment=environment,
         sections={section: [row for row in rows if row["section"] == section] for section in sections},
         pictures={name: (uris(draw), text) for name, (draw, text) in pictures.items() if name in sections},
-        trap=trap,
-        note=note,
         policy=policy([]),
         style=stylesheet(),
+        **texts,
     )
-    write_output(path, text.encode("utf-8", "backslashreplace"))
+    write_output(path, page.encode("utf-8", "backslashreplace"))
 
 
-def uris(draw: Draw) -> dict[str, str]:
-    """Return a picture in each theme as a `data:` URI; empty if there is nothing to draw."""
+def uris(draw: Callable[[str], Figure]) -> dict[str, str]:
+    """Return a picture in each theme as a `data:` URI; empty if nothing to draw was measured."""
     found = {}
     for theme in THEMES:
         try:
@@ -84,27 +89,21 @@ def ladder(environment: Environment, records: Sequence[Record], theme: str) -> F
 
 
 def memory_parts(records: Sequence[Record], theme: str) -> Figure:
+    """Return the parts of the peak of the first training step: measured if they stay from step to step."""
     step = next((record for record in records if record.memory_bytes and record.status == "ok"), None)
     if step is None:
         raise NoCeilingError("no training step was measured")
-    total, sizes = step.memory_bytes["estimated"]["total"], component_sizes(step)
+    estimated, measured = step.memory_bytes["estimated"], step.memory_bytes["measured"]
+    sizes = {name.replace("_", " "): measured.get(name) or estimated.get(name) or 0 for name in COMPONENTS}
+    shares = {name: part / estimated["total"] for name, part in sorted(sizes.items(), key=lambda item: item[1])}
+    shown = {name: share for name, share in shares.items() if share > MIN_SHARE}
     with own_style(theme):
-        figure = new_figure(WIDTH, 0.45 + 0.36 * len(sizes))
+        figure = new_figure(WIDTH, 0.45 + 0.36 * len(shown))
         axes = figure.add_axes((0.3, 0.04, 0.42, 0.92))
         frame(axes, "x")
-        axes.barh(list(sizes), list(sizes.values()), color=series_color(0))
-        for row, part in enumerate(sizes.values()):
-            axes.text(part, row, f" {size(part)}, {100 * part / total:.0f} %", va="center", fontsize=LABEL_PT)
+        axes.barh(list(shown), list(shown.values()), color=series_color(0))
+        for row, (name, share) in enumerate(shown.items()):
+            axes.text(share, row, f" {size(sizes[name])}, {100 * share:.0f} %", va="center", fontsize=LABEL_PT)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
     return figure
-
-
-def component_sizes(step: Record) -> dict[str, int]:
-    """Return the parts of the peak of a step, smallest first: measured if they stay from step to step."""
-    from roofline.accounting.step_memory import COMPONENTS
-
-    both = step.memory_bytes["estimated"], step.memory_bytes["measured"]
-    sizes = {name.replace("_", " "): both[1].get(name) or both[0].get(name) or 0 for name in COMPONENTS}
-    drawn = {name: part for name, part in sizes.items() if part > MIN_SHARE * both[0]["total"]}
-    return dict(sorted(drawn.items(), key=lambda item: item[1]))

@@ -6,19 +6,20 @@ import re
 import pytest
 
 from bench.__main__ import main
-from bench.harness.commands.lecture import KEYS, figure_text
+from bench.harness.commands.lecture import figure_text
 from bench.harness.device.device import cpu_device
 from bench.harness.lecture import measured
 from roofline.commands.notes import SECTIONS, load_notes
 from tests.bench.commands import run_files
 
 CLAIMS = load_notes()["claims"]
-TINY = measured.ON_HOST | {"size": "64KiB", "n": 64, "step": "2x16", "parts": 2, "copied": "64KiB"}
+KEYS = ("section", "statement", "notes", "right", "verdict", "source", "measured", "unit", "command", "remark")
+TINY = measured.SIZES["cpu-quick"] | {"size": "64KiB", "n": 64, "step": "2x16", "parts": 2, "copied": "64KiB"}
 
 
 @pytest.fixture
 def tiny(quick, monkeypatch):
-    monkeypatch.setitem(measured.SIZES, ("cpu", True), TINY)
+    monkeypatch.setitem(measured.SIZES, "cpu-quick", TINY)
 
 
 def lecture(capsys, *words):
