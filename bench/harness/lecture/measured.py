@@ -138,13 +138,9 @@ def value_of(expression: str, rows: Mapping[str, Any]) -> bool | float | str | N
 
 
 def synchronize_trap(device: Device, n: int, peak_flops_per_s: float | None) -> list[dict[str, Any]]:
-    """Time an n x n x n matmul in bf16 without synchronizing, with it, and on the device.
+    """Time an n x n x n matmul in bf16 without synchronizing, with it, and on the device; `possible` is MFU <= 1.
 
-    On a CPU a call returns when its result is finished. The host's time for an operation on one element takes the
-    place of the time without synchronizing.
-
-    Returns:
-        Rows of `timing`, `seconds`, `mfu` (a fraction, None without a peak) and `possible`: whether it is at most 1.
+    On a CPU a call returns when its result is finished; the time of an operation on one element is the first row.
     """
     import torch
 

@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 5.2, 4.4
 """Inches: small enough that the text of a picture can be read on a phone."""
 
 MIN_SHARE = 0.01
-"""Fraction of the memory; smaller parts are not drawn."""
+"""Smaller fractions of the memory are not drawn."""
 
 
 def write_page(
@@ -35,15 +35,7 @@ def write_page(
     rows: Sequence[Mapping[str, Any]],
     **texts: Any,
 ) -> None:
-    """Write the page.
-
-    Args:
-        path: of the HTML file.
-        environment: of the run.
-        records: of the run, for the pictures.
-        rows: rows of the lecture, with the text of the measured figure in `figure`.
-        texts: `summary`, `titles` of the notes by key, `trap` (its rows as texts) and the `note` below it.
-    """
+    """Write the page; rows have the text of their figure in `figure`; `texts` are other variables of the template."""
     parts = "Where memory goes in a training step in fp32: what stays is measured, the rest estimated"
     pictures = {
         "Roofline": (
