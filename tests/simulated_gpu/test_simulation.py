@@ -112,7 +112,7 @@ def wait(timeline):
     timeline.waited_s = timeline.now_s
 
 tensors.LAUNCH_S, tensors.Timeline.wait = 5e-3, wait
-print(json.dumps(synchronize_trap(gpu_device(0), 64, 2e8)))
+print(json.dumps(synchronize_trap(gpu_device(0), 64, "bf16", 2e8)))
 """
 
 

@@ -155,10 +155,10 @@ def _print_sections(
         own = [row for row in rows if row["section"] == section]
         columns = [
             Column(section, [row["statement"] for row in own]),
-            Column("notes", [row["notes"] for row in own], goes_below=2),
-            Column("right", [row["right"] for row in own], goes_below=3),
+            Column("notes", [row["notes"] for row in own], goes_below=3),
+            Column("right", [row["right"] for row in own], goes_below=4),
             Column("verdict", [row["verdict"] for row in own]),
-            Column("measured here", [figure_text(row["measured"], row["unit"]) for row in own]),
+            Column("measured here", [figure_text(row["measured"], row["unit"]) for row in own], goes_below=2),
             Column("command", [row["command"] for row in own], goes_below=1),
         ]
         print_grid(console, columns, [row["remark"] for row in own], "remark")

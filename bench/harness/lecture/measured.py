@@ -100,10 +100,9 @@ class Measurements:
         """
         labels = {label_of(blank): name for name, (blank, _) in self.scenarios.items()}
         labels |= {label_of(row.blank()): name for name, row in self.ops.items()}
-        dtypes = [blank.dtype for blank, _ in self.scenarios.values() if not blank.reason]
-        dtypes += [row.case.dtype for row in self.ops.values() if not row.refused]
+        dtypes = () if self.is_empty else dict.fromkeys((self.sizes["dtype"], "fp32"))  # bf16 takes long on a CPU
         with run:
-            run.start(tuple(dict.fromkeys(dtypes)) or None)
+            run.start(tuple(dtypes) or None)
             measure_scenarios(run, list(self.scenarios.values()), self.settings, len(self.ops))
             if self.ops:
                 measure_rows(run, list(self.ops.values()))
@@ -119,7 +118,7 @@ class Measurements:
         if row is None or row.refused:
             return []
         peak, _ = peak_of(row.blank(), run.ceilings)
-        return synchronize_trap(run.device, row.case.shape["n"], peak.value if peak else None)
+        return synchronize_trap(run.device, row.case.shape["n"], row.case.dtype, peak.value if peak else None)
 
 
 def value_of(expression: str, rows: Mapping[str, Any]) -> bool | float | str | None:
@@ -137,16 +136,17 @@ def value_of(expression: str, rows: Mapping[str, Any]) -> bool | float | str | N
     return value if isinstance(value, bool | int | float) else str(value)
 
 
-def synchronize_trap(device: Device, n: int, peak_flops_per_s: float | None) -> list[dict[str, Any]]:
-    """Time an n x n x n matmul in bf16 without synchronizing, with it, and on the device; `possible` is MFU <= 1.
+def synchronize_trap(device: Device, n: int, dtype: str, peak_flops_per_s: float | None) -> list[dict[str, Any]]:
+    """Time an n x n x n matmul without synchronizing, with it, and on the device; `possible` is MFU <= 1.
 
     On a CPU a call returns when its result is finished; the time of an operation on one element is the first row.
     """
     import torch
 
+    from bench.harness.data.inputs import torch_dtype
     from bench.harness.measure.measure_row import take_samples
 
-    a, b = (torch.randn(n, n, device=device.torch_name).to(torch.bfloat16) for _ in range(2))
+    a, b = (torch.randn(n, n, device=device.torch_name).to(torch_dtype(dtype)) for _ in range(2))
     samples = take_samples([partial(torch.mm, a, b)], "warm", device, LIMITS[device.type], 2 * n**3)
     if device.is_gpu:
         times_s = {"not synchronized": samples.host_launch_s, "synchronized": samples.host_latency_s}

@@ -71,13 +71,14 @@ def uris(draw: Callable[[str], Figure]) -> dict[str, str]:
 
 
 def ladder(environment: Environment, records: Sequence[Record], theme: str) -> Figure:
-    ops = [record for record in records if record.units and record.provider == "torch" and record.dtype == "bf16"]
+    ops = [record for record in records if record.units and record.provider == "torch" and record.status == "ok"]
     if not ops:
         raise NoCeilingError("no operation was measured")
+    dtype = ops[0].dtype
     with own_style(theme):
         figure = new_figure(WIDTH, HEIGHT)
         axes = figure.add_axes((0.13, 0.13, 0.84, 0.78))
-    return draw_roofline(build_scene([(environment, ops)], dtypes=["bf16"]), "", axes, theme)
+    return draw_roofline(build_scene([(environment, ops)], dtypes=[dtype]), "", axes, theme)
 
 
 def memory_parts(records: Sequence[Record], theme: str) -> Figure:
