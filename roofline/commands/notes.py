@@ -49,7 +49,8 @@ def load_notes() -> dict[str, Any]:
     """
     document = tomllib.loads(FILE.read_text(encoding="utf-8"))
     for claim in document["claims"]:
-        claim["command"] = "; ".join(f"python -m roofline {command}" for command in claim["commands"])
+        measuring = f"python -m bench lecture --section {SECTIONS.index(claim['subject']) + 1}"
+        claim["command"] = "; ".join(f"python -m roofline {command}" for command in claim["commands"]) or measuring
     keys = (*KEYS, "measured", "unit")
     document["claims"] = [{key: claim.get(key, "") for key in keys} for claim in document["claims"]]
     return document
