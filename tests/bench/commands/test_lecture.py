@@ -82,6 +82,12 @@ def test_expressions_name_known_rows_or_give_a_figure(claim):
         assert value in claim["ours"]
 
 
+@pytest.mark.parametrize("name", measured.SIZES)
+def test_no_two_rows_are_the_same(name):
+    commands = [command.format(**measured.SIZES[name]) for command in measured.ROWS.values()]
+    assert len(set(commands)) == len(commands)
+
+
 def test_an_mfu_above_one_is_impossible():
     rows = measured.synchronize_trap(cpu_device(1), 64, "fp32", 1.0)
     assert not any(row["possible"] for row in rows)
