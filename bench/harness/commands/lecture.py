@@ -138,7 +138,8 @@ def figure_text(value: bool | float | str | None, unit: str) -> str:
         return format_percent(value)
     if unit in ("FLOP/s", "B/s"):
         return format_rate(value, unit)
-    return f"{count(value)} {unit}" if unit else number_text(value, 5)
+    text = count(value) if unit or value == int(value) else number_text(value, 5)
+    return f"{text} {unit}".rstrip()
 
 
 def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
