@@ -16,7 +16,7 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.fusing import fusions_of
 from bench.harness.profile.meta import FusedAttention
 from bench.harness.profile.operation import Breakdown
-from bench.harness.profile.report import count_text, moved_bytes, work_records
+from bench.harness.profile.report import count_text, moved_bytes, product_dtypes, work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Record
@@ -111,7 +111,7 @@ class Projection:
                 {
                     "slug": on.machine.slug,
                     "name": on.machine.name,
-                    "source": _source(on.machine),
+                    "source": self._roofs(on.machine),
                     "least_s": on.total_s,
                     "fused_s": self.fused_s(on),
                 }
@@ -144,7 +144,7 @@ class Projection:
         """Return what the step takes on each machine, and what fusing would save."""
         lines = []
         for on in self.machines:
-            lines.append(f"{on.machine.name}: at least {format_time(on.total_s)} a step; {_source(on.machine)}")
+            lines.append(f"{on.machine.name}: at least {format_time(on.total_s)} a step; {self._roofs(on.machine)}")
             if missing := sum(least_s is None for least_s in on.least_s):
                 lines.append(f"  without {missing} rows that have no peak or no rule for their work")
         fused = " or ".join(format_time(self.fused_s(on)) for on in self.machines)
@@ -156,6 +156,11 @@ class Projection:
             )
             lines.append(f"- {fusion}: {' or '.join(saved)}")
         return lines
+
+    def _roofs(self, machine: Machine) -> str:
+        roofs = [("", machine.bandwidth(), "B/s")]
+        roofs += [(f"{dtype} peak ", machine.peak(dtype), "FLOP/s") for dtype in product_dtypes(self.records)]
+        return ", ".join(f"{name}{format_rate(roof.value, unit)} {roof.kind}" for name, roof, unit in roofs if roof)
 
     def _columns(self, top: int) -> list[Column]:
         records = [self.records[row] for row in self.order[:top]]
@@ -230,11 +235,6 @@ def _projected(records: Sequence[Record], machine: Machine) -> Projected:
     least_s = tuple(max(each[:2]) if each else None for each in limits)
     bounds = tuple(bound(each[0], each[1], None) if each and max(each[:2]) else None for each in limits)
     return Projected(machine, least_s, bounds, sum(filter(None, least_s)))
-
-
-def _source(machine: Machine) -> str:
-    bandwidth = machine.bandwidth()
-    return f"{format_rate(bandwidth.value, 'B/s')} {bandwidth.kind}" if bandwidth else ""
 
 
 def _intensity(record: Record) -> float | None:
