@@ -138,6 +138,8 @@ def new_figure(width: float, height: float) -> Figure:
 
     figure = Figure(figsize=(width, height), dpi=100)
     FigureCanvasAgg(figure)
+    # Without it a notebook shows a figure only if pyplot is imported.
+    figure._repr_png_ = Picture(figure)._repr_png_  # type: ignore[attr-defined]
     return figure
 
 
