@@ -91,8 +91,8 @@ def draw_sweep(sweep: Sweep, subject: str, y: str, theme: str = "light") -> Figu
     for name, rows in drawn.items():
         turn = rows[0].get("critical_batch")
         if turn and x == "batch" and turn <= max(row[x] for row in rows):
-            marks[f"critical batch {turn:,} {name}".strip()] = turn
-        marks |= {f"{words} {name}".strip(): at for words, at in memory_marks(rows, x).items() if not limits}
+            marks[f"{name} critical batch {turn:,}".strip()] = turn
+        marks |= {f"{name} {words}".strip(): at for words, at in memory_marks(rows, x).items() if not limits}
     lines = {name: [(row[x], row[y]) for row in rows] for name, rows in drawn.items()}
     title = f"{_quantity(y)} changes with {' and '.join([x, *(name for name in varying if name != x)])}"
     if len(drawn) == 1:
@@ -129,10 +129,10 @@ def draw_lines(
                 style["marker"] = ""
             marked = 11 if len(points) == 1 else 5
             axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=marked, **style)  # type: ignore[arg-type]
-        for name, value in marks.items():
+        for row, (name, value) in enumerate(marks.items()):
             axes.axvline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(value, 0.98, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right", va="top",
-                      transform=axes.get_xaxis_transform())  # fmt: skip
+            axes.text(value, 0.98 - 0.05 * row, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right",
+                      va="top", transform=axes.get_xaxis_transform())  # fmt: skip
         for name, value in limits.items():
             axes.axhline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
             axes.text(0.99, value, plain(f"{name}, {size(value)}"), color=tone(MUTED), fontsize=LABEL_PT, ha="right",

@@ -56,6 +56,20 @@ def test_points_that_do_not_fit_are_marked(capsys):
     assert texts["does not fit from 512"] == 512
 
 
+def test_marks_of_several_gpus_do_not_overlap():
+    over = Over.read("batch=1:1024:x2")
+    figure = draw_sweep(
+        swept("infer", {"model": "llama-3-8b", "gpu": "h100-sxm,rtx-4090"}, [over]), "", "decode_seconds"
+    )
+    texts = [text for text in figure.axes[0].texts if "does not fit" in text.get_text()]
+    assert [text.get_text() for text in texts] == [
+        "gpu h100-sxm does not fit from 512 ",
+        "gpu rtx-4090 does not fit from 64 ",
+    ]
+    one, two = (text.get_window_extent() for text in texts)
+    assert not one.overlaps(two)
+
+
 def test_plot_has_a_sentence_as_title_and_a_line_at_the_memory_of_the_gpu():
     """Llama 3 8B trained by ZeRO 3: 142.7 GB on one device, 79.5 GB on each of two; an H100 has 85.0 GB."""
     over = Over.read("data-parallel=1:2:x2")
