@@ -82,7 +82,8 @@ def caption(scene: Scene, unlabeled: int = 0, without: tuple[str, ...] = ()) -> 
 def _how_points_are_drawn(scene: Scene) -> list[str]:
     if scene.is_profile:
         drawn_pct = 100 * sum(point.share or 0 for point in scene.points)
-        return ["Labels: module, operation, share of time", f"Area: that share, {drawn_pct:.0f} % in all points"]
+        module = "module, " * scene.has_modules
+        return [f"Labels: {module}operation, share of time", f"Area: that share, {drawn_pct:.0f} % in all points"]
     share = ", share of the roofline" if any(point.roofline_pct is not None for point in scene.points) else ""
     if share and any(len(known.mixes) > 1 for known in scene.machines):
         share += " at its own mix of reads and writes"

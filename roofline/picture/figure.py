@@ -255,7 +255,9 @@ def _write_labels(scene: Scene, axes: Axes) -> int:
         taken += _write(axes, point.spot, (6.0, 6.0 + LINE_PT * row), point.label or "", text_color(point.color),
                         size=POINT_PT, ha="left", va="bottom")  # fmt: skip
     labeled = [(point, point.label) for point in scene.points if point.label and not point.is_outlier]
-    labels += [(*point.spot, plain(label, 80), text_color(point.color)) for point, label in labeled]
+    # Below the module of an operation its name fits where both in one line do not.
+    end = ":\n" if scene.is_profile else ": "
+    labels += [(*point.spot, plain(label, 80).replace(": ", end), text_color(point.color)) for point, label in labeled]
     if not labels:
         return 0
     xs, ys, texts, colors = zip(*labels, strict=True)

@@ -89,7 +89,8 @@ def point_label(point: Point, scene: Scene, is_first: bool) -> str:
         module = end_of(str(record.extra.get("module") or OUTSIDE), MAX_MODULE_LETTERS)
         more = f" and {len(point.others)} more" if point.others else ""
         op = one_line(record.op.rpartition(".")[2], MAX_NAME_LETTERS)
-        return f"{module}: {op}{more}, {100 * (point.share or 0):.2g} % of time {_beyond(point)}".rstrip()
+        where = f"{module}: " if scene.has_modules else ""
+        return f"{where}{op}{more}, {100 * (point.share or 0):.2g} % of time {_beyond(point)}".rstrip()
     words = scene.series_words(point) if is_first else []
     if len(scene.points) == 1 or len(scene.names["case"]) > 1:
         words.append(short_case(record.case.removesuffix(f":{scene.shared}")))

@@ -186,6 +186,11 @@ class Scene:
         return bool(self.points) and all(point.share is not None for point in self.points)
 
     @cached_property
+    def has_modules(self) -> bool:
+        """Whether a row of a profile has a module: rows of a trace have none."""
+        return any(record.extra.get("module") for point in self.points for record in (point.record, *point.others))
+
+    @cached_property
     def flats(self) -> list[list[Roof]]:
         """Flat roofs from the top down, in groups of equal height."""
         flats = sorted((roof for roof in self.roofs if roof.is_flat), key=lambda roof: -roof.ceiling.value)

@@ -201,10 +201,19 @@ def test_profile_points_have_area_by_time_and_large_ones_a_label() -> None:
     assert len(sizes) == len(scene.points)
     assert sizes[0] ** 2 / sizes[1] ** 2 == pytest.approx(0.3 / 0.2)
     said = words(drawn)
-    labels = {f"layers.*.mlp.part{i}: matmul, {pct} % of time" for i, pct in enumerate((30, 20, 10, 5))}
-    assert labels | {"layers.*.mlp.part4: add and 3 more, 3.5 % of time"} <= set(said)
+    labels = {f"layers.*.mlp.part{i}:\nmatmul, {pct} % of time" for i, pct in enumerate((30, 20, 10, 5))}
+    assert labels | {"layers.*.mlp.part4:\nadd and 3 more, 3.5 % of time"} <= set(said)
     assert not [word for word in said if "part5 " in word]
     assert "Area: that share, 100 % in all points" in " ".join(" ".join(said).split())
+
+
+def test_points_of_a_trace_are_labeled_without_modules() -> None:
+    ((stamp, records),), gpus, dtypes = RUNS["a profile"]
+    traced = [replace(record, extra=record.extra | {"module": ""}) for record in records]
+    scene = build_scene([(stamp, traced)], gpus, dtypes)
+    said = words(draw_roofline(scene))
+    assert {f"matmul, {pct} % of time" for pct in (30, 20, 10, 5)} <= set(said)
+    assert "Labels: operation, share of time." in " ".join(" ".join(said).split())
 
 
 def test_profile_points_of_negligible_time_are_counted_but_not_drawn() -> None:
