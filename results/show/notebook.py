@@ -26,10 +26,14 @@ class HtmlPage:
 
     def add_table(self, columns: Sequence[Any], notes: Sequence[str] = ()) -> None:
         """Add a table of `results.show.grid.Column`; the note of a row is below it."""
-        cells = [f'<td style="text-align: {column.side}">{{}}</td>' for column in columns]
+        # Numbers keep their unit beside them; lists of shapes wrap at commas, so that the other columns are in sight.
+        wrapping = {"left": "", "right": "; white-space: nowrap"}
+        cells = [f'<td style="text-align: {column.side}{wrapping[column.side]}">{{}}</td>' for column in columns]
         rows = []
         for index, values in enumerate(zip(*(column.cells for column in columns), strict=True)):
-            row = "".join(cell.format(escape(value)) for cell, value in zip(cells, values, strict=True))
+            row = "".join(
+                cell.format(escape(value).replace(",", ",<wbr>")) for cell, value in zip(cells, values, strict=True)
+            )
             note = escape(notes[index]) if notes else ""
             rows.append(f"<tr>{row}</tr>" + (NOTE.format(len(columns), note) if note else ""))
         head = "".join(f'<th style="text-align: {column.side}">{escape(column.title)}</th>' for column in columns)

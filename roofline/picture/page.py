@@ -123,6 +123,7 @@ def _table(scene: Scene, runs: Sequence[tuple[Environment, Sequence[Record]]]) -
             known = {"point": points.get(id(record)), "median_s": record.median_s}
             rows.append(known | {"cells": own | texts, "details": "\n".join(describe(record))})
     titles = [title for title in (rows[0]["cells"] if rows else ()) if any(row["cells"][title] for row in rows)]
+    titles.sort(key=lambda title: title == "reason")  # last: long reasons would push the times out of sight
     return {"titles": titles, "rows": [row | {"cells": [row["cells"][title] for title in titles]} for row in rows]}
 
 

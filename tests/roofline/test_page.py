@@ -126,6 +126,7 @@ def test_rows_are_those_of_the_terminal_with_their_points() -> None:
     assert [row["point"] for row in table["rows"]] == [0, None, None]
     assert (rows[0]["op"], rows[0]["GFLOP/s"], rows[0]["bound"]) == ("matmul", "800.0", "compute")
     assert (rows[1]["status"], rows[1]["reason"]) == ("skipped", "no memory")
+    assert table["titles"][-1] == "reason"
     assert "no memory" in table["rows"][1]["details"]
     assert summary(runs[0][1]) == "2 rows measured; 1 skipped."
     assert "No row was measured, only ceilings are shown." in page_of([], [BOTH])
