@@ -100,6 +100,15 @@ class FlopCount:
         return {name: sum(part.get(name, 0) for part in parts) for name in self.forward}
 
     @property
+    def forward_flops(self) -> int:
+        return sum(self.forward.values())
+
+    @property
+    def backward_flops(self) -> int:
+        """FLOPs of the backward pass without recomputation."""
+        return self.model_flops - self.forward_flops
+
+    @property
     def model_flops(self) -> int:
         """FLOPs without recomputation: the numerator of MFU."""
         return sum(self.components.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -52,7 +52,8 @@ OPTIMIZERS = {
     "adam": "two moments",
     "adamw": "two moments",
     "lion": "one moment; Chen et al. (2023)",
-    "adafactor": "row and column means of squares, fp32; Shazeer and Stern (2018), without a first moment",
+    "adafactor": "row and column means of squares, fp32; Shazeer and Stern (2018), without a first moment (2 more "
+    "bytes per parameter in bf16); without a model, of square matrices of 4096",
     "adam-8bit": "two moments of 1 byte and an fp32 scale for each 256; Dettmers et al. (2022), bitsandbytes",
     "muon": "one moment for the matrices of the layers, AdamW for everything else; Jordan et al. (2024)",
 }
@@ -64,6 +65,9 @@ BLOCK = 256
 MIN_8BIT_ELEMENTS = 4096
 """Smaller tensors keep fp32 moments. Source: bitsandbytes, `min_8bit_size`."""
 
+FACTORED_WIDTH = 4096
+"""Width of the square matrices that Adafactor factors if only the number of parameters is known."""
+
 ROWS_DIVIDED = ("embedding", "output", "down")
 
 OUTSIDE_LAYERS = ("embedding", "positions", "lm_head")
@@ -73,8 +77,10 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     size = prod(weight.shape)
     if optimizer in MOMENTS:
         return MOMENTS[optimizer] * moment_bytes * weight.elements
+    if weight.component == "parameters" and optimizer == "adafactor":
+        return 2 * FP32_BYTES * size // FACTORED_WIDTH
     if weight.component == "parameters":
-        allowed = ", ".join(MOMENTS)
+        allowed = ", ".join((*MOMENTS, "adafactor"))
         raise ConfigError(f"the state of {optimizer!r} requires a model; without one choose from {allowed}")
     if optimizer == "adafactor":
         return FP32_BYTES * weight.copies * (sum(weight.shape) if len(weight.shape) == 2 else size)
@@ -87,8 +93,27 @@ def optimizer_bytes(weight: Weight, optimizer: str, moment_bytes: int) -> int:
     raise ConfigError(f"unknown optimizer {optimizer!r}; known: {', '.join(OPTIMIZERS)}")
 
 
-def bytes_per_param(recipe: Recipe, optimizer: str) -> int:
-    return sum(state_bytes(dense_model(1), recipe, optimizer).values())
+def bytes_per_param(recipe: Recipe, optimizer: str) -> int | float:
+    """Return the bytes of training state per parameter; an integer unless Adafactor adds a fraction."""
+    total = sum(state_bytes(dense_model(FACTORED_WIDTH), recipe, optimizer).values())
+    whole, rest = divmod(total, FACTORED_WIDTH)
+    return total / FACTORED_WIDTH if rest else whole
+
+
+def clipping_bytes(gradient_bytes: int) -> tuple[int, int]:
+    """Return the bytes that the global norm moves, reading gradients, and clipping, reading and writing them.
+
+    Source: torch.nn.utils.clip_grad_norm_, which multiplies even if the norm is below the maximum.
+    """
+    return gradient_bytes, 2 * gradient_bytes
+
+
+def checkpoint_file_bytes(state: Mapping[str, int]) -> int:
+    """Return the bytes of a checkpoint from those of `state_bytes`: weights and optimizer state, without gradients.
+
+    Source: `state_dict()` of model and optimizer, as torch.save writes them.
+    """
+    return sum(size for name, size in state.items() if name in SHARDED_FROM and name != "gradients")
 
 
 SHARDED_FROM = {"weights": 3, "gradients": 2, "master_weights": 1, "optimizer_states": 1}

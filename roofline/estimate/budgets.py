@@ -14,11 +14,12 @@ from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
-from roofline.accounting.state import RECIPES, bytes_per_param
+from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, checkpoint_file_bytes, state_bytes
 from roofline.estimate.answer import Answer, Step, by_machine
-from roofline.estimate.models import Convention, Optimizer, Recipe
+from roofline.estimate.models import Convention, Optimizer, Recipe, fit_row, memory_warnings
 from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
+from roofline.estimate.upkeep import clipping_row, upkeep_steps, upkeep_values
 from roofline.machine import Machine
 from roofline.model import mfu as share_of
 
@@ -69,21 +70,34 @@ def train(
     params: Number | None = None,
     sequence: Whole = 2048,
     convention: Convention = "6nd",
+    recipe: Recipe = "bf16-master",
+    optimizer: Optimizer = "adamw",
+    disk: Number | None = None,
     gpus: Whole = 1,
     price: Number | None = None,
     mfu: Share | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
-    """Duration and price of a training run."""
+    """Duration and price of a training run, and what it needs besides FLOPs."""
     uses, notes = _training_uses(options, mfu)
     config = model_of(model, options, params)
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
+    state = state_bytes(config, RECIPES[recipe], optimizer)
+    state_each, gradients_each = (-(-part // gpus) for part in (sum(state.values()), state["gradients"]))
+    upkeep = gradients_each, checkpoint_file_bytes(state), disk
     rows: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
     for use in uses:
         seconds = flops / use.speed(gpus)
         row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
         row |= cost_of(use.machine, gpus, seconds, price)
-        rows.append(row | {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600})
+        row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
+        row |= clipping_row(gradients_each, use.machine)
+        if use.machine.usable_memory_bytes is not None:
+            fits.append(fit_row(use.machine, state_each, 0, sum(state.values())))
+            row["headroom_bytes"] = fits[-1]["headroom_bytes"]
+        rows.append(row)
+    sharing = f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded evenly (ZeRO 3)"
     row, use = rows[0], uses[0]
     speed, hours = f"{number(use.speed(gpus))} FLOP/s", number(row["device_hours"])
     steps = [
@@ -98,15 +112,22 @@ def train(
     if use.machine.tdp_w is not None:
         drawn = f"{hours} hours x {number(use.machine.tdp_w)} W at most"
         steps.append(Step("energy", drawn, f"{number(row['energy_j'] / 3.6e9)} MWh"))
+    landmark, step = scaling.landmark_of(flops)
+    steps += [step, Step("state of a device", f"{size(sum(state.values()))} / {gpus:,}", size(state_each))]
+    if "headroom_bytes" in row:
+        left = f"{in_gib(memory_of(use.machine))} - {size(state_each)}, for activations"
+        steps.append(Step("headroom", left, size(row["headroom_bytes"])))
+    steps += upkeep_steps(*upkeep, [use.machine])
     run = (count_parameters(config).active, tokens)
     return Answer(
         main=("days", "device_hours", "price"),
         title=f"Training time on {devices(gpus)}",
-        **by_machine(rows, flops=flops),
+        warnings=memory_warnings(fits, state_each),
+        **by_machine(rows, flops=flops, **landmark, state_bytes=state_each, **upkeep_values(*upkeep)),
         steps=steps,
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
-        source=sources_of(use.machine for use in uses),
-        assumptions=[*notes, *counting, LEFT_OUT],
+        source=f"{sources_of(use.machine for use in uses)}; {landmark['landmark']['source']}",
+        assumptions=[*notes, *counting, sharing, LEFT_OUT],
         columns={**TRAINED, "days": "days", "device_hours": "device hours"},
         curve=scaling.size_against_data(scaling.six_nd(*run), scaling.TOKENS_PER_PARAM, run),
     )
@@ -223,6 +244,7 @@ def gpus(
     total = count_parameters(config).total
     state = total * each
     flops, counting = None, ["the state is sharded evenly (ZeRO 3), with no room for activations"]
+    counting += [f"{optimizer}: {OPTIMIZERS[optimizer]}"] if bytes_per_param is None else []
     if tokens is not None:
         flops, _, more = _run_flops(config, tokens, sequence, convention)
         counting += ["speed is proportional to the number of devices; MFU includes communication", *more]
@@ -313,6 +335,7 @@ def fit(
         source=f"CS336 (2025) lecture 2; {sources_of(machines)}",
         assumptions=[
             "upper bound: the state is sharded evenly over all devices (ZeRO 3), with no room for activations",
+            *([] if bytes_per_param is not None else [f"{optimizer}: {OPTIMIZERS[optimizer]}"]),
             *(
                 f"memory as {machine.slug} reports it; its {size(sold)} read as {sold / 1e9:g}e9 bytes hold "
                 f"{billions(sold * gpus / each)} parameters"

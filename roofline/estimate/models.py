@@ -13,11 +13,13 @@ from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kerne
 from roofline.accounting.flops import CONVENTIONS, DEFAULT_CONVENTION, FlopCount, convention_of, train_flops
 from roofline.accounting.machines import memory_of, why_not
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, state_bytes
+from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, checkpoint_file_bytes, state_bytes
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.estimate.answer import Answer, Step
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
+from roofline.estimate.scaling import landmark_of
+from roofline.estimate.upkeep import clipping_row, upkeep_steps, upkeep_values
 from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, OneOf(("flash", "unfused"))]
@@ -66,16 +68,18 @@ def flops(
     params: Number | None = None,
     sequence: Whole = 2048,
     batch: Whole = 1,
+    tokens: Number | None = None,
     attention: Attention = "flash",
-    convention: Convention = DEFAULT_CONVENTION,
+    convention: Convention | None = None,
     frozen: bool = False,
     document: Whole | None = None,
     checkpoint: str = "none",
     **options: Unpack[Dimensions],
 ) -> Answer:
-    """FLOPs of a training step by component: those of the model, and those executed."""
+    """FLOPs of a training step by component: those of the model, and those executed; with tokens, of the whole run."""
     config, is_flash = model_of(model, options, params), attention == "flash"
-    counted_by = convention_of(config, convention, DEFAULT_CONVENTION)
+    default = DEFAULT_CONVENTION if tokens is None else "6nd"
+    counted_by = convention_of(config, convention or default, DEFAULT_CONVENTION)
     counts = train_flops(config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document)
     notes = [f"convention '{counted_by}'; a fused multiply-add counts as 2; backward is twice the forward pass"]
     if params is not None:
@@ -86,23 +90,42 @@ def flops(
             "norms, activations, softmax and the optimizer are not counted, unless the convention includes them"
         )
         notes.append(f"{kernel if is_flash else 'unfused attention'}; recomputation: {checkpoint}")
+    run, run_steps = _run_of(counts, tokens) if tokens is not None else ({}, [])
+    step = f"a training step of {config.name}: {batch} x {sequence} tokens"
+    sources = [counts.convention.source, config.source, *([run["landmark"]["source"]] if run else [])]
     return Answer(
-        main=("per_token", "per_step"),
-        title=f"FLOPs of a training step of {config.name}: {batch} x {sequence} tokens",
+        main=("run_flops", "run_forward_flops", "run_backward_flops") if run else ("per_token", "per_step"),
+        title=f"FLOPs of {f'training {config.name} on {number(tokens)} tokens' if tokens else step}",
         values={
             "per_token": counts.per_token,
             "per_step": counts.model_flops,
+            "forward_flops": counts.forward_flops,
+            "backward_flops": counts.backward_flops,
             "hardware_per_step": counts.hardware_flops,
             "tokens_per_step": counts.tokens,
             "convention": counted_by,
             "components": counts.components,
             "recomputed": counts.recomputed,
+            **run,
         },
-        steps=_flops_steps(counts),
+        steps=[*_flops_steps(counts), *run_steps],
         formula=f"per token: {counts.convention.formula}",
-        source=f"{counts.convention.source}; {config.source}",
+        source="; ".join(sources),
         assumptions=[*notes, *config.notes_on(sequence)],
     )
+
+
+def _run_of(counts: FlopCount, tokens: float) -> tuple[dict[str, Any], list[Step]]:
+    """Return the FLOPs of a training run as values and steps."""
+    parts = {"run": counts.model_flops, "run forward": counts.forward_flops, "run backward": counts.backward_flops}
+    run = {name: part * tokens / counts.tokens for name, part in parts.items()}
+    steps = [
+        Step(name, f"{number(part / counts.tokens)} per token x {number(tokens)} tokens", number(run[name]))
+        for name, part in parts.items()
+    ]
+    landmark, step = landmark_of(run["run"])
+    values = {f"{name.replace(' ', '_')}_flops": value for name, value in run.items()}
+    return {"tokens": tokens, **values, **landmark}, [*steps, step]
 
 
 def _flops_steps(counts: FlopCount) -> list[Step]:
@@ -116,6 +139,9 @@ def _flops_steps(counts: FlopCount) -> list[Step]:
         )
         for name, amount in counts.components.items()
     ]
+    backward = f"{number(counts.backward_flops / counts.forward_flops)} x forward, without recomputation"
+    steps.append(Step("forward pass", f"{counts.tokens:,} tokens", count(counts.forward_flops)))
+    steps.append(Step("backward pass", backward, count(counts.backward_flops)))
     steps.append(Step("model FLOPs per step", f"{counts.tokens:,} tokens", count(counts.model_flops)))
     steps.append(Step("per token", f"{number(counts.model_flops)} / {counts.tokens:,}", count(counts.per_token)))
     for name, amount in counts.recomputed.items():
@@ -156,6 +182,7 @@ def memory(
     loss_chunks: Whole = 1,
     lora: Whole | None = None,
     dropout: bool = False,
+    disk: Number | None = None,
     memory: Number | None = None,
     **options: Unpack[Training],
 ) -> Answer:
@@ -166,7 +193,7 @@ def memory(
     saved = torch_kernels(config, precision, "cpu" if kernels == "cpu" else "cuda", kernels == "eager")
     is_flash = saved.is_flash and attention == "flash"
     sharding = Sharding(int(zero), data_parallel, tensor_parallel, pipeline_parallel, expert_parallel)
-    unsharded = sum(state_bytes(config, precision, optimizer, lora_rank=lora).values())
+    whole_state = state_bytes(config, precision, optimizer, lora_rank=lora)
     plan = StepPlan(
         config=config,
         recipe=precision,
@@ -184,7 +211,9 @@ def memory(
     parts = step.parts() if step else state_bytes(config, precision, optimizer, sharding)
     total = sum(parts.values())
     state = sum(step.state.values()) if step else total
+    gradient_bytes, file_bytes = parts.get("gradients", 0), checkpoint_file_bytes(whole_state)
     values = {"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": state}
+    values |= upkeep_values(gradient_bytes, file_bytes, disk)
     steps = [
         Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part)
         for name, part in parts.items()
@@ -204,18 +233,25 @@ def memory(
         notes = _memory_notes(plan, step.moment.name, kernels)
         lacking = [m for m in machines if m.entries and m.peak(precision.compute_dtype, MEASURED_FIRST) is None]
         notes += [f"{m.slug} has {why_not(m, precision.compute_dtype)} {precision.compute_dtype}" for m in lacking]
-    fits = [_fit_row(machine, total, total - state, unsharded) for machine in machines]
+    fits = [
+        fit_row(machine, total, total - state, sum(whole_state.values())) | clipping_row(gradient_bytes, machine)
+        for machine in machines
+    ]
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes") if step else ("total_bytes",),
         title=f"{'Memory' if step else 'State'} of training {config.name} on one device: {recipe}, {optimizer}",
         values=values,
-        steps=[*steps, Step("total", f"{total:,} bytes", size(total))],
+        steps=[
+            *steps,
+            Step("total", f"{total:,} bytes", size(total)),
+            *upkeep_steps(gradient_bytes, file_bytes, disk, machines),
+        ],
         formula=formula,
         source="; ".join(sources),
         assumptions=notes,
         rows=fits,
         columns=FIT_COLUMNS,
-        warnings=_memory_warnings(fits, total),
+        warnings=memory_warnings(fits, total),
     )
 
 
@@ -250,7 +286,7 @@ def _memory_notes(plan: StepPlan, moment: str, kernels: str) -> list[str]:
     return [*notes, *config.notes_on(plan.sequence)]
 
 
-def _fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> dict[str, Any]:
+def fit_row(machine: Machine, total: int, activation_bytes: int, state: int) -> dict[str, Any]:
     memory_bytes = memory_of(machine)
     free = memory_bytes - activation_bytes
     return {
@@ -263,7 +299,7 @@ def _fit_row(machine: Machine, total: int, activation_bytes: int, state: int) ->
     }
 
 
-def _memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
+def memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
     lines = []
     for row in rows:
         device = f"{row['gpu']} with {in_gib(row['memory_bytes'])}"

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
+from results.show.units import abbreviated
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
+from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
 from roofline.gpu_table import find_gpu
@@ -100,7 +102,9 @@ def model_of(model: str | ModelConfig | None, options: Mapping[str, Any], params
             "such as --layers 16 --width 2048 --heads 32 --ffn 8192 --vocab 128256"
         )
     if sizes:
-        return _by_dimensions(sizes, options.get("style", "llama"), options.get("tied", False))
+        style = options.get("style", "llama")
+        config = _by_dimensions(sizes, style, options.get("tied", False))
+        return replace(config, assumptions=tuple(_in_other_style(sizes, style)))
     if model is None:
         return load_config(Path(options["config"]))
     return model if isinstance(model, ModelConfig) else load_preset(model)
@@ -116,6 +120,16 @@ def _by_dimensions(sizes: Mapping[str, int], style: str, is_tied: bool) -> Model
         values.setdefault("n_positions", 1024)
     config = read_config(values, "the model of these dimensions")
     return replace(config, source=f"a decoder of {style} style with the dimensions given", assumptions=())
+
+
+def _in_other_style(sizes: Mapping[str, int], style: str) -> list[str]:
+    """Return a note with the parameters of the same dimensions in the other style, as its models are published."""
+    other, is_tied = ("gpt2", True) if style == "llama" else ("llama", False)
+    try:
+        total = count_parameters(_by_dimensions({"ffn": 4 * sizes["width"], **sizes}, other, is_tied)).total
+    except ConfigError:  # such as odd heads, which have no rotary positions
+        return []
+    return [f"these dimensions with --style {other}{' --tied' * is_tied}: {abbreviated(total)} parameters"]
 
 
 def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list[Machine]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import log, sqrt
+from typing import Any, NamedTuple
 
 from results.show.units import number
-from roofline.estimate.answer import Curve
+from roofline.estimate.answer import Curve, Step
 
 HOFFMANN = "Hoffmann et al., Training Compute-Optimal Large Language Models (2022)"
 TOKENS_PER_PARAM = 20
@@ -23,6 +24,29 @@ def six_nd(params: float, tokens: float) -> float:
 def compute_optimal_params(flops: float, tokens_per_param: float = TOKENS_PER_PARAM) -> float:
     """Return N of 6 N D = C with D = r N: sqrt(C / (6 r)), so sqrt(C / 120) at 20 tokens per parameter."""
     return sqrt(flops / six_nd(1, tokens_per_param))
+
+
+class Landmark(NamedTuple):
+    """Training FLOPs of a known model, or of a rule."""
+
+    name: str
+    flops: float
+    source: str
+
+
+LANDMARKS = (
+    Landmark("GPT-3", 3.14e23, "Brown et al., Language Models are Few-Shot Learners (2020), table D.1"),
+    Landmark("GPT-4", 2e25, "as reported, not by OpenAI: CS336 lecture 2; Epoch AI estimates 2.1e25"),
+    Landmark("reporting threshold of the US", 1e26, "Executive Order 14110 (2023), section 4.2(b); revoked in 2025"),
+)
+
+
+def landmark_of(flops: float) -> tuple[dict[str, Any], Step]:
+    """Return the landmark nearest to a training run by ratio, as a value and as a step; the caller names its source."""
+    nearest = min(LANDMARKS, key=lambda landmark: abs(log(flops / landmark.flops)))
+    ratio = flops / nearest.flops
+    step = Step("landmark", f"{number(flops)} / {number(nearest.flops)}", f"{number(ratio)} x {nearest.name}")
+    return {"landmark": nearest._asdict() | {"ratio": ratio}}, step
 
 
 FIT = (1.69, 406.4, 0.34, 410.7, 0.28)

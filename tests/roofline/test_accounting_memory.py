@@ -40,7 +40,7 @@ def test_bytes_per_parameter_of_other_optimizers():
     fp32 = RECIPES["fp32"]
     assert [bytes_per_param(fp32, name) for name in ("sgd", "momentum", "adagrad", "rmsprop", "lion")] == [8] + [12] * 4
     with pytest.raises(ConfigError, match="requires a model"):
-        bytes_per_param(fp32, "adafactor")
+        bytes_per_param(fp32, "muon")
 
 
 def test_optimizers_that_look_at_shapes():

@@ -334,7 +334,7 @@ BAD = {
     "matmul --shape 4096 --gpu t4 --dtype bf17": "unknown 'bf17'; did you mean bf16",
     "fit --gpu h100-sxm --gpus 0": "is not an integer from 1",
     "fit --gpu h100-sxm --bytes-per-param 16 --recipe amp": "mutually exclusive",
-    "fit --gpu h100-sxm --optimizer adafactor": "requires a model",
+    "fit --gpu h100-sxm --optimizer muon": "requires a model",
     "memory --model gpt2 --checkpoint every-99": "an integer K from 1 to 12",
     "memory --model gpt2 --tensor-parallel 5": "does not divide 12 heads",
     "memory --model gpt2 --batch 1.5": "is not an integer",

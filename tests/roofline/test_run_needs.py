@@ -1,0 +1,88 @@
+"""What a training run needs besides time: FLOPs by pass, landmarks, clipping, checkpoints, headroom."""
+
+import pytest
+
+from roofline import estimate
+
+RUN = {"params": 70e9, "tokens": 15e12, "gpu": "h100-sxm", "gpus": 1024, "mfu": 0.5}
+
+
+def test_a_run_has_its_clipping_and_its_checkpoint():
+    """70e9 parameters: 2 bytes of gradients on 1024 devices, 2 + 4 + 8 bytes in the file."""
+    values = estimate.train(**RUN, disk=2e9).values
+    assert values["gradient_norm_bytes"] == 136_718_750
+    assert values["clip_bytes"] == 2 * 136_718_750
+    assert values["gradient_norm_seconds"] == pytest.approx(136_718_750 / 3.352e12)
+    assert values["clip_seconds"] == pytest.approx(2 * 136_718_750 / 3.352e12)
+    assert (values["checkpoint_file_bytes"], values["checkpoint_file_seconds"]) == (980e9, 490)
+    assert values["headroom_bytes"] == pytest.approx(79.19 * 2**30 - 70e9 * 16 / 1024, rel=1e-3)
+    assert estimate.train(**RUN).values["checkpoint_file_seconds"] is None
+
+
+def test_the_file_holds_the_whole_model_and_clipping_is_of_one_device():
+    split = estimate.memory(model="gpt2", recipe="fp32", tensor_parallel=2, gpu="h100-sxm").values
+    whole = estimate.memory(model="gpt2", recipe="fp32", disk=1e9).values
+    assert whole["checkpoint_file_bytes"] == split["checkpoint_file_bytes"] == 12 * 124_439_808
+    assert whole["checkpoint_file_seconds"] == pytest.approx(1.4933, rel=1e-4)
+    assert whole["gradient_norm_bytes"] == 4 * 124_439_808
+    assert split["gradient_norm_bytes"] == split["components"]["gradients"] < whole["gradient_norm_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("params", "warning"),
+    [(4.7e9, None), (4.9e9, "only 7.8 % of h100-sxm"), (6e9, "at least 2 devices are needed")],
+)
+def test_a_run_warns_below_a_tenth_of_headroom(params, warning):
+    warnings = estimate.train(params=params, tokens=1e12, gpu="h100-sxm").warnings
+    assert [warning in line for line in warnings] == [True] * (warning is not None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "name"), [(3e11, "GPT-3"), (2e13, "GPT-4"), (1e14, "reporting threshold of the US")]
+)
+def test_the_nearest_landmark_is_named_with_its_source(tokens, name):
+    answer = estimate.train(params=175e9, tokens=tokens, gpu="h100-sxm", gpus=1024)
+    landmark = answer.values["landmark"]
+    assert landmark["name"] == name
+    assert landmark["ratio"] == pytest.approx(6 * 175e9 * tokens / landmark["flops"])
+    assert landmark["source"] in answer.source
+
+
+def test_flops_of_a_run_need_no_machine():
+    """Brown et al. (2020), table D.1: 3.14e23."""
+    values = estimate.flops(model="gpt-3", tokens=300e9).values
+    assert values["run_flops"] == pytest.approx(3.14e23, rel=2e-3)
+    assert values["landmark"]["name"] == "GPT-3"
+    assert values["run_flops"] == estimate.train(model="gpt-3", tokens=300e9, gpu="h100-sxm").values["flops"]
+
+
+def test_flops_are_split_into_forward_and_backward():
+    """The lecture notes: 32 and 64, together 96 TFLOP for 1B parameters and 16K tokens."""
+    answer = estimate.flops(params=1e9, tokens=16e3)
+    parts = [answer.values[f"run_{name}flops"] for name in ("forward_", "backward_", "")]
+    assert parts == [32e12, 64e12, 96e12]
+    assert answer.main_texts() == ["96 T FLOPs", "32 T of them forward", "64 T backward"]
+    step = estimate.flops(model="gpt2").values
+    assert step["backward_flops"] == 2 * step["forward_flops"]
+    assert step["forward_flops"] + step["backward_flops"] == step["per_step"]
+    frozen = estimate.flops(params=1e9, frozen=True).values
+    assert frozen["backward_flops"] == frozen["forward_flops"]
+
+
+def test_adafactor_is_estimated_for_a_number_of_parameters():
+    """The notes: 8 to 10 bytes. Llama 3 8B, whose width is 4096, has as much per parameter."""
+    assert estimate.fit(gpu="h100-sxm", optimizer="adafactor").values["bytes_per_param"] == 8 + 8 / 4096
+    state = estimate.memory(params=1e9, recipe="fp32", optimizer="adafactor").values["components"]["optimizer_states"]
+    llama = estimate.memory(model="llama-3-8b", recipe="fp32", optimizer="adafactor").values["components"]
+    assert state / 1e9 == pytest.approx(llama["optimizer_states"] / 8_030_261_248, rel=0.35)
+
+
+def test_dimensions_name_the_count_in_the_other_style():
+    sizes = {"layers": 12, "width": 1024, "heads": 16, "vocab": 50_257}
+    llama, gpt2 = estimate.params(**sizes, ffn=4096), estimate.params(**sizes, style="gpt2", tied=True)
+    assert (llama.values["total"], gpt2.values["total"]) == (304_278_528, 203_728_896)
+    assert "these dimensions with --style gpt2 --tied: 203.7 M parameters" in llama.assumptions
+    assert "these dimensions with --style llama: 304.3 M parameters" in gpt2.assumptions
+    assert (
+        "these dimensions with --style gpt2 --tied: 203.7 M parameters" in estimate.flops(**sizes, ffn=4096).assumptions
+    )
