@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from results.record import Record
     from roofline.machine import Machine
 
-BY = ("op", "module", "shape", "kernel")
+BY = ("op", "module", "phase", "shape", "kernel")
 """Keys of `bench.harness.profile.report.BY`, which is slower to import."""
 
 DEFAULT_SHAPE = "4x128"

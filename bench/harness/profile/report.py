@@ -38,6 +38,8 @@ REMAINDERS = {
 MAX_FUSIONS, MAX_SHOWN_FUSIONS = 20, 5
 """Chains of operations that a profile saves and prints, those that save most."""
 
+PHASES = ("forward", "backward", "optimizer")
+
 FUSION_KEYS = ("module", "operations", "count", "saved_bytes")
 
 MAX_NAMES = 3
@@ -68,6 +70,7 @@ OPTIONAL = ("eager_bytes", "fusable_s", "modelled_flops", "overlap_s", "no_shape
 BY: dict[str, Callable[[Record], str]] = {
     "op": lambda record: record.op,
     "module": lambda record: record.extra["module"],
+    "phase": lambda record: record.extra["phase"] or record.op,
     "shape": lambda record: record.op if record.op in REMAINDERS else f"{record.op} {record.case}",
     "kernel": lambda record: ", ".join(record.extra.get("kernels", ())) or record.op,
 }
@@ -229,8 +232,22 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
         "compute_bound": share(lambda _, score: score["bound"] == "compute"),
         "attributed": share(lambda record, _: record.op != UNATTRIBUTED),
         "in_operations": share(lambda record, _: record.op not in REMAINDERS),
+        "phases": _phases(records),
         "mfu": None if peak_s is None else peak_s / step["time_s"],
         "mbu": mbu((read + written) / step["time_s"], bandwidth.value) if bandwidth else None,
+    }
+
+
+def _phases(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """Return the FLOPs and the seconds of the operations of each phase."""
+    by_phase = {phase: [record for record in records if record.extra["phase"] == phase] for phase in PHASES}
+    return {
+        phase: {
+            "flops": sum(record.flops or 0 for record in rows),
+            "time_s": sum(record.extra["time_s"] for record in rows),
+        }
+        for phase, rows in by_phase.items()
+        if rows
     }
 
 
@@ -276,6 +293,7 @@ def render(
 
 def sentences(totals: Mapping[str, Any]) -> list[str]:
     values = dict(totals)
+    phases = values.pop("phases")
     values["moved_bytes"] = totals["bytes_read"] + totals["bytes_written"]
     values["neither"] = max(0.0, totals["in_operations"] - totals["memory_bound"] - totals["compute_bound"])
     if min(totals["modelled_flops"], totals["modelled_bytes"]) == 1:
@@ -287,6 +305,12 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     absent = [name for name in OPTIONAL if values.get(name) is None]
     lines = (*(OF_A_TRACE if "no_shape" in totals else OF_A_STEP), *SENTENCES)
     said = [line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)]
+    if len(phases) > 1:
+        of_phases = (
+            f"{name} {_text('flops', phase['flops'])} in {format_time(phase['time_s'])}"
+            for name, phase in phases.items()
+        )
+        said.insert(1, f"Operations by phase: {', '.join(of_phases)}.")
     for each in totals["fusing"][:MAX_SHOWN_FUSIONS]:
         if each["saved_s"]:
             fusion = Fusion(*(each[key] for key in FUSION_KEYS))
