@@ -1,4 +1,4 @@
-"""A training step of a transformer: forward, backward and optimizer, estimated by roofline.accounting and measured.
+"""A training step of a transformer, from the forward pass to zero_grad: estimated by roofline.accounting, measured.
 
     x = embedding[ids]; L times x = x + attention(norm(x)), x = x + mlp(norm(x)); loss = cross entropy(norm(x) head)
 
@@ -7,6 +7,7 @@ FLOPs   6 N_mm per token + 6 L a d s (s + 1) per sequence, where N_mm is the num
         and only unmasked pairs of tokens (convention gemm-causal-exact). MFU uses these FLOPs. HFU adds recomputation:
         checkpointed layers, and the attention scores in the fused backward pass.
 Bytes   Compulsory for the whole step: weights, optimizer state and tokens read once, weights and state written.
+Phases  Forward and backward pass, clipping to a gradient norm of 1, optimizer, zero_grad, which keeps the gradients.
 Memory  At the peak: weights, gradients, optimizer state, inputs, activations, logits and loss, temporaries. It is
         estimated by roofline.accounting and measured in a separate step.
 
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
@@ -30,8 +33,8 @@ from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import ShapeError, parse_batch_shape
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid, print_lines
-from results.show.terminal import Parser
-from results.show.units import ABSENT, format_number
+from results.show.terminal import ADVANCED, Parser
+from results.show.units import ABSENT, format_number, format_rate, format_time
 from roofline.accounting.activations import Kernels, checkpoint_group, torch_kernels
 from roofline.accounting.config import ConfigError
 from roofline.accounting.flops import FlopCount, train_flops
@@ -49,6 +52,7 @@ EXAMPLES = (
     ("--recipe fp32,amp,bf16", "two small models in three precisions"),
     ("--model tiny-llama --layers 16 --checkpoint none,full,every-2,sqrt", "trade memory for time"),
     ("--model tiny-gpt --shape 8x128 --micro-batches 1,2,4", "smaller micro-batches need less memory"),
+    ("--model tiny-gpt --recipe fp32 --deterministic --save-checkpoint .", "reproducibility, and a checkpoint's cost"),
     ("--model gpt2 --shape 8x1024 --recipe amp --provider torch,torch-compile --budget 600", "a known model on a GPU"),
 )
 
@@ -75,6 +79,9 @@ LISTED = (
 )
 """The row of `python -m bench list`."""
 
+IN_PHASES = {"in clip": "clip", "in zero_grad": "zero_grad"}
+"""Phases by the title of their memory."""
+
 MODULES = ("bench.harness.model.transformer", "bench.harness.model.step")
 """Modules besides this one that define what is measured."""
 
@@ -94,8 +101,18 @@ def build_parser() -> Parser:
     add(parser, "--micro-batches", help=text, const=count)
     add(parser, "--optimizer", help=f"optimizers: {', '.join(OPTIMIZER_NAMES)} (default: adamw)")
     add(parser, "--provider", help=f"implementations to measure: {', '.join(PROVIDERS)} (default: torch)")
+    text = "also measure with torch.use_deterministic_algorithms, in a row of its own"
+    parser.group(ADVANCED).add_argument("--deterministic", action="store_true", help=text)
+    text = "write and read a checkpoint in DIR, and verify that training resumes bit by bit"
+    parser.group(ADVANCED).add_argument("--save-checkpoint", metavar="DIR", type=existing, help=text)
     add(parser, *MACHINE, *OUTPUT)
     return parser
+
+
+def existing(text: str) -> Path:
+    if not os.access(text, os.W_OK) or not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"expected a directory that can be written to, got '{text}'")
+    return Path(text)
 
 
 def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
@@ -108,10 +125,14 @@ def measure(args: argparse.Namespace, argv: Sequence[str] | None = None) -> Run:
 
 
 def rows_of(args: argparse.Namespace, device: Device) -> list[tuple[Record, Measure]]:
-    from bench.harness.model.step import measure_step
+    from bench.harness.model.step import DETERMINISTIC, measure_step
 
-    plans = plans_of(args, device.type)
-    return [(blank_record(plan, provider, device), partial(measure_step, plan)) for plan, provider in plans]
+    rows: list[tuple[Record, Measure]] = []
+    for plan, provider in plans_of(args, device.type):
+        blank = blank_record(plan, provider, device)
+        blanks = [blank, replace(blank, options=blank.options | DETERMINISTIC)] if args.deterministic else [blank]
+        rows += [(each, partial(measure_step, plan, directory=args.save_checkpoint)) for each in blanks]
+    return rows
 
 
 def plans_of(args: argparse.Namespace, device_type: str) -> list[tuple[StepPlan, str]]:
@@ -223,12 +244,40 @@ def render(environment: Environment, records: Sequence[Record], console: Console
     if not measured:
         return
     sizes = {title: [_against_estimate(record, key) for record in measured] for title, key in MEMORY.items()}
+    for title, phase in IN_PHASES.items():
+        sizes[title] = [_mb(record.memory_bytes["measured"].get("phases", {}).get(phase)) for record in measured]
     sizes["allocator peak"] = [_mb(record.memory_bytes["measured"]["allocator_peak"]) for record in measured]
     shown = {title: cells for title, cells in sizes.items() if {*cells} != {ABSENT}}
     leaves = range(len(shown), 0, -1)  # the last column leaves a narrow terminal first
     columns = [Column(title, shown[title], "right", turn) for title, turn in zip(shown, leaves, strict=True)]
     print_lines(console, f"\n{MEMORY_TITLE}")
     print_grid(console, [*_names(measured), *columns])
+    files = [_checkpoint(record) for record in measured if record.checkpoint_file]
+    print_lines(console, *_deterministic_cost(measured), *files)
+
+
+def _deterministic_cost(records: Sequence[Record]) -> Iterator[str]:
+    """Compare each row of deterministic algorithms with the row before, which has the same case and options."""
+    for usual, record in itertools.pairwise(records):
+        is_pair = "algorithms" in record.options and record.options.items() > usual.options.items()
+        if is_pair and record.median_s and usual.median_s and record.ci95_s and usual.ci95_s:
+            is_apart = usual.ci95_s[1] < record.ci95_s[0] or record.ci95_s[1] < usual.ci95_s[0]
+            ratio = f"{record.median_s / usual.median_s:.3f} x the time of the usual algorithms"
+            yield f"{_label(record)}: {ratio}{'' if is_apart else '; not a difference, the 95 % CIs overlap'}"
+
+
+def _label(record: Record) -> str:
+    return " ".join([record.case, record.provider, *map(str, record.options.values())])
+
+
+def _checkpoint(record: Record) -> str:
+    file = record.checkpoint_file
+    times = (
+        f"{word} in {format_time(file[key])} ({format_rate(file['bytes'] / file[key], 'B/s')})"
+        for word, key in (("written", "write_s"), ("read", "read_s"))
+    )
+    size = f"{_mb(file['bytes'])} MB, estimated {_mb(file['estimated_bytes'])} MB"
+    return f"{_label(record)}: checkpoint of {size}, {', '.join(times)}; the resumed step is bit-exact"
 
 
 def _against_estimate(record: Record, name: str) -> str:
@@ -246,8 +295,8 @@ def _names(records: Sequence[Record]) -> list[Column]:
     """Return the case and the options that distinguish the rows."""
     columns = [Column("case", [record.case for record in records])]
     rows = [record.options | {"provider": record.provider} for record in records]
-    for name in rows[0]:
-        cells = [str(row[name]) for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row):
+        cells = [str(row.get(name, ABSENT)) for row in rows]
         if len(set(cells)) > 1:
             columns.append(Column(name.replace("_", " "), cells))
     return columns

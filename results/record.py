@@ -54,6 +54,7 @@ OPTIONAL_KEYS = (
     ("flops_convention", "hardware_flops", "tokens_per_step", "memory_bytes"),
     ("counted_flops", "counted_flops_estimated", "counted_flops_by_operation", "notes"),
     ("phases_s",),
+    ("checkpoint_file",),
     ("device_s",),
     ("host_launch_s", "link_bytes_per_s"),
     ("copy_s", "compute_s"),
@@ -243,6 +244,8 @@ class Record(Line):
     """Explanations of differences between estimates and measurements of a training step."""
     phases_s: Object = field(default_factory=dict)
     """Seconds of each phase of a training step or of a decoded token."""
+    checkpoint_file: Object = field(default_factory=dict)
+    """File of a training step's state: `bytes`, `estimated_bytes`, `write_s`, `read_s`, `is_bit_exact`."""
     device_s: Time | None = None
     """Seconds of a training step on a GPU if it was queued in advance; `median_s` is the time on the host's clock."""
     host_launch_s: Time | None = None

@@ -55,13 +55,15 @@ HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", 
 """Slow imports, allowed only inside the functions that need them: --help must be fast."""
 
 BUILT_ON_TORCH = {
+    "bench/harness/model/initial_growth.py",
+    "bench/harness/model/reproducibility.py",
     "bench/harness/model/step.py",
     "bench/harness/transfer.py",
     "bench/harness/model/transformer.py",
     "bench/harness/profile/meta.py",
     "bench/harness/profile/step.py",
 }
-"""Files that derive classes from torch's; they are imported only inside the functions that need them."""
+"""Files that need torch throughout; they are imported only inside the functions that need them, or by each other."""
 
 
 SOURCES = [

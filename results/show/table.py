@@ -153,12 +153,11 @@ def _ceilings_line(hardware: Mapping[str, Any], records: Iterable[Record]) -> st
 
 
 def _options(records: Sequence[Record]) -> list[Column]:
-    telling = {
-        name
-        for record in records
-        for name in record.options
-        if name != "process" and len({str(other.options.get(name)) for other in records if name in other.options}) > 1
-    }
+    def differs(record: Record, name: str) -> bool:
+        shown = {str(other.options.get(name)) for other in records if name in other.options or other.op == record.op}
+        return len(shown) > 1
+
+    telling = {name for record in records for name in record.options if name != "process" and differs(record, name)}
     cells = [", ".join(f"{name} {value}" for name, value in r.options.items() if name in telling) for r in records]
     return [Column("options", cells, goes_below=9)] if any(cells) else []
 

@@ -86,7 +86,6 @@ def train(
     state_each, gradients_each = (-(-part // gpus) for part in (sum(state.values()), state["gradients"]))
     upkeep = gradients_each, checkpoint_file_bytes(state), disk
     rows: list[dict[str, Any]] = []
-    fits: list[dict[str, Any]] = []
     for use in uses:
         seconds = flops / use.speed(gpus)
         row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
@@ -94,8 +93,7 @@ def train(
         row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
         row |= clipping_row(gradients_each, use.machine)
         if use.machine.usable_memory_bytes is not None:
-            fits.append(fit_row(use.machine, state_each, 0, sum(state.values())))
-            row["headroom_bytes"] = fits[-1]["headroom_bytes"]
+            row |= fit_row(use.machine, state_each, 0, sum(state.values()))
         rows.append(row)
     sharing = f"state ({recipe}, {optimizer}: {OPTIMIZERS[optimizer]}) and clipping are sharded evenly (ZeRO 3)"
     row, use = rows[0], uses[0]
@@ -122,7 +120,7 @@ def train(
     return Answer(
         main=("days", "device_hours", "price"),
         title=f"Training time on {devices(gpus)}",
-        warnings=memory_warnings(fits, state_each),
+        warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
         **by_machine(rows, flops=flops, **landmark, state_bytes=state_each, **upkeep_values(*upkeep)),
         steps=steps,
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",

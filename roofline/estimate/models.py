@@ -78,8 +78,7 @@ def flops(
 ) -> Answer:
     """FLOPs of a training step by component: those of the model, and those executed; with tokens, of the whole run."""
     config, is_flash = model_of(model, options, params), attention == "flash"
-    default = DEFAULT_CONVENTION if tokens is None else "6nd"
-    counted_by = convention_of(config, convention or default, DEFAULT_CONVENTION)
+    counted_by = convention_of(config, convention or ("6nd" if tokens else DEFAULT_CONVENTION), DEFAULT_CONVENTION)
     counts = train_flops(config, sequence, batch, counted_by, checkpoint, is_flash, frozen, document)
     notes = [f"convention '{counted_by}'; a fused multiply-add counts as 2; backward is twice the forward pass"]
     if params is not None:
@@ -237,15 +236,12 @@ def memory(
         fit_row(machine, total, total - state, sum(whole_state.values())) | clipping_row(gradient_bytes, machine)
         for machine in machines
     ]
+    steps += [Step("total", f"{total:,} bytes", size(total)), *upkeep_steps(gradient_bytes, file_bytes, disk, machines)]
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes") if step else ("total_bytes",),
         title=f"{'Memory' if step else 'State'} of training {config.name} on one device: {recipe}, {optimizer}",
         values=values,
-        steps=[
-            *steps,
-            Step("total", f"{total:,} bytes", size(total)),
-            *upkeep_steps(gradient_bytes, file_bytes, disk, machines),
-        ],
+        steps=steps,
         formula=formula,
         source="; ".join(sources),
         assumptions=notes,

@@ -13,10 +13,9 @@ from roofline.machine import MEASURED_FIRST, Machine
 
 def upkeep_values(gradient_bytes: int, file_bytes: int, disk: float | None) -> dict[str, Any]:
     """Return the bytes of clipping on one device and of a checkpoint, whose time is None without a bandwidth."""
-    norm, clip = clipping_bytes(gradient_bytes)
+    values = dict(zip(("gradient_norm_bytes", "clip_bytes"), clipping_bytes(gradient_bytes), strict=True))
     seconds = None if disk is None else file_bytes / disk
-    sizes = {"gradient_norm_bytes": norm, "clip_bytes": clip, "checkpoint_file_bytes": file_bytes}
-    return {**sizes, "checkpoint_file_seconds": seconds}
+    return {**values, "checkpoint_file_bytes": file_bytes, "checkpoint_file_seconds": seconds}
 
 
 def clipping_row(gradient_bytes: int, machine: Machine) -> dict[str, float | None]:

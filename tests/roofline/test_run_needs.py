@@ -53,7 +53,8 @@ def test_flops_of_a_run_need_no_machine():
     values = estimate.flops(model="gpt-3", tokens=300e9).values
     assert values["run_flops"] == pytest.approx(3.14e23, rel=2e-3)
     assert values["landmark"]["name"] == "GPT-3"
-    assert values["run_flops"] == estimate.train(model="gpt-3", tokens=300e9, gpu="h100-sxm").values["flops"]
+    trained = estimate.train(model="gpt-3", tokens=300e9, gpu="h100-sxm").values["flops"]
+    assert values["run_flops"] == pytest.approx(trained, rel=1e-12)
 
 
 def test_flops_are_split_into_forward_and_backward():
@@ -80,7 +81,7 @@ def test_adafactor_is_estimated_for_a_number_of_parameters():
 def test_dimensions_name_the_count_in_the_other_style():
     sizes = {"layers": 12, "width": 1024, "heads": 16, "vocab": 50_257}
     llama, gpt2 = estimate.params(**sizes, ffn=4096), estimate.params(**sizes, style="gpt2", tied=True)
-    assert (llama.values["total"], gpt2.values["total"]) == (304_278_528, 203_728_896)
+    assert (llama.values["total"], gpt2.values["total"]) == (304_278_528, 203_668_480)
     assert "these dimensions with --style gpt2 --tied: 203.7 M parameters" in llama.assumptions
     assert "these dimensions with --style llama: 304.3 M parameters" in gpt2.assumptions
     assert (

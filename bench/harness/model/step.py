@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -27,6 +28,7 @@ from bench.harness.data.verify import UNIT_ROUNDOFF
 from bench.harness.device.device import Device
 from bench.harness.measure.flags import launch_limited, recorded
 from bench.harness.measure.measure_row import sample_steps, take_samples
+from bench.harness.model.reproducibility import checkpoint_report, deterministic
 from bench.harness.model.transformer import Transformer
 from bench.harness.run import Run
 from bench.harness.timing.launched import prepare_profiler
@@ -34,7 +36,13 @@ from bench.harness.timing.protocol import LIMITS
 from results.record import Record
 from roofline.accounting.step_memory import StepPlan, step_memory
 
-PHASES = ("forward", "backward", "optimizer")
+PHASES = ("forward", "backward", "clip", "optimizer", "zero_grad")
+
+MAX_NORM = 1.0
+"""Source: Brown et al., Language Models are Few-Shot Learners (2020), appendix B."""
+
+DETERMINISTIC = {"algorithms": "deterministic"}
+"""Option of rows with deterministic algorithms; other rows have none."""
 
 LEARNING_RATE = 1e-5
 """So small that hundreds of steps on the same tokens leave the weights near where they start: the loss of a model that
@@ -94,8 +102,7 @@ class TrainingStep:
     """A model, an optimizer, and the tokens of a step; each call is one step.
 
     Gradients stay allocated from step to step, as the buckets of DistributedDataParallel and the gradient buffers of
-    Megatron-LM do: setting them to zero belongs to the optimizer phase. The optimizer has no state before the first
-    call.
+    Megatron-LM do, and are set to zero after the update. The optimizer has no state before the first call.
     """
 
     def __init__(self, plan: StepPlan, device: Device, seed: int, is_compiled: bool = False) -> None:
@@ -123,8 +130,11 @@ class TrainingStep:
             loss = self.loss(ids, targets)
             self.clock.enter("backward")
             loss.backward()
+        self.clock.enter("clip")
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
         self.clock.enter("optimizer")
         self.optimizer.step()
+        self.clock.enter("zero_grad")
         self.optimizer.zero_grad(set_to_none=False)
         self.clock.enter("")
 
@@ -149,7 +159,12 @@ class TrainingStep:
         }
 
 
-def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
+def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None = None) -> Record:
+    with deterministic(blank.options.items() >= DETERMINISTIC.items()):
+        return _measured_step(plan, blank, run, rows, directory)
+
+
+def _measured_step(plan: StepPlan, blank: Record, run: Run, rows: int, directory: Path | None) -> Record:
     step = TrainingStep(plan, run.device, run.args.seed, blank.provider == "torch-compile")
     problem, before, first_call_s = check_step(step)
     if problem:
@@ -161,6 +176,11 @@ def measure_step(plan: StepPlan, blank: Record, run: Run, rows: int) -> Record:
     verified = {"before": before, "after": after}
     if problem:
         return replace(blank, status="invalid", reason=f"after timing: {problem}", verified=verified)
+    if directory is not None:
+        problem, report = checkpoint_report(step, directory)
+        record = replace(record, checkpoint_file=report)
+        if problem:
+            return replace(blank, status="invalid", reason=problem, verified=verified, checkpoint_file=report)
     return replace(
         record,
         first_call_s=first_call_s,
@@ -290,8 +310,9 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
     """Return the bytes of a step as estimated and as measured, and the error in per cent of the measurement.
 
     Measured are the bytes that stay from step to step by component (the optimizer's state must exist already), the peak
-    of a step (`total`) by torch's allocator, and on a CPU its phase. What is not measured is None. A GPU's allocator
-    rounds each tensor up to 512 bytes; `allocator_peak` has the workspaces of libraries in it, too.
+    of a step (`total`) by torch's allocator, its phase, and the peak of each phase above what stays (`phases`). What is
+    not measured is None. A GPU's allocator rounds each tensor up to 512 bytes; `allocator_peak` has the workspaces of
+    libraries in it, too.
     """
     device, state, memory = step.device, step.state_tensors(), step_memory(step.plan)
     estimated = memory.sizes()
@@ -301,13 +322,12 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
         measured[name] = sum(storages.values())
     if device.is_gpu:
         before = torch.cuda.memory_allocated(device.torch_name)
-        torch.cuda.reset_peak_memory_stats(device.torch_name)
-        step()
-        measured["allocator_peak"] = int(torch.cuda.max_memory_allocated(device.torch_name))
-        above = measured["allocator_peak"] - before
+        peaks = _peaks_on_gpu(step, before)
+        measured["allocator_peak"] = before + max(peaks.values())
     else:
-        above, measured["phase"] = _peak_on_cpu(step)
-    measured["total"] = sum(measured[name] for name in state) + above
+        peaks = _peaks_on_cpu(step)
+    measured |= {"phases": peaks, "phase": max(peaks, key=lambda phase: peaks[phase])}
+    measured["total"] = sum(measured[name] for name in state) + max(peaks.values())
     errors: dict[str, float | None] = dict.fromkeys(estimated)
     for name, size in estimated.items():
         counted = measured[name]
@@ -316,19 +336,36 @@ def memory_report(step: TrainingStep) -> dict[str, Any]:
     return {"estimated": estimated | {"moment": memory.moment.name}, "measured": measured, "error_pct": errors}
 
 
-def _peak_on_cpu(step: TrainingStep) -> tuple[int, str]:
-    """Return the most bytes that a step holds above those that it starts with, and the phase in which it holds them."""
+def _peaks_on_gpu(step: TrainingStep, before: int) -> dict[str, int]:
+    """Return the most bytes that each phase of a step holds above those that the step starts with."""
+    peaks, phases, enter, device = dict.fromkeys(PHASES, 0), [""], step.clock.enter, step.device.torch_name
+
+    def watch(phase: str) -> None:
+        if last := phases[-1]:
+            peaks[last] = max(peaks[last], int(torch.cuda.max_memory_allocated(device)) - before)
+        torch.cuda.reset_peak_memory_stats(device)
+        phases.append(phase)
+        enter(phase)
+
+    step.clock.enter = watch  # type: ignore[method-assign]
+    try:
+        step()
+    finally:
+        del step.clock.enter  # the method of the class again
+    return peaks
+
+
+def _peaks_on_cpu(step: TrainingStep) -> dict[str, int]:
+    """Return the most bytes that each phase of a step holds above those that the step starts with."""
     prepare_profiler()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
     assert profiled.profiler is not None
-    now = most = 0
-    phase = reached = ""
+    now, phase, peaks = 0, PHASES[0], dict.fromkeys(PHASES, 0)
     for event in sorted(profiled.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
         if event.name() in PHASES:
             phase = event.name()
         elif event.name() == "[memory]":
             now += event.nbytes()
-            if now > most:
-                most, reached = now, phase
-    return most, reached
+            peaks[phase] = max(peaks[phase], now)
+    return peaks

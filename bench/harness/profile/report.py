@@ -38,8 +38,6 @@ REMAINDERS = {
 MAX_FUSIONS, MAX_SHOWN_FUSIONS = 20, 5
 """Chains of operations that a profile saves and prints, those that save most."""
 
-PHASES = ("forward", "backward", "optimizer")
-
 FUSION_KEYS = ("module", "operations", "count", "saved_bytes")
 
 MAX_NAMES = 3
@@ -240,15 +238,12 @@ def totals_of(environment: Environment, records: Sequence[Record]) -> dict[str, 
 
 def _phases(records: Sequence[Record]) -> dict[str, dict[str, float]]:
     """Return the FLOPs and the seconds of the operations of each phase."""
-    by_phase = {phase: [record for record in records if record.extra["phase"] == phase] for phase in PHASES}
-    return {
-        phase: {
-            "flops": sum(record.flops or 0 for record in rows),
-            "time_s": sum(record.extra["time_s"] for record in rows),
-        }
-        for phase, rows in by_phase.items()
-        if rows
-    }
+    phases = {}
+    for phase in ("forward", "backward", "optimizer"):
+        if rows := [record for record in records if record.extra["phase"] == phase]:
+            time_s = sum(record.extra["time_s"] for record in rows)
+            phases[phase] = {"flops": sum(record.flops or 0 for record in rows), "time_s": time_s}
+    return phases
 
 
 def _at_roof_s(record: Record, score: Mapping[str, Any]) -> float:
@@ -306,11 +301,10 @@ def sentences(totals: Mapping[str, Any]) -> list[str]:
     lines = (*(OF_A_TRACE if "no_shape" in totals else OF_A_STEP), *SENTENCES)
     said = [line.format(**texts) for line in lines if not any(f"{{{name}}}" in line for name in absent)]
     if len(phases) > 1:
-        of_phases = (
-            f"{name} {_text('flops', phase['flops'])} in {format_time(phase['time_s'])}"
-            for name, phase in phases.items()
+        parts = (
+            f"{name} {_text('flops', part['flops'])} in {format_time(part['time_s'])}" for name, part in phases.items()
         )
-        said.insert(1, f"Operations by phase: {', '.join(of_phases)}.")
+        said.insert(1, f"Operations by phase: {', '.join(parts)}.")
     for each in totals["fusing"][:MAX_SHOWN_FUSIONS]:
         if each["saved_s"]:
             fusion = Fusion(*(each[key] for key in FUSION_KEYS))

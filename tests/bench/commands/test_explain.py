@@ -9,6 +9,7 @@ from bench import train_step
 from bench.__main__ import main
 from bench.harness.commands import profiler
 from bench.harness.commands.explain import KINDS, answer
+from bench.harness.model import step
 from bench.harness.profile import operation, report
 from kernels.audit.table import AUDIT_COLUMNS, TITLES
 from results.show.words import BOUNDS, COLUMNS, FLAGS, ROWS, TERMS, VERDICTS, lines_about
@@ -45,7 +46,17 @@ def titles_in_the_code():
 
 def test_explain_knows_every_column():
     audited = {TITLES.get(name, name) for name in AUDIT_COLUMNS}
-    others = {*train_step.MEMORY, "allocator peak", *profiler.BY, "GFLOP/s", "TFLOP/s", "SM clock", "power"}
+    others = {
+        *train_step.MEMORY,
+        *train_step.IN_PHASES,
+        *step.PHASES,
+        "allocator peak",
+        *profiler.BY,
+        "GFLOP/s",
+        "TFLOP/s",
+        "SM clock",
+        "power",
+    }
     titles = {*titles_in_the_code()} - {""}  # of names that need no title
     assert {"op", "median", "share", "verdict", "time ratio", "n"} <= titles
     assert titles | audited | others <= set(COLUMNS)

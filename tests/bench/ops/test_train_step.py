@@ -136,13 +136,14 @@ def test_the_gpu_peak_is_what_its_allocator_adds_to_the_state(monkeypatch):
     step = TrainingStep(plan(gpt()), cpu_device(), seed=0)
     step()
     step.device = replace(step.device, type="cuda")
-    monkeypatch.setattr(TrainingStep, "__call__", lambda step: None)
+    monkeypatch.setattr(type(step.clock), "enter", lambda clock, phase: None)
+    monkeypatch.setattr(TrainingStep, "__call__", lambda step: [step.clock.enter(word) for word in ("backward", "")])
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda name: 1000)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda name: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda name: 1007)
     measured = memory_report(step)["measured"]
     state = sum(measured[name] for name in ("parameters", "gradients", "optimizer_state", "inputs"))
-    assert (measured["allocator_peak"], measured["total"] - state, measured["phase"]) == (1007, 7, None)
+    assert (measured["allocator_peak"], measured["total"] - state, measured["phase"]) == (1007, 7, "backward")
 
 
 @pytest.mark.sampled(4)
@@ -223,8 +224,10 @@ def test_a_step_updates_weights_and_leaves_no_gradients():
     before = {name: parameter.detach().clone() for name, parameter in step.model.named_parameters()}
     step.loss(step.ids, step.targets).backward()
     gradients = {name: parameter.grad.clone() for name, parameter in step.model.named_parameters()}
+    norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
+    assert norm > 1  # so that the step clips
     step.optimizer.zero_grad(set_to_none=False)
     step()
     for name, parameter in step.model.named_parameters():
-        assert torch.allclose(parameter, before[name] - 1e-5 * gradients[name], rtol=0, atol=1e-9)
+        assert torch.allclose(parameter, before[name] - 1e-5 / norm * gradients[name], rtol=0, atol=1e-9)
         assert not parameter.grad.any()

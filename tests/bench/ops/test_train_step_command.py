@@ -51,7 +51,7 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     assert record["tokens_per_step"] == 64
 
     spent = record["phases_s"]
-    assert list(spent) == ["forward", "backward", "optimizer"]
+    assert list(spent) == ["forward", "backward", "clip", "optimizer", "zero_grad"]
     assert all(value > 0 for value in spent.values())
     assert sum(spent.values()) < 2 * max(record["samples_s"])
     assert record["tokens_per_s"] == pytest.approx(64 / record["median_s"])
@@ -68,6 +68,9 @@ def test_train_step_json_has_phases_rates_memory_and_flops(capsys, runs):
     kinds = ("parameters", "gradients", "optimizer_state", "inputs", "activations", "logits_loss", "temporary", "total")
     assert {*kinds, "kept_by_layers", "cast_copies"} <= memory["estimated"].keys() & memory["measured"].keys()
     assert memory["error_pct"]["total"] == 0
+    phases = memory["measured"]["phases"]
+    assert list(phases) == list(spent)
+    assert phases["zero_grad"] == 0 < phases["clip"] < 0.01 * phases["backward"]
     assert record["counted_flops"] == record["counted_flops_estimated"]
     assert sum(record["counted_flops_by_operation"].values()) == record["counted_flops"]
     assert record["verified"]["before"]["max_error_of_bound"] < 1
@@ -78,7 +81,7 @@ def test_train_step_table_shows_steps_and_memory(capsys):
     assert run(*SMALL, "--recipe", "fp32,amp", "-v") == 0
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    for title in ("options", "forward", "backward", "optimizer", "tokens/s", "MFU", "HFU"):
+    for title in ("options", "forward", "backward", "clip", "optimizer", "zero_grad", "tokens/s", "MFU", "HFU"):
         assert any(title in line for line in lines)
     memory = lines.index(next(line for line in lines if line.startswith("memory when most is held")))
     assert "kept by layers" in lines[memory + 1]
@@ -86,6 +89,31 @@ def test_train_step_table_shows_steps_and_memory(capsys):
     assert [row[:2] for row in rows] == [["2x32", "fp32"], ["2x32", "amp"]]
     assert rows[0].count("=") == 5  # peak, weights, gradients, state, inputs: predicted to the byte
     assert "largest error" in err
+
+
+def test_deterministic_rows_and_checkpoints_are_reported(capsys, saved_records, tmp_path):
+    assert run(*SMALL, "--recipe", "fp32", "--deterministic", "--save-checkpoint", str(tmp_path)) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    usual, deterministic = saved_records()
+    assert deterministic.options == usual.options | {"algorithms": "deterministic"}
+    assert f"{deterministic.median_s / usual.median_s:.3f} x the time of the usual algorithms" in out
+    assert out.count("algorithms deterministic") == 1
+    assert usual.checkpoint_file["is_bit_exact"]
+    assert out.count("the resumed step is bit-exact") == 2
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_row_is_deterministic_only_if_requested(monkeypatch):
+    modes, call = [], TrainingStep.__call__
+
+    def watched(self):
+        modes.append(torch.are_deterministic_algorithms_enabled())
+        call(self)
+
+    monkeypatch.setattr(TrainingStep, "__call__", watched)
+    assert run(*SMALL, "--recipe", "fp32", "--deterministic", "--no-save") == 0
+    assert modes == sorted(modes)
+    assert {*modes} == {False, True}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +137,7 @@ def test_train_step_table_shows_steps_and_memory(capsys):
         (["--optimizer", "lion"], "unknown optimizer 'lion'"),
         (["--provider", "triton"], "unknown provider 'triton'"),
         (["--layers", "0"], "integer from 1"),
+        (["--save-checkpoint", "nowhere"], "expected a directory that can be written to"),
     ],
 )
 def test_invalid_train_step_arguments_are_a_one_line_error(capsys, words, said):

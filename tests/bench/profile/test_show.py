@@ -75,7 +75,7 @@ def test_totals_sum_modelled_operations(made):
 def test_the_summary_says_where_time_goes_and_can_be_saved(made):
     lines = printed(made)
     assert "A step takes 19.00 us; under the profiler 20.00 us, 62.5% of it in operations." in lines
-    assert "Operations by phase: forward 8.10 kFLOP in 11.00 us, backward 0.00 FLOP in 1.50 us." in lines
+    assert "Operations by phase: forward 8.100 kFLOP in 11.00 us, backward 0 FLOP in 1.500 us." in lines
     assert any(line.startswith("Fusing could save at most 400.0 ns") for line in lines)
     memory, compute = made.totals["memory_bound"], made.totals["compute_bound"]
     said = f"{0.625 - memory - compute:.1%} of the time is in other operations: launches or both bound them"
