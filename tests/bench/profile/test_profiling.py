@@ -255,7 +255,7 @@ def test_invalid_profile_files_exit_with_2(tmp_path, capsys):
     words = [f"{file}:{name}" for name in (*names, "without_gradient")]
     words += [str(file), "--model=absent"]
     for word in words:
-        assert main(["profile", word, "--backward", "--device", "cpu", "--no-save"]) == 2
+        assert main(["profile", word, "--backward", "--device", "cpu", "--no-save", "-q"]) == 2
         output = capsys.readouterr()
         assert (output.out, output.err.count("error: "), output.err.count("\n")) == ("", 1, 1), output.err
         assert ("returned None; expected a function" in output.err) == word.endswith(":nothing")
@@ -289,7 +289,7 @@ def test_invalid_profile_options_are_a_one_line_error(words, said, capsys):
 def test_a_file_that_exits_or_hangs_is_a_one_line_error(tmp_path, capsys, text, said):
     file = tmp_path / "mine.py"
     file.write_text(f"{text}\ndef make(): pass\n")
-    assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "--timeout", "0.5"]) == 2
+    assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "-q", "--timeout", "0.5"]) == 2
     output = capsys.readouterr()
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert said in output.err
@@ -299,7 +299,7 @@ def test_a_file_that_exits_or_hangs_is_a_one_line_error(tmp_path, capsys, text, 
 def test_a_profile_that_needs_a_missing_gpu_exits_with_3(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text("import torch\ndef make(): return torch.exp, torch.ones(3).cuda()\n")
-    assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save"]) == 3
+    assert main(["profile", f"{file}:make", "--device", "cpu", "--no-save", "-q"]) == 3
     assert capsys.readouterr().err.count("\n") == 1
 
 
