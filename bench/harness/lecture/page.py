@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 5.2, 4.4
 """Inches: small enough that the text of a picture can be read on a phone."""
 
+LADDER = {(op, "torch", "ok") for op in ("relu", "gelu", "dot", "matvec", "matmul")}
+"""Op, provider and status of the records of the ladder."""
+
 MIN_SHARE = 0.01
 """Smaller fractions of the memory are not drawn."""
 
@@ -71,14 +74,17 @@ def uris(draw: Callable[[str], Figure]) -> dict[str, str]:
 
 
 def ladder(environment: Environment, records: Sequence[Record], theme: str) -> Figure:
-    ops = [record for record in records if record.units and record.provider == "torch" and record.status == "ok"]
+    ops = [record for record in records if (record.op, record.provider, record.status) in LADDER]
     if not ops:
         raise NoCeilingError("no operation was measured")
     dtype = ops[0].dtype
     with own_style(theme):
         figure = new_figure(WIDTH, HEIGHT)
         axes = figure.add_axes((0.13, 0.13, 0.84, 0.78))
-    return draw_roofline(build_scene([(environment, ops)], dtypes=[dtype]), "", axes, theme)
+    draw_roofline(build_scene([(environment, ops)], dtypes=[dtype]), "", axes, theme)
+    if legend := axes.get_legend():
+        legend.remove()  # each point has its label
+    return figure
 
 
 def memory_parts(records: Sequence[Record], theme: str) -> Figure:
