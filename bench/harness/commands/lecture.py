@@ -33,7 +33,7 @@ examples:
   python -m bench lecture --quick               # smaller sizes and fewer samples
   python -m bench lecture --section 3           # arithmetic intensity and the roofline"""
 
-BUDGET_S = {False: 140.0, True: 20.0}
+BUDGET_S = {False: 140.0, True: 25.0}
 """Default budget by `--quick`, without calibration and imports."""
 
 ASYNCHRONOUS = "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
