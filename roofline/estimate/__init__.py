@@ -38,7 +38,7 @@ QUESTIONS = {
     "flops": ("models", "FLOPs of a training step"),
     "memory": ("models", "memory per device during training"),
     "mfu": ("budgets", "utilization of a training run"),
-    "gpus": ("budgets", "number of devices needed to hold a model, or to train it within a time"),
+    "gpus": ("budgets", "number of devices needed to hold a model, or to train it in a number of days"),
     "train": ("budgets", "time and price of a training run"),
     "fit": ("budgets", "largest model that fits in memory"),
     "chinchilla": ("budgets", "compute-optimal model size"),
