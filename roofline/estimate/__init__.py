@@ -33,7 +33,7 @@ QUESTIONS = {
     "tensor": ("products", "elements and bytes of a tensor, views and copies"),
     "dtype": ("products", "range and precision of data types"),
     "matmul": ("products", "FLOPs, bytes and minimum time of a matmul or an einsum"),
-    "intensity": ("ladder", "FLOPs per byte, from ReLU to a large matmul"),
+    "intensity": ("ladder", "FLOPs per byte of operations such as ReLU, GELU and matmuls"),
     "params": ("models", "parameters of a model"),
     "flops": ("models", "FLOPs of a training step"),
     "memory": ("models", "memory per device during training"),
