@@ -23,7 +23,7 @@ COMMANDS = {
     "calibrate": "measure the limits of this machine: bandwidth, matmul and FMA throughput, launch time",
     "doctor": "check this machine, and report the smallest difference in time that it can detect",
     "profile": "profile every operation of a torch model or function",
-    "lecture": "check the numbers of notes on CS336 lecture 2, by computing and by measuring here",
+    "lecture": "recompute and measure the numbers in study notes on CS336 lecture 2",
     "explain": "explain a column, warning flag or verdict, and how to react to it",
 }
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from roofline.estimate.serving import infer as infer
 
 QUESTIONS = {
-    "tensor": ("products", "elements and bytes of a tensor, views and copies"),
+    "tensor": ("products", "elements and bytes of a tensor, and which operations copy it"),
     "dtype": ("products", "range and precision of data types"),
     "matmul": ("products", "FLOPs, bytes and minimum time of a matmul or an einsum"),
     "intensity": ("ladder", "FLOPs per byte of operations such as ReLU, GELU and matmuls"),

@@ -146,7 +146,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "FACTOR",
         "type": number(1, 1e6, "a number from 1 to 1e6"),
         "default": 1.0,
-        "help": "multiply the allowed rounding error; rows that would be wrong without it are flagged (default: 1)",
+        "help": "multiply the allowed rounding error; rows that pass only because of this are flagged (default: 1)",
     },
     "--kernels": SWITCH | {"help": "after timing on a GPU, record which kernels one call launches; -v prints them"},
     "--format": {"choices": TABLE_FORMATS, "default": "table", "help": "output format on stdout (default: table)"},

@@ -34,9 +34,9 @@ The verdicts of a case are checked after 20, 40, 80, ... rounds. A case ends whe
 10 s of rounds, or when --budget runs out. The interval is widened because the check is repeated; with --rounds there is
 one check, and the interval is narrower.
 
-With --op, your own functions run in a separate process for each case. If one of them crashes, it is listed with the
-reason, and everything else is still measured. Without --op, all FILE:FUNCTION arguments share one process. If one of
-them crashes, the command ends with an error that names it.
+Your own functions in --provider run in a separate process for each case. If one of them crashes, it is listed with the
+reason, and everything else is still measured. All FILE:FUNCTION arguments share one process. If one of them crashes,
+the command ends with an error that names it.
 Name a provider twice to compare it with itself; the second is shown as NAME#2, and the verdict should be SAME."""
 
 EPILOG = """\
@@ -65,8 +65,8 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
     add(parser, "--dtype", help="data types (default: bf16; fp32 for FILE:FUNCTION)")
     add(parser, "--size")
     shapes = (
-        "shapes, as in the family's own command (default: the op's); for FILE:FUNCTION: one shape "
-        "for all parameters, or one for each, such as 8x256x64"
+        "shapes, written as in `python -m bench.FAMILY` (default: the op's own); for FILE:FUNCTION one shape "
+        "for all parameters (8x256x64), or one for each (8x256x64,64x64)"
     )
     add(parser, "--shape", help=shapes)
     for name, by_family in merged_options(families).items():
