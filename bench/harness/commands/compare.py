@@ -60,7 +60,9 @@ def add_arguments(parser: Parser, families: Iterable[str]) -> None:
         "arguments that it returns; otherwise each parameter gets a tensor of --shape and --dtype"
     )
     parser.group("what to measure").add_argument("functions", nargs="*", metavar="FILE:FUNCTION", help=functions)
-    of_op = "operations from `bench list`, or files that define some; `--op NAME --help` lists the options of NAME"
+    of_op = (
+        "operations of `python -m bench list`, or files that define some; `--op NAME --help` lists the options of NAME"
+    )
     add(parser, "--op", help=of_op)
     add(parser, "--dtype", help="data types (default: bf16; fp32 for FILE:FUNCTION)")
     add(parser, "--size")
