@@ -89,7 +89,7 @@ def test_all_commands_of_a_page_run_in_order(page, runs, tmp_path):
             keep_ceilings(runs)
         if command not in done:
             run(command, tmp_path)
-    option = r"(?:-o|--output|--plot|--trace|>) (\S+)"
+    option = r"(?:-o|--output|--plot|--trace|(?<!-)>) (\S+)"
     written = {name for command in commands(page) for name in re.findall(option, command)}
     assert written == {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
 
