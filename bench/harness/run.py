@@ -177,21 +177,19 @@ class Run(AbstractContextManager["Run"]):
         self.progress.close()
         return self.is_interrupted
 
-    def start(self, dtypes: Sequence[str] | None) -> None:
-        """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file, start the budget."""
-        self.device.use()
+    def start(self, dtypes: Sequence[str] | None, is_here: bool = True) -> None:
+        """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file, start the budget.
+
+        Unless the device `is_here`, nothing of this machine is measured or stamped.
+        """
+        if is_here:
+            self.device.use()
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
-        self._begin(stamp(self._command, self.device, self.ceilings, self.settings, self._argv), dtypes or ())
-
-    def start_absent(self) -> None:
-        """Start a run for a device that need not be here: nothing of this machine is measured or stamped."""
-        self._begin(stamp_absent(self._command, self.device, self.ceilings, self.settings, self._argv))
-
-    def _begin(self, environment: Environment, dtypes: Sequence[str] = ()) -> None:
+        environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv, is_here)
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
-        self._dtypes, self.environment = dtypes, environment
+        self._dtypes, self.environment = dtypes or (), environment
         self._started_s = time.perf_counter()
         self.deadline = None if self._budget_s is None else self._started_s + self._budget_s
 
@@ -310,9 +308,28 @@ def refused_all(records: Iterable[Record]) -> UsageError:
 
 
 def stamp(
-    command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
+    command: str,
+    device: Device,
+    ceilings: Machine,
+    settings: Mapping[str, Any],
+    argv: Sequence[str] | None,
+    is_here: bool = True,
 ) -> Environment:
-    """Return the environment of this run; `argv` None: the arguments of the process."""
+    """Return the environment of this run, without facts of this machine if the device is not here.
+
+    `argv` None: the arguments of the process.
+    """
+    as_module = () if command.endswith(".py") else ("-m",)  # the former is a user's op file
+    environment = Environment(
+        run_id=new_run_id(),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
+        device=asdict(device),
+        hardware=ceilings.to_dict(),
+        settings=dict(settings),
+    )
+    if not is_here:
+        return environment
     facts, state, floor = environment_facts(), host_state(), ceilings.fastest("launch")
     costs = {
         "tick_s": samplers.tick_s(device),
@@ -323,27 +340,12 @@ def stamp(
     # Runs with different modes cannot be compared; an idle GPU does not report its clock settings.
     modes = gpu_state.modes(device.uuid) if device.is_gpu else {key: state[key] for key in ("governor", "turbo")}
     return replace(
-        stamp_absent(command, device, ceilings, settings, argv),
+        environment,
         device=asdict(device) | modes,
         host=facts["host"],
         versions=facts["versions"],
         git=git_state(),
         preflight=costs,
-    )
-
-
-def stamp_absent(
-    command: str, device: Device, ceilings: Machine, settings: Mapping[str, Any], argv: Sequence[str] | None
-) -> Environment:
-    """Return the environment of a run for a device that need not be here, without facts of this machine."""
-    as_module = () if command.endswith(".py") else ("-m",)  # the former is a user's op file
-    return Environment(
-        run_id=new_run_id(),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=("python", *as_module, command, *(sys.argv[1:] if argv is None else argv)),
-        device=asdict(device),
-        hardware=ceilings.to_dict(),
-        settings=dict(settings),
     )
 
 

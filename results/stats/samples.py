@@ -106,11 +106,10 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
         An improved heteroskedasticity and autocorrelation consistent covariance matrix estimator, Econometrica 60
         (1992) 953.
     """
-    count, factor = len(samples), 1.0
-    if count >= MIN_FOR_CORRELATION:
-        import numpy as np
+    import numpy as np
 
-        values = np.asarray(samples, dtype=np.float64)
+    values, count, factor = np.asarray(samples, dtype=np.float64), len(samples), 1.0
+    if count >= MIN_FOR_CORRELATION:
         # Mean of ranking equal samples from the first and from the last.
         first = _centered_ranks(values)
         ways = first, first if len(set(samples)) == count else _centered_ranks(values[::-1])[::-1]
@@ -123,16 +122,9 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
     half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
-    ordered = sorted(samples)
-    center, low, high = (_at_rank(ordered, rank) for rank in (middle, middle - half, middle + half))
+    ranks = np.arange(count) + 0.5
+    center, low, high = map(float, np.interp((middle, middle - half, middle + half), ranks, np.sort(values)))
     return Interval(center, low, high, degrees, half / middle)
-
-
-def _at_rank(ordered: Sequence[float], rank: float) -> float:
-    below = min(max(math.floor(rank - 0.5), 0), len(ordered) - 1)
-    above = min(below + 1, len(ordered) - 1)
-    part = min(max(rank - (below + 0.5), 0.0), 1.0)
-    return ordered[below] + (ordered[above] - ordered[below]) * part
 
 
 def _centered_ranks(values: NDArray[float64]) -> NDArray[float64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
@@ -98,7 +99,12 @@ class RowSpreads:
         """Pool rows. All rows of a run move together, so many rows have no more degrees of freedom than one row."""
         known = [row for row in rows if row.degrees]
         self._degrees = max((row.degrees for row in known), default=0)
-        self._variances = [row.squares / row.degrees for row in known]
+        self._variances = sorted(row.squares / row.degrees for row in known)
+
+    @cached_property
+    def _of_others(self) -> tuple[float, float]:
+        """The upper quantile of the variances for a row without repeats, and their median."""
+        return quantile(self._variances, OTHERS_QUANTILE), median(self._variances)
 
     def of(self, row: Repeats) -> Spread | None:
         """Return the spread of a row from its repeats, moderated by the other rows; from those alone without repeats.
@@ -108,11 +114,10 @@ class RowSpreads:
         if not self._degrees:
             return None
         if not row.degrees:
-            deviation = math.sqrt(quantile(self._variances, OTHERS_QUANTILE))
-            return Spread(deviation, min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS)
+            return Spread(math.sqrt(self._of_others[0]), min(MAX_OTHER_DEGREES, self._degrees), OTHER_ROWS)
         others = min(MAX_OTHER_DEGREES, row.degrees, len(self._variances) - 1)
         degrees = row.degrees + others
-        return Spread(math.sqrt((row.squares + others * median(self._variances)) / degrees), degrees, RUNS)
+        return Spread(math.sqrt((row.squares + others * self._of_others[1]) / degrees), degrees, RUNS)
 
 
 def widest(spreads: Iterable[Spread | None]) -> Spread | None:

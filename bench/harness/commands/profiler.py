@@ -146,7 +146,7 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
             if trace.host not in ("", platform.node()):
                 run.progress.note(f"the trace was recorded on '{trace.host}'; the roofs are those of this machine")
         else:
-            run.start_absent()
+            run.start(None, is_here=False)
         for record in records:
             run.keep(record)
     return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
