@@ -43,7 +43,6 @@ IMPORTS = {
     "torch": "import torch",
     "np": "import numpy as np",
     "io": "import io",
-    "initial_growth": "from bench.harness.model.initial_growth import initial_growth",
 }
 """Import of each name that an expression may use besides rows."""
 

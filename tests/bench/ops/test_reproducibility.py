@@ -1,6 +1,5 @@
 """Checkpoints of a training step, and the growth of initial outputs."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 
 from bench.harness.device.device import cpu_device
 from bench.harness.model import reproducibility
-from bench.harness.model.initial_growth import initial_growth
 from bench.harness.model.reproducibility import checkpoint_report
 from bench.harness.model.step import TrainingStep
 from roofline.accounting.presets import load_preset
@@ -50,9 +48,3 @@ def test_a_checkpoint_without_the_optimizer_does_not_resume(tmp_path, monkeypatc
 def test_deterministic_algorithms_are_left_as_they_were(tmp_path):
     checkpoint_report(step(), tmp_path)
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_initial_outputs_grow_with_the_root_of_the_width():
-    for width, unscaled, scaled in initial_growth(widths=(64, 256, 1024)):
-        assert unscaled == pytest.approx(math.sqrt(width), rel=0.03)
-        assert scaled == pytest.approx(1, rel=0.03)
