@@ -37,6 +37,7 @@ FOLDERS = {
         "machine",
         "gpu_table",
         "model",
+        "links",
         "accounting",
         "estimate",
         "picture",

@@ -1,0 +1,141 @@
+"""Time of a collective by size: T = a + S x factor / B, with a latency a and a bus bandwidth B.
+
+S is the size in bytes as nccl-tests counts it: of the whole array for all-gather and reduce-scatter, of the array of
+one rank for the others. The bus bandwidth is S / T x factor, and can be compared with the one-way bandwidth of a link.
+
+Source  NVIDIA, nccl-tests, doc/PERFORMANCE.md (factors); Hockney, The communication challenge for MPP: Intel Paragon
+        and Meiko CS-2, Parallel Computing 20 (1994) 389 (latency and bandwidth).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from results.record import Record
+from results.stats.samples import student_t
+from results.store.runfile import RunFileError, load_run
+from results.store.runs import list_runs
+
+OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send-recv")
+
+MIN_SIZES = 3
+"""Two sizes determine both parameters and leave nothing to estimate their intervals from."""
+
+REWEIGHTINGS = 8
+"""Repetitions of the fit, each with weights by the times of the previous one."""
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Return the bus bandwidth divided by S / T.
+
+    Raises:
+        ValueError: unknown op, or fewer than 2 ranks.
+    """
+    if op not in OPS or ranks < 2:
+        raise ValueError(f"expected one of {', '.join(OPS)} and at least 2 ranks, got {op!r} and {ranks}")
+    if op in ("broadcast", "send-recv"):
+        return 1.0
+    return (2 if op == "all-reduce" else 1) * (ranks - 1) / ranks
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Latency and bus bandwidth of a collective, with 95 % confidence intervals."""
+
+    op: str
+    ranks: int
+    latency_s: float
+    bytes_per_s: float
+    """Bus bandwidth."""
+    latency_ci95: tuple[float, float]
+    bytes_per_s_ci95: tuple[float, float]
+    """The upper end is infinite if the times are too noisy to grow with the size for certain."""
+
+    def seconds(self, size_bytes: float, ranks: int | None = None) -> float:
+        """Return the time of a size; for another number of ranks with the same latency and bus bandwidth."""
+        return self.latency_s + size_bytes * bus_factor(self.op, ranks or self.ranks) / self.bytes_per_s
+
+
+def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Fit:
+    """Fit latency and bus bandwidth by least squares of relative errors, so that small sizes count like large ones.
+
+    Args:
+        op: one of `OPS`.
+        ranks: number of ranks.
+        sizes_bytes: S of each time, bytes.
+        times_s: seconds, one time of each size.
+
+    Raises:
+        ValueError: fewer than `MIN_SIZES` sizes, a time of 0, or times that do not grow with the size.
+
+    Source: weights from the fitted times, because measured ones favor those that are too short: Carroll and Ruppert,
+        Transformation and Weighting in Regression (1988), chapter 2; intervals by the covariance of the parameters.
+    """
+    if len(set(sizes_bytes)) < MIN_SIZES or min(times_s) <= 0:
+        raise ValueError(f"expected positive times of at least {MIN_SIZES} sizes")
+    import numpy as np
+
+    moved, times = np.asarray(sizes_bytes, dtype=float) * bus_factor(op, ranks), np.asarray(times_s, dtype=float)
+    fitted = times
+    for _ in range(REWEIGHTINGS):
+        weights = fitted**-2
+        mean_x, mean_t = np.average(moved, weights=weights), np.average(times, weights=weights)
+        squares_x = float(weights @ (moved - mean_x) ** 2)
+        slope = float(weights @ ((moved - mean_x) * (times - mean_t))) / squares_x
+        free_latency_s = latency_s = float(mean_t - slope * mean_x)
+        if latency_s < 0:
+            squares_x = float(weights @ moved**2)
+            latency_s, slope = 0.0, float(weights @ (moved * times)) / squares_x
+        if slope <= 0:
+            raise ValueError(f"times of {op} do not grow with the size")
+        fitted = latency_s + slope * moved
+    degrees = len(moved) - 2
+    width = student_t(degrees) * math.sqrt(float(np.sum((times / fitted - 1) ** 2)) / degrees)
+    slope_half = width / math.sqrt(squares_x)
+    latency_half = width * math.sqrt(1 / weights.sum() + mean_x**2 / squares_x)
+    latency_ci95 = max(0.0, free_latency_s - latency_half), max(0.0, free_latency_s + latency_half)
+    fastest = 1 / (slope - slope_half) if slope > slope_half else math.inf
+    return Fit(op, ranks, latency_s, 1 / slope, latency_ci95, (1 / (slope + slope_half), fastest))
+
+
+def slowest_s(record: Record) -> Sequence[float]:
+    """Return the seconds of each round on its slowest rank, which rank 0 saves; else those of the record's rank."""
+    return record.telemetry.get("slowest_s") or record.samples_s
+
+
+def read_fits(directory: Path | str) -> dict[str, Fit]:
+    """Return the fit of each op from the files of rank 0 that `bench.collectives` wrote; the newest run counts.
+
+    Ops whose times cannot be fitted, and files that cannot be read, are left out.
+    """
+    fits: dict[str, Fit] = {}
+    for summary in list_runs(Path(directory), counts_records=False)[::-1]:
+        try:
+            run = load_run(summary.path)
+        except RunFileError:
+            continue
+        fleet = getattr(run.environment, "fleet", None) or run.environment.extra.get("fleet") or {}
+        if fleet.get("rank") == 0:
+            fits |= fits_of(run.records)
+    return fits
+
+
+def fits_of(records: Sequence[Record]) -> dict[str, Fit]:
+    """Return the fit of each op from the records of rank 0, without pairs and ops whose times cannot be fitted."""
+    series: dict[tuple[str, int], dict[int, float]] = {}
+    for record in records:
+        ranks = record.options.get("ranks")
+        is_measured = record.op in OPS and record.status == "ok" and "pair" not in record.options
+        if is_measured and isinstance(ranks, int) and ranks > 1 and "bytes" in record.shape and slowest_s(record):
+            series.setdefault((record.op, ranks), {})[record.shape["bytes"]] = median(slowest_s(record))
+    fits = {}
+    for (op, ranks), times in series.items():
+        try:
+            fits[op] = fit(op, ranks, list(times), list(times.values()))
+        except ValueError:
+            continue
+    return fits
