@@ -1,117 +1,80 @@
 """Operations on the shape of a tensor: which ones make a view and which ones copy, by the rules of torch.
 
-Source: torch 2.13, `computeStride` in aten/src/ATen/TensorUtils.cpp; the tests compare it with torch.
+NumPy decides as `computeStride` in aten/src/ATen/TensorUtils.cpp does (torch 2.13); the tests compare them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from results.show.terminal import one_line
 from roofline.accounting.config import ConfigError
 
+Ints = tuple[int, ...]
 
-class Strided(NamedTuple):
-    """The shape of a tensor, and the elements from one index to the next along each dimension."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+def dense_strides(shape: Ints) -> Ints:
+    """Return the strides of a contiguous tensor: row-major, without gaps."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
-    @classmethod
-    def dense(cls, shape: Sequence[int]) -> Strided:
-        """Return a contiguous tensor: row-major, without gaps."""
-        return cls(tuple(shape), tuple(prod(shape[axis + 1 :]) for axis in range(len(shape))))
 
-    def then(self, operation: str) -> tuple[Strided, bool]:
-        """Return the tensor after an operation, and whether its elements are copied.
+def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]:
+    """Return shape and strides of a tensor after an operation, and whether its elements are copied.
 
-        Raises:
-            ConfigError: unknown operation, or torch rejects it for this tensor.
-        """
-        shape, strides = "x".join(map(str, self.shape)), ", ".join(map(str, self.strides))
-        tensor = f"a tensor of {shape or 'one element'} with strides {strides or 'none'}"
-        try:
-            result, is_copy = self._after(operation)
-        except (ArithmeticError, IndexError, TypeError, ValueError):
-            raise ConfigError(
-                f"'{one_line(operation)}' does not fit {tensor}; operations are transpose, transpose:0:1, permute:1:0, "
-                "reshape, reshape:8x4, view:8x4, contiguous, and indices such as [0] or [:,1]"
-            ) from None
-        if is_copy and operation.startswith("view"):
-            raise ConfigError(f"{operation} of {tensor} is an error in torch; use reshape, which copies")
-        return result, is_copy
+    Raises:
+        ConfigError: unknown operation, or torch rejects it for this tensor.
+    """
+    extents, steps = "x".join(map(str, shape)), ", ".join(map(str, strides))
+    tensor = f"a tensor of {extents or 'one element'} with strides {steps or 'none'}"
+    try:
+        shape, view_strides = _view(operation, as_strided(np.zeros(1, np.uint8), shape, strides))
+        if min((*shape, *(view_strides or ())), default=1) < 1:
+            raise ValueError
+    except (IndexError, TypeError, ValueError):
+        raise ConfigError(
+            f"'{one_line(operation)}' does not fit {tensor}; operations are transpose, transpose:0:1, permute:1:0, "
+            "reshape, reshape:8x4, view:8x4, contiguous, and indices such as [0] or [:,1]"
+        ) from None
+    if view_strides is None and operation.startswith("view"):
+        raise ConfigError(f"{operation} of {tensor} is an error in torch; use reshape, which copies")
+    return shape, dense_strides(shape) if view_strides is None else view_strides, view_strides is None
 
-    def _after(self, operation: str) -> tuple[Strided, bool]:
-        if operation.startswith("["):
-            return self._indexed(operation.strip("[]").split(",")), False
-        name, _, words = operation.partition(":")
-        numbers = [int(word) for word in re.split("[:x]", words)] if words else []
-        if name == "transpose":
-            first, second = numbers or (-2, -1)
-            order = list(range(len(self.shape)))
-            order[first], order[second] = order[second], order[first]
-            return self._permuted(order), False
-        if name == "permute":
-            return self._permuted(numbers), False
-        if name == "contiguous":
-            dense = Strided.dense(self.shape)
-            strides = zip(self.shape, self.strides, dense.strides, strict=True)
-            is_dense = all(extent == 1 or own == other for extent, own, other in strides)
-            return (self, False) if is_dense else (dense, True)
-        if name in ("reshape", "view"):
-            return self._reshaped(numbers or [-1])
+
+def _view(operation: str, array: np.ndarray[Any, np.dtype[np.uint8]]) -> tuple[Ints, Ints | None]:
+    """Return shape and strides after an operation; the strides are None if it copies.
+
+    An element of the array has one byte, and only the first one exists.
+    """
+    name, _, words = operation.partition(":")
+    if operation.startswith("["):
+        view = array[(*map(_index, operation.strip("[]").split(",")), ...)]
+        return view.shape, view.strides
+    numbers = [int(word) for word in re.split("[:x]", words)] if words else []
+    if name in ("transpose", "permute"):
+        view = array.transpose(numbers) if name == "permute" else array.swapaxes(*(numbers or (-2, -1)))
+        return view.shape, view.strides
+    if name == "contiguous":
+        return array.shape, array.strides if array.flags.c_contiguous else None
+    if name not in ("reshape", "view") or min(numbers, default=1) < -1:
         raise ValueError
+    shape = as_strided(array, array.shape, dense_strides(array.shape)).reshape(numbers or -1).shape
+    try:
+        view = array.reshape(shape, copy=False)
+    except ValueError:
+        return shape, None
+    strides: list[int] = []
+    following = array.strides[-1] if array.strides else 1
+    for extent, stride in zip(reversed(shape), reversed(view.strides), strict=True):
+        strides.append(following if extent == 1 else stride)  # torch gives a meaning to strides of one element
+        following = strides[-1] * extent
+    return shape, tuple(reversed(strides))
 
-    def _permuted(self, dims: Sequence[int]) -> Strided:
-        known = range(len(self.shape))
-        if sorted(known[dim] for dim in dims) != list(known):
-            raise ValueError
-        return Strided(tuple(self.shape[dim] for dim in dims), tuple(self.strides[dim] for dim in dims))
 
-    def _indexed(self, parts: Sequence[str]) -> Strided:
-        kept = []
-        for axis, part in enumerate(parts):
-            words = [int(word) if word.strip() else None for word in part.split(":")]
-            indices = range(0, self.shape[axis] * self.strides[axis], self.strides[axis])
-            chosen = indices[slice(*words)] if len(words) > 1 else indices[words[0]]  # type: ignore[index]
-            if isinstance(chosen, range):
-                kept.append((len(chosen), chosen.step))
-        if not all(extent and stride > 0 for extent, stride in kept):
-            raise ValueError
-        kept += zip(self.shape[len(parts) :], self.strides[len(parts) :], strict=True)
-        return Strided(tuple(extent for extent, _ in kept), tuple(stride for _, stride in kept))
-
-    def _reshaped(self, sizes: Sequence[int]) -> tuple[Strided, bool]:
-        """Return the tensor in a new shape, in which one size may be -1, and whether it is a copy."""
-        elements = prod(self.shape)
-        rest = elements // prod(size for size in sizes if size != -1)
-        shape = [rest if size == -1 else size for size in sizes]
-        if sizes.count(-1) > 1 or min(shape, default=1) < 1 or prod(shape) != elements:
-            raise ValueError
-        strides = self._viewed(shape)
-        return (Strided.dense(shape), True) if strides is None else (Strided(tuple(shape), strides), False)
-
-    def _viewed(self, shape: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the strides of a view with this shape, or None if it needs a copy.
-
-        Dimensions whose strides continue each other form a chunk. New dimensions may split it, but not span two.
-        """
-        chunks: list[tuple[int, int]] = []  # elements and stride, from the last dimension
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if chunks and (extent == 1 or stride == prod(chunks[-1])):
-                chunks[-1] = (chunks[-1][0] * extent, chunks[-1][1])
-            else:
-                chunks.append((extent, stride))
-        strides: list[int] = []
-        left = list(shape)
-        for elements, stride in chunks or [(1, 1)]:
-            taken = 1
-            while left and (taken < elements or left[-1] == 1):
-                strides.append(taken * stride)
-                taken *= left.pop()
-            if taken != elements:
-                return None
-        return tuple(reversed(strides))
+def _index(text: str) -> int | slice:
+    numbers = [int(word) if word.strip() else None for word in text.split(":")]
+    return slice(*numbers) if len(numbers) > 1 else int(text)

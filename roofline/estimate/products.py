@@ -13,7 +13,7 @@ from results.show.units import count, duration, number
 from roofline.accounting.config import ConfigError
 from roofline.accounting.machines import attainable, peak_of, why_not
 from roofline.accounting.number_formats import FORMATS, scale_bytes, shown_in
-from roofline.accounting.strides import Strided
+from roofline.accounting.strides import after, dense_strides
 from roofline.estimate.answer import Answer, Step, by_machine
 from roofline.estimate.options import Computing, machines_of, sources_of
 from roofline.estimate.question import OneOf, SomeOf, Whole, exact, extents, product_shape, question, text_of, whole
@@ -78,8 +78,8 @@ def tensor(
     then: Annotated[list[str] | None, operations] = None,
 ) -> Answer:
     """Elements, bytes and strides of a dense tensor, and which operations on it make a view or a copy."""
-    elements, strides = prod(shape), list(Strided.dense(shape).strides)
-    rows = _operations(Strided.dense(shape), dtype, then or ())
+    elements, strides = prod(shape), list(dense_strides(shape))
+    rows = _operations(shape, dtype, then or ())
     stored, scales = bytes_of(elements, dtype), scale_bytes(elements, dtype)
     total = stored + scales
     steps = [
@@ -109,15 +109,16 @@ def tensor(
     )
 
 
-def _operations(tensor: Strided, dtype: str, then: Sequence[str]) -> list[dict[str, Any]]:
+def _operations(shape: tuple[int, ...], dtype: str, then: Sequence[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    strides = dense_strides(shape)
     for operation in then:
-        tensor, is_copy = tensor.then(operation)
-        copied = prod(tensor.shape) if is_copy else 0
+        shape, strides, is_copy = after(operation, shape, strides)
+        copied = prod(shape) if is_copy else 0
         rows.append(
             {
-                **{"op": operation, "result": "copy" if is_copy else "view", "shape": "x".join(map(str, tensor.shape))},
-                "strides": list(tensor.strides),
+                **{"op": operation, "result": "copy" if is_copy else "view", "shape": "x".join(map(str, shape))},
+                "strides": list(strides),
                 "bytes_copied": bytes_of(copied, dtype) + scale_bytes(copied, dtype),
             }
         )
