@@ -56,6 +56,7 @@ HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", 
 """Slow imports, allowed only inside the functions that need them: --help must be fast."""
 
 BUILT_ON_TORCH = {
+    "bench/harness/lecture/figures.py",
     "bench/harness/model/reproducibility.py",
     "bench/harness/model/step.py",
     "bench/harness/transfer.py",

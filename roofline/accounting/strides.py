@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import Any
-
-import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from results.show.terminal import one_line
 from roofline.accounting.config import ConfigError
@@ -32,7 +28,7 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]
     extents, steps = "x".join(map(str, shape)), ", ".join(map(str, strides))
     tensor = f"a tensor of {extents or 'one element'} with strides {steps or 'none'}"
     try:
-        shape, view_strides = _view(operation, as_strided(np.zeros(1, np.uint8), shape, strides))
+        shape, view_strides = _view(operation, shape, strides)
         if min((*shape, *(view_strides or ())), default=1) < 1:
             raise ValueError
     except (IndexError, TypeError, ValueError):
@@ -45,11 +41,12 @@ def after(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints, bool]
     return shape, dense_strides(shape) if view_strides is None else view_strides, view_strides is None
 
 
-def _view(operation: str, array: np.ndarray[Any, np.dtype[np.uint8]]) -> tuple[Ints, Ints | None]:
-    """Return shape and strides after an operation; the strides are None if it copies.
+def _view(operation: str, shape: Ints, strides: Ints) -> tuple[Ints, Ints | None]:
+    """Return shape and strides after an operation; the strides are None if it copies."""
+    import numpy as np
+    from numpy.lib.stride_tricks import as_strided
 
-    An element of the array has one byte, and only the first one exists.
-    """
+    array = as_strided(np.zeros(1, np.uint8), shape, strides)  # an element has one byte, only the first exists
     name, _, words = operation.partition(":")
     if operation.startswith("["):
         view = array[(*map(_index, operation.strip("[]").split(",")), ...)]
@@ -59,20 +56,20 @@ def _view(operation: str, array: np.ndarray[Any, np.dtype[np.uint8]]) -> tuple[I
         view = array.transpose(numbers) if name == "permute" else array.swapaxes(*(numbers or (-2, -1)))
         return view.shape, view.strides
     if name == "contiguous":
-        return array.shape, array.strides if array.flags.c_contiguous else None
+        return shape, strides if array.flags.c_contiguous else None
     if name not in ("reshape", "view") or min(numbers, default=1) < -1:
         raise ValueError
-    shape = as_strided(array, array.shape, dense_strides(array.shape)).reshape(numbers or -1).shape
+    shape = as_strided(array, shape, dense_strides(shape)).reshape(numbers or -1).shape
     try:
         view = array.reshape(shape, copy=False)
     except ValueError:
         return shape, None
-    strides: list[int] = []
-    following = array.strides[-1] if array.strides else 1
+    torch_strides: list[int] = []
+    following = strides[-1] if strides else 1
     for extent, stride in zip(reversed(shape), reversed(view.strides), strict=True):
-        strides.append(following if extent == 1 else stride)  # torch gives a meaning to strides of one element
-        following = strides[-1] * extent
-    return shape, tuple(reversed(strides))
+        torch_strides.append(following if extent == 1 else stride)  # NumPy defines none for an extent of 1
+        following = torch_strides[-1] * extent
+    return shape, tuple(reversed(torch_strides))
 
 
 def _index(text: str) -> int | slice:

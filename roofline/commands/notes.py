@@ -45,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
 def load_notes() -> dict[str, Any]:
     """Return `course` (URL), `notes` (titles by key) and `claims`.
 
-    A claim has `KEYS`, and what `python -m bench lecture` measures: `measured`, an expression, and its `unit`.
+    A claim has `KEYS`, and the `unit` of what `python -m bench lecture` measures.
     """
     document = tomllib.loads(FILE.read_text(encoding="utf-8"))
     for claim in document["claims"]:
         measuring = f"python -m bench lecture --section {SECTIONS.index(claim['subject']) + 1}"
         claim["command"] = "; ".join(f"python -m roofline {command}" for command in claim["commands"]) or measuring
-    keys = (*KEYS, "measured", "unit")
+    keys = (*KEYS, "unit")
     document["claims"] = [{key: claim.get(key, "") for key in keys} for claim in document["claims"]]
     return document
 

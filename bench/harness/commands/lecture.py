@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from bench.harness.lecture.measured import Figure
+
 DESCRIPTION = """\
 The statements of five study notes on CS336 lecture 2 in the order of the lecture: what the notes say, what is right,
 what this machine measures, and the commands that give both. The measured rows are saved as one run.
@@ -64,19 +66,21 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     main.check_places(args)
     device = main.device_of(args)
     from bench.harness.lecture import measured
+    from bench.harness.lecture.figures import FIGURES
     from bench.harness.run import Run, print_path
 
     chosen = [SECTIONS[index - 1] for index in args.section or range(1, len(SECTIONS) + 1)]
     notes = load_notes()
     claims = [claim for claim in notes["claims"] if claim["subject"] in chosen]
     args.budget = args.budget or BUDGET_S[args.quick]
-    plan = measured.Measurements([claim["measured"] for claim in claims if claim["measured"]], args, device)
+    figures = {claim["claim"]: FIGURES[claim["claim"]] for claim in claims if claim["claim"] in FIGURES}
+    plan = measured.Measurements(figures.values(), args, device)
     args.no_save = args.no_save or plan.is_empty
     lecture = Run(args, "bench", "lecture", device, plan.settings.to_dict(), argv)
-    figures = plan.measure(lecture)
+    measurements = plan.measure(lecture)
     assert lecture.environment is not None
     environment = lecture.environment.to_dict()
-    rows = [_row(claim, figures, plan.sizes) for claim in claims]
+    rows = [_row(claim, figures.get(claim["claim"]), measurements, plan.sizes) for claim in claims]
     trap = [] if lecture.is_interrupted else plan.synchronize_trap(lecture)
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
     table = Table(
@@ -109,12 +113,13 @@ def _check_page(page: Path | str) -> None:
     check_output(page, replaces=True)
 
 
-def _row(claim: Mapping[str, Any], figures: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+def _row(
+    claim: Mapping[str, Any], figure: Figure | None, measurements: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> dict[str, Any]:
     from bench.harness.lecture.measured import commands_of, value_of
 
-    expression = claim["measured"]
     commands = [claim["command"]] if "roofline" in claim["command"] else []
-    commands += commands_of(expression, sizes) if expression else []
+    commands += commands_of(figure, sizes) if figure else []
     return {
         "section": claim["subject"],
         "statement": claim["claim"],
@@ -122,7 +127,7 @@ def _row(claim: Mapping[str, Any], figures: Mapping[str, Any], sizes: Mapping[st
         "right": claim["ours"],
         "verdict": claim["verdict"],
         "source": claim["formula"],
-        "measured": value_of(expression, figures) if expression else None,
+        "measured": value_of(figure, measurements) if figure else None,
         "unit": claim["unit"],
         "command": "; ".join(commands),
         "remark": claim["remark"],

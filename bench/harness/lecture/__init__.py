@@ -1,4 +1,4 @@
 """The executable lecture: statements of the notes beside what this machine measures.
 
-`measured` plans the rows that statements name, and evaluates their expressions; `page` writes the HTML page.
+`figures` has what is measured for each statement; `measured` measures it; `page` writes the HTML page.
 """

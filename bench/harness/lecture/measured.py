@@ -1,17 +1,14 @@
-"""Rows and figures of the lecture.
-
-A statement of `roofline/accounting/notes.toml` may have an expression in `measured`. It uses names of `IMPORTS`, or
-rows of `rows.toml` by name, such as `100 * matmul.mfu`; they have the keys of records in `results show --format json`.
-"""
+"""Measurements of the lecture: the rows that figures name, the figures themselves, and the synchronize trap."""
 
 from __future__ import annotations
 
 import argparse
-import ast
+import inspect
+import re
 import shlex
 import tomllib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,40 +35,35 @@ ROWS: dict[str, str] = _TABLES["rows"]
 SIZES: dict[str, dict[str, Any]] = _TABLES["sizes"]
 LEFT_OUT: list[str] = _TABLES["quick_leaves_out"]
 
+IMPORTS = {"torch": "import torch", "np": "import numpy as np", "io": "import io"}
+"""Import of each name in the code of a figure."""
 
-IMPORTS = {
-    "torch": "import torch",
-    "np": "import numpy as np",
-    "io": "import io",
-}
-"""Import of each name that an expression may use besides rows."""
+Figure = Callable[..., Any]
 
 
-def names_in(expression: str) -> set[str]:
-    return {node.id for node in ast.walk(ast.parse(expression, mode="eval")) if isinstance(node, ast.Name)}
+def rows_of(figure: Figure) -> list[str]:
+    return list(inspect.signature(figure).parameters)
 
 
-def imports_of(expression: str) -> list[str]:
-    names = names_in(expression)
-    return [text for name, text in IMPORTS.items() if name in names]
-
-
-def commands_of(expression: str, sizes: Mapping[str, Any]) -> list[str]:
-    """Return the commands that give the value of an expression."""
-    names = names_in(expression)
-    rows = [f"python -m bench.{command.format(**sizes)}" for name, command in ROWS.items() if name in names]
-    return rows or [f"python -c {shlex.quote('; '.join([*imports_of(expression), f'print({expression})']))}"]
+def commands_of(figure: Figure, sizes: Mapping[str, Any]) -> list[str]:
+    """Return the commands that give a figure: those of its rows, or its code."""
+    if names := rows_of(figure):
+        return [f"python -m bench.{ROWS[name].format(**sizes)}" for name in ROWS if name in names]
+    source = inspect.getsource(figure).partition("lambda: ")[2].strip(",\n")
+    code = " ".join(re.sub(r"(?<=[(\[])\s+|,?\s+(?=[)\]])", "", source).split())
+    imports = [text for name, text in IMPORTS.items() if name in figure.__code__.co_names]
+    return [f"python -c {shlex.quote('; '.join([*imports, f'print({code})']))}"]
 
 
 class Measurements:
-    """The rows that expressions name: `scenarios` and `ops` by name."""
+    """The rows that figures name: `scenarios` and `ops` by name."""
 
-    def __init__(self, expressions: Iterable[str], args: argparse.Namespace, device: Device) -> None:
+    def __init__(self, figures: Iterable[Figure], args: argparse.Namespace, device: Device) -> None:
         self.scenarios: dict[str, tuple[Record, Measure]] = {}
         self.ops: dict[str, planning.Row] = {}
         self.settings = planning.Settings(budget_s=args.budget, seed=args.seed)
         self.sizes = SIZES[("gpu" if device.is_gpu else "cpu") + ("-quick" if args.quick else "")]
-        named = {name for expression in expressions for name in names_in(expression)}
+        named = {name for figure in figures for name in rows_of(figure)}
         for name in [name for name in ROWS if name in named and not (args.quick and name in LEFT_OUT)]:
             family, *words = ROWS[name].format(**self.sizes).split()
             module = module_of(family)
@@ -121,18 +113,16 @@ class Measurements:
         return synchronize_trap(run.device, row.case.shape["n"], row.case.dtype, peak.value if peak else None)
 
 
-def value_of(expression: str, rows: Mapping[str, Any]) -> bool | float | str | None:
-    """Return the value of an expression, or the name of the error that it raises; None if a row was not measured."""
-    named = names_in(expression) & ROWS.keys()
-    if not named <= rows.keys():
+def value_of(figure: Figure, rows: Mapping[str, Any]) -> bool | float | str | None:
+    """Return a figure, or the name of the error that its code raises; None if a row was not measured."""
+    names = rows_of(figure)
+    if not rows.keys() >= set(names):
         return None
-    scope = dict(rows)
     try:
         with warnings.catch_warnings(action="ignore"):  # code of the notes is deprecated
-            exec("\n".join(imports_of(expression)), scope)
-            value = eval(expression, scope)  # of a file of this package
+            value = figure(*(rows[name] for name in names))
     except Exception as error:
-        return None if named else type(error).__name__
+        return None if names else type(error).__name__
     return value if isinstance(value, bool | int | float) else str(value)
 
 
