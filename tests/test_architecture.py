@@ -29,7 +29,7 @@ KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/a
 FOLDERS = {
     "bench.harness": (
         *("op", "op_file", "device", "timing", "worker", "preload", "data", "providers", "measure"),
-        *("calibrate", "cli run loop", "model", "transfer", "profile"),
+        *("calibrate", "cli run loop", "model", "transfer", "profile", "fleet"),
         *("compare", "api", "lecture", "commands", "fixture"),
     ),
     "roofline": (

@@ -1,0 +1,170 @@
+"""Where this rank runs, and what it shares with the others: a store, turns on its node, a common start, answers.
+
+Ranks are started by torchrun, srun, mpirun, a Kubernetes Job, or one by one. Nothing here waits without a deadline, and
+a store that is lost is not an error: each rank has its results on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.harness.cli.arguments import UsageError
+from results.store.runfile import lock_file
+
+if TYPE_CHECKING:
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+LAUNCHERS = {
+    "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    "slurm": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_TASKS_PER_NODE"),
+    "mpi": (*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")),),
+    "kubernetes": ("JOB_COMPLETION_INDEX", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+}
+"""Environment variables of each launcher: rank, rank on the node, ranks, ranks on the node.
+
+Source: torchrun's documentation; srun(1), where `SLURM_TASKS_PER_NODE` may be `4(x2),3`; Open MPI FAQ, running MPI
+jobs; Kubernetes documentation, indexed Jobs: one pod for each index."""
+
+POLL_S = 0.02
+"""Time between two looks at the store, and so the maximum difference between the starts of two ranks."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a run, which measures one device."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int | None = 1
+    """Number of ranks; None if unknown."""
+    local_world_size: int = 1
+    """Number of ranks on this node; 1 if unknown."""
+    node: str = "localhost"
+    launcher: str = "none"
+    rack: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} (node {self.node})"
+
+
+def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
+    """Return the rank of this process, from the variables of its launcher; rank 0 of 1 if there are none.
+
+    Raises:
+        UsageError: a variable is not an integer, or the rank is not below the number of ranks.
+    """
+    names = ("RIDGEPOINT_NODE", "SLURMD_NODENAME", "NODE_NAME")
+    node = next((environ[name] for name in names if environ.get(name)), platform.node() or "localhost")
+    rack = environ.get("RIDGEPOINT_RACK") or environ.get("SLURM_TOPOLOGY_ADDR") or None
+    launcher = next((launcher for launcher, (rank, *_) in LAUNCHERS.items() if environ.get(rank)), None)
+    if launcher is None:
+        return Rank(node=node, rack=rack)
+
+    def number(variable: str) -> int | None:
+        text = environ.get(variable, "")
+        if text and not (match := re.match(r"[0-9]{1,9}(?![0-9])", text)):
+            raise UsageError(f"{variable}: expected an integer from 0, got '{text}'")
+        return int(match[0]) if text and match else None
+
+    rank, local_rank, world_size, local_world_size = map(number, LAUNCHERS[launcher])
+    if rank is None or (world_size is not None and rank >= world_size):
+        raise UsageError(f"{LAUNCHERS[launcher][0]}: expected a rank below {world_size}, got {rank}")
+    return Rank(rank, local_rank or 0, world_size, local_world_size or 1, node, launcher, rack)
+
+
+def open_store(rank: Rank, timeout_s: float) -> Store | None:
+    """Return torchrun's store, or that of rank 0 at `MASTER_ADDR` and `MASTER_PORT`; None if there is none.
+
+    `timeout_s` limits the time to connect, and each call that waits for a key.
+    """
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    host, port, world_size = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", ""), rank.world_size
+    if not host or not port.isdecimal() or world_size is None or world_size == 1:
+        return None
+    is_master = rank.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    timeout = timedelta(seconds=timeout_s)
+    try:
+        store = TCPStore(host, int(port), is_master=is_master, timeout=timeout, wait_for_workers=False)
+    except (RuntimeError, ValueError):  # nobody listens there, or the port is taken
+        return None
+    return PrefixStore(f"ridgepoint/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+@contextmanager
+def turn(rank: Rank, deadline: float) -> Iterator[bool]:
+    """Let one rank of a node at a time run the block; yield False if there was no turn before the deadline.
+
+    The lock is on a file of this node. The kernel frees it when a rank dies. `deadline` is a reading of
+    `time.monotonic`.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"ridgepoint-fleet-{os.getuid()}-{rank.node}.lock")
+    with Path(tempfile.gettempdir(), name).open("a") as file:
+        while True:
+            try:
+                lock_file(file.fileno())
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(POLL_S)
+                    continue
+                yield False
+                return
+            yield True
+            return
+
+
+class Peers:
+    """The ranks of a run, connected by a store; without a store, or after it is lost, a rank is alone."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        store: Store | None,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.rank, self.store, self._now, self._sleep = rank, store, now, sleep
+
+    def _try(self, use: Callable[[Any], Any]) -> Any:
+        """Return the result of an operation on the store; None if there is no store (any more)."""
+        if self.store is not None:
+            try:
+                return use(self.store)
+            except RuntimeError:  # as when the process that has it is gone
+                self.store = None
+        return None
+
+    def common_start(self, name: str, deadline: float) -> bool:
+        """Wait for all ranks to arrive at `name`; return whether they all did before the deadline."""
+        self._try(lambda store: store.add(name, 1))
+        while (arrived := self._try(lambda store: store.add(name, 0))) is not None:
+            if arrived >= (self.rank.world_size or 1):
+                return True
+            if self._now() >= deadline:
+                break
+            self._sleep(POLL_S)
+        return False
+
+    def send(self, queue: str, text: str) -> bool:
+        """Append a text to a queue for rank 0; return whether it was sent."""
+        self._try(lambda store: store.queue_push(queue, text))
+        return self.store is not None
+
+    def received(self, queue: str) -> list[str]:
+        """Remove and return the texts in a queue."""
+        texts = list[str]()
+        while self._try(lambda store: store.queue_len(queue)):
+            if (data := self._try(lambda store: store.queue_pop(queue, block=False))) is not None:
+                texts.append(data.decode())
+        return texts

@@ -1,0 +1,139 @@
+"""Rank from the environment of each launcher; turns, common start and answers by a store on a simulated clock."""
+
+import multiprocessing
+import signal
+import time
+
+import pytest
+import torch.distributed
+
+from bench.harness.cli.arguments import UsageError
+from bench.harness.fleet.launcher import Peers, Rank, open_store, rank_here, turn
+
+MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}
+TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "7", "SLURM_TASKS_PER_NODE": "4(x2),3"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, Rank(0, 0, 1, 1, "n", "none")),
+        (TORCHRUN, Rank(5, 1, 8, 4, "n", "torchrun")),
+        (SLURM, Rank(3, 1, 7, 4, "n", "slurm")),
+        (TORCHRUN | SLURM, Rank(5, 1, 8, 4, "n", "torchrun")),  # torchrun inside of an allocation
+        (MPI, Rank(2, 0, 4, 1, "n", "mpi")),
+        ({"JOB_COMPLETION_INDEX": "6"}, Rank(6, 0, None, 1, "n", "kubernetes")),
+        ({"JOB_COMPLETION_INDEX": "6", "WORLD_SIZE": "8"}, Rank(6, 0, 8, 1, "n", "kubernetes")),
+        ({"SLURM_TOPOLOGY_ADDR": "sw1.rack7.n"}, Rank(node="n", rack="sw1.rack7.n")),
+    ],
+)
+def test_each_launcher_gives_the_rank(environ, expected):
+    assert rank_here({**environ, "SLURMD_NODENAME": "n"}) == expected
+
+
+def test_a_node_has_the_first_known_name():
+    names = {"RIDGEPOINT_NODE": "a", "SLURMD_NODENAME": "b", "NODE_NAME": "c"}
+    for expected in "abc":
+        assert rank_here(names).node == expected
+        names.pop(next(iter(names)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"RANK": "x"}, "RANK: expected an integer from 0, got 'x'"), ({"RANK": "8"}, "expected a rank below 8, got 8")],
+)
+def test_a_wrong_rank_is_a_usage_error(changes, said):
+    with pytest.raises(UsageError, match=said):
+        rank_here(TORCHRUN | changes)
+
+
+class Clock:
+    """A simulated clock, which calls `step` at each sleep."""
+
+    def __init__(self, step=lambda: None):
+        self.seconds, self.step = 0.0, step
+
+    def now(self):
+        return self.seconds
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+        self.step()
+
+
+def peers_of(store, count, clock):
+    return [Peers(Rank(number, number, count, count), store, clock.now, clock.sleep) for number in range(count)]
+
+
+def test_all_ranks_start_together():
+    store, clock = torch.distributed.HashStore(), Clock()
+    first, second = peers_of(store, 2, clock)
+    clock.step = lambda: clock.seconds > 3 and store.add("together", 1)
+    assert first.common_start("together", 10)
+    assert 3 < clock.seconds < 3.1
+    assert second.common_start("together", 10)
+    assert clock.seconds < 3.1
+
+
+def test_a_missing_rank_delays_the_start_to_the_deadline():
+    clock = Clock()
+    first, _ = peers_of(torch.distributed.HashStore(), 2, clock)
+    assert not first.common_start("together", 10)
+    assert clock.seconds == pytest.approx(10, abs=0.1)
+
+
+class LostStore:
+    def add(self, *_):
+        raise torch.distributed.DistNetworkError("Connection reset by peer")
+
+
+def test_a_lost_store_leaves_a_rank_alone():
+    clock = Clock()
+    for store in (LostStore(), None):
+        peers = Peers(Rank(1, 1, 4, 4), store, clock.now, clock.sleep)
+        assert not peers.common_start("together", 10)
+        assert (peers.send("answers", "x"), peers.received("answers"), clock.seconds) == (False, [], 0)
+
+
+def test_there_is_no_store_without_an_address_or_a_listener(monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert open_store(Rank(1, 1, 2), 1) is None
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    assert open_store(Rank(1, 1, 2), 1) is None
+    assert open_store(Rank(), 1) is None
+
+
+def test_texts_of_all_ranks_arrive_once(monkeypatch):
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    first, second = (Peers(rank, open_store(rank, 5)) for rank in (Rank(0, 0, 2, 2), Rank(1, 1, 2, 2)))
+    assert second.send("answers", "1")
+    assert first.send("answers", "0")
+    assert (first.received("answers"), first.received("answers")) == (["1", "0"], [])
+
+
+def hold_a_turn(rank, is_held):
+    with turn(rank, time.monotonic() + 5):
+        is_held.set()
+        signal.pause()
+
+
+def test_a_killed_rank_gives_up_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    context = multiprocessing.get_context("fork")
+    is_held, here = context.Event(), Rank(node="a/b")
+    process = context.Process(target=hold_a_turn, args=(here, is_held))
+    process.start()
+    assert is_held.wait(10)
+    with turn(Rank(node="other"), time.monotonic()) as is_mine:
+        assert is_mine
+    with turn(here, time.monotonic() + 0.05) as is_mine:
+        assert not is_mine
+    process.kill()
+    with turn(here, time.monotonic() + 10) as is_mine:
+        assert is_mine
+    process.join()
