@@ -31,10 +31,11 @@ from results.show.terminal import (
     print_out,
     say,
 )
-from results.store.runfile import Run, StoreError, reason_of, runs_directory, write_output
+from results.store.runfile import Run, StoreError, load_run, reason_of, runs_directory, write_output
 from results.store.runs import list_runs
 
-FORMATS = (*TABLE_FORMATS[1:], "parquet")
+SINKS = ("bmf", "github-benchmark", "pytorch-v3", "junit", "openmetrics")
+FORMATS = (*TABLE_FORMATS[1:], "parquet", *SINKS)
 
 PROFILE = "bench.harness.profile.report:render"
 
@@ -47,6 +48,7 @@ EXAMPLES = """examples:
   python -m results compare 20261120T21 latest --margin 2%
   python -m results history --op matmul --dtype bf16 --case 4096x4096x4096 --metric mfu
   python -m results export latest --format csv -o run.csv
+  python -m results export latest --format junit --baseline main.jsonl -o junit.xml
 """
 
 
@@ -83,14 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("-v", "--verbose", action="store_true", help=text)
     show.set_defaults(command=_show)
 
-    export = commands.add_parser("export", parents=[shared], help="write a run as JSON, CSV, Markdown or Parquet")
+    text = "write a run as a table, or in the format of a tool that tracks benchmarks"
+    export = commands.add_parser("export", parents=[shared], help=text)
+    export.add_argument("run", metavar="RUN", nargs="?", default="latest", help=f"{RUN_HELP} (default: latest)")
+    text = "run to compare with; with --format junit, SLOWER is a failure and UNSURE is skipped"
+    export.add_argument("--baseline", metavar="RUN", help=text)
     output = export.group("output")
     output.add_argument("--format", choices=FORMATS, help="output format (default: by the suffix of --output)")
     text = "file to write; an existing file is replaced (default: stdout)"
     output.add_argument("-o", "--output", metavar="PATH", help=text)
     export.set_defaults(command=_export)
+    show.add_argument("run", metavar="RUN", help=RUN_HELP)
     for command in (show, export):
-        command.add_argument("run", metavar="RUN", help=RUN_HELP)
         add_selection(command, "with `latest`: the newest run")
     add_format(listing)
     add_format(show)
@@ -157,10 +163,17 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         raise StoreError("--format parquet requires --output PATH")
     if is_file and options.output.endswith(os.sep):
         raise StoreError(f"--output {options.output} names a directory; name a file in it")
-    run = Selection.of(options).load(options.run, directory)
+    if options.baseline is not None and form != "junit":
+        raise StoreError("--baseline requires --format junit")
+    chosen = Selection.of(options)
+    run = chosen.load(options.run, directory)
     problems: list[str] = []
     if form == "parquet":
         data = parquet_bytes(run, problems.append)
+    elif form in SINKS:
+        baseline = None if options.baseline is None else load_run(chosen.find(options.baseline, directory))
+        text = _for_sink(form, run, baseline, chosen, problems.append)
+        data = text.encode("utf-8")
     else:
         text = table_of_run(run.environment, run.records, problems.append).render(form)
         data = text.encode("utf-8")
@@ -168,6 +181,19 @@ def _export(options: argparse.Namespace, directory: Path) -> int:
         write_output(Path(options.output), data)
         say(f"saved: {options.output}: {len(run.records)} records of run {run.environment.run_id}")
     return _finish("" if is_file else text, run, problems)
+
+
+def _for_sink(form: str, run: Run, baseline: Run | None, chosen: Selection, report: Callable[[str], None]) -> str:
+    from results.export.rows import rows_of
+
+    render: Callable[..., str] = resolve_name(f"results.export.{form.replace('-', '_')}:render")
+    rows = rows_of(run, report)
+    if form == "junit":
+        return render(run, rows, baseline, chosen)
+    measured = [row for row in rows if row.record.status == "ok"]
+    if count := len(rows) - len(measured):
+        say(f"note: {count:,} of {len(rows):,} rows have no time and are left out")
+    return render(run, measured)
 
 
 def _finish(text: str, run: Run, problems: Sequence[str]) -> int:

@@ -1,0 +1,67 @@
+"""JUnit XML: a confirmed SLOWER is a failure, UNSURE is skipped, a wrong or failed row is an error.
+
+Source: https://github.com/windyroad/JUnit-Schema, JUnit.xsd, the schema of Apache Ant's reports. Its times are decimals
+without an exponent, its timestamps have no time zone, and both outputs of a suite are required.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from results.compare.comparison import ComparedRow, compared_of
+from results.compare.earlier import runs_beside
+from results.compare.selection import EVERYTHING, Selection
+from results.compare.sides import WRONG, CompareOptions, RowKey
+from results.export.rows import Row
+from results.show.table import table_of_run
+from results.show.terminal import printable
+from results.stats.comparison import SLOWER, UNSURE
+from results.store.runfile import Run, load_run
+from results.store.runs import unix_time
+
+
+def render(run: Run, rows: Sequence[Row], baseline: Run | None = None, chosen: Selection = EVERYTHING) -> str:
+    """Return one test case for each row; without a baseline, each measured row passes."""
+    environment, verdicts = run.environment, None
+    if baseline:
+        whole = [baseline, load_run(run.path)]
+        earlier = [*runs_beside(whole), *whole]
+        compared = compared_of(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
+        verdicts = {row.key: row for row in compared.rows}
+    suites = Element("testsuites")
+    suite = SubElement(suites, "testsuite", name="ridgepoint", package="ridgepoint", id="0", tests=str(len(rows)))
+    properties = SubElement(suite, "properties")
+    for name, text in (("run", environment.run_id), ("command", shlex.join(environment.argv))):
+        SubElement(properties, "property", name=name, value=printable(text))
+    for row in rows:
+        case = SubElement(suite, "testcase", classname="ridgepoint", name=row.name, time=f"{row.median_s:.12f}")
+        kind, type_, message = _outcome(row, verdicts)
+        if kind:
+            SubElement(case, kind, type=type_, message=printable(message))
+    SubElement(suite, "system-out").text = table_of_run(environment, run.records).render("md")
+    SubElement(suite, "system-err")
+    started = datetime.fromtimestamp(unix_time(environment.started_at), UTC)
+    suite.set("timestamp", f"{started:%Y-%m-%dT%H:%M:%S}")
+    suite.set("hostname", printable(environment.host.get("name") or "localhost"))
+    suite.set("time", f"{sum(row.median_s for row in rows):.12f}")
+    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(name, str(len(suite.findall(f"testcase/{kind}"))))
+    document: bytes = tostring(suites, encoding="utf-8", xml_declaration=True)
+    return document.decode() + "\n"
+
+
+def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[str, str, str]:
+    """Return element, type and message of a row; the element is empty if it passed."""
+    record = row.record
+    if record.status != "ok":
+        return "error" if record.status in WRONG else "skipped", record.status, record.reason or "unknown reason"
+    if verdicts is None:
+        return "", "", ""
+    compared = verdicts.get(RowKey.of(record, with_provider=True))
+    if compared is None:
+        return "skipped", "unmatched", "not compared: no matching row in the baseline"
+    verdict = compared.compared.verdict
+    interval = " (95% CI {:.4f} to {:.4f})".format(*compared.ci95) if compared.ci95 else ""
+    message = f"{verdict}: {compared.ratio:.4f}x the time of the baseline{interval}; {compared.reason}"
+    return {SLOWER: "failure", UNSURE: "skipped"}.get(verdict, ""), verdict, message
