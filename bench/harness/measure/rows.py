@@ -116,7 +116,7 @@ def plan(
             count = providers[: index + 1].count(provider)
             label = f"{provider}#{count}" if count > 1 else ""
             row = Row(op, case, provider, None, older.get(provider, ()), family, settings, label)
-            why = reason or unavailable(provider, device)
+            why = reason or unavailable(provider, device, case.dtype)
             rows.append(replace(row, refused=replace(row.blank(), reason=why)) if why else row)
     return rows
 

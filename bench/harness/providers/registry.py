@@ -160,8 +160,8 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def unavailable(name: str, device: Device) -> str | None:
-    """Return why a provider cannot run any op here, or None."""
+def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
+    """Return why a provider cannot run any op here, or none in a dtype; None if it can."""
     if is_user_kernel(name):
         reason = "a user's function runs in a forked process, and this Python has no os.fork"
         return None if hasattr(os, "fork") else reason
@@ -169,6 +169,8 @@ def unavailable(name: str, device: Device) -> str | None:
         return f"{name} needs a GPU, got a CPU"
     if name == FAST_ACCUM and not device.is_gpu:
         return f"{name} needs a GPU with CUDA"
+    if name.removesuffix(COMPILED) in EINSUMS and dtype.startswith(("int8", "fp8")):
+        return f"{name} needs a result of the same dtype as the inputs, which {dtype} products do not have"
     library = EINSUMS.get(name.removesuffix(COMPILED), "torch")
     if importlib.util.find_spec(library) is None:
         return f"{name} needs {library}, which is not installed: pip install {library}"

@@ -69,7 +69,7 @@ def provide(monkeypatch):
             return Provider(name, function, takes_out=True, refuses_with=(ProviderUnavailableError,))
 
         monkeypatch.setattr(measure_row, "load", load)
-        monkeypatch.setattr(rows, "unavailable", lambda name, device: None)  # a function of a test runs anywhere
+        monkeypatch.setattr(rows, "unavailable", lambda *_: None)  # a function of a test runs anywhere
 
     return use
 

@@ -229,6 +229,8 @@ def test_matmul_can_be_an_einsum(monkeypatch):
     assert torch.allclose(load("einsum", OPS["matmul"], "matmul", CPU).function(a, b), a @ b)
     provider = load("einsum-compile", OPS["matmul"], "matmul", CPU)
     assert (provider.name, provider.takes_out) == ("einsum-compile", False)
+    assert unavailable("einsum", CPU, "bf16") is None
+    assert "same dtype as the inputs, which int8 products" in unavailable("einsum-compile", CPU, "int8")
     monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
     for name in ("einops", "einops-compile"):
         assert unavailable(name, CPU) == f"{name} needs einops, which is not installed: pip install einops"

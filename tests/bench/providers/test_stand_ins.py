@@ -43,7 +43,7 @@ def on_a_gpu(versions, monkeypatch):  # noqa: F811
     (versions / "v11_even.py").write_text(ONLY_EVEN)
     as_gpu = load
     monkeypatch.setattr(row_protocol, "load", lambda name, op, family, device: as_gpu(name, op, family, H100))
-    monkeypatch.setattr(rows, "unavailable", lambda name, device: None)
+    monkeypatch.setattr(rows, "unavailable", lambda *_: None)
 
     def measure(n, older=None):
         older = default_providers("elementwise", H100) if older is None else older
