@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 FILE = Path(__file__).parents[1] / "accounting" / "notes.toml"
 SECTIONS = ("Memory", "Compute", "Roofline", "Training", "State", "Parallel work")
 """Subjects of the claims, in the order of the lecture."""
-VERDICTS = ("holds", "wrong", "depends")
+VERDICTS = {"holds": ("holds", "hold"), "wrong": ("is wrong", "are wrong"), "depends": ("depends", "depend")}
+"""First word of each verdict, with its verb for one claim and for several."""
 KEYS = ("subject", "notes", "claim", "theirs", "ours", "formula", "verdict", "remark", "command")
 
 
@@ -48,12 +50,13 @@ def load_notes() -> dict[str, Any]:
     A claim has `KEYS`, and the `unit` of what `python -m bench lecture` measures.
     """
     document = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    for claim in document["claims"]:
-        measuring = f"python -m bench lecture --section {SECTIONS.index(claim['subject']) + 1}"
-        claim["command"] = "; ".join(f"python -m roofline {command}" for command in claim["commands"]) or measuring
-    keys = (*KEYS, "unit")
-    document["claims"] = [{key: claim.get(key, "") for key in keys} for claim in document["claims"]]
-    return document
+    claims = []
+    for index, subject in enumerate(SECTIONS, 1):
+        for claim in document.pop(subject):
+            commands = [f"python -m roofline {command}" for command in claim["commands"]]
+            claim |= {"subject": subject, "command": "; ".join(commands) or f"python -m bench lecture --section {index}"}
+            claims.append({key: claim.get(key, "") for key in (*KEYS, "unit")})
+    return document | {"claims": claims}
 
 
 def _print_tables(console: Console, document: dict[str, Any]) -> None:
@@ -69,6 +72,11 @@ def _print_tables(console: Console, document: dict[str, Any]) -> None:
             for key, turn in leaving.items()
         ]
         print_grid(console, columns, [row["remark"] for row in rows], "remark")
+    print_lines(console, "", f"{len(claims)} claims: {verdict_counts(claims)}.")
+
+
+def verdict_counts(claims: Sequence[Mapping[str, Any]]) -> str:
+    """Return such as "56 hold, 30 are wrong, 1 depends"."""
     verdicts = [claim["verdict"].split()[0] for claim in claims]
-    counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS]
-    print_lines(console, "", f"{len(verdicts)} claims: {', '.join(counts)}.")
+    counts = {word: verdicts.count(word) for word in VERDICTS}
+    return ", ".join(f"{number} {VERDICTS[word][number != 1]}" for word, number in counts.items())

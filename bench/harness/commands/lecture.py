@@ -12,7 +12,7 @@ from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.terminal import OK, print_out
 from results.show.units import count, format_percent, format_rate, format_share, format_time
 from results.show.units import number as number_text
-from roofline.commands.notes import SECTIONS, VERDICTS, load_notes
+from roofline.commands.notes import SECTIONS, load_notes, verdict_counts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,7 +179,5 @@ def _print_sections(
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
-    verdicts = [row["verdict"].split()[0] for row in rows]
-    counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS]
     measured = sum(row["measured"] is not None for row in rows)
-    return f"{len(rows)} statements: {', '.join(counts)}; {measured} measured here."
+    return f"{len(rows)} statements: {verdict_counts(rows)}; {measured} measured here."
