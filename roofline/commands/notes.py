@@ -54,7 +54,8 @@ def load_notes() -> dict[str, Any]:
     for index, subject in enumerate(SECTIONS, 1):
         for claim in document.pop(subject):
             commands = [f"python -m roofline {command}" for command in claim["commands"]]
-            claim |= {"subject": subject, "command": "; ".join(commands) or f"python -m bench lecture --section {index}"}
+            commands = commands or [f"python -m bench lecture --section {index}"]
+            claim |= {"subject": subject, "command": "; ".join(commands)}
             claims.append({key: claim.get(key, "") for key in (*KEYS, "unit")})
     return document | {"claims": claims}
 

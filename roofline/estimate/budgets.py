@@ -14,12 +14,11 @@ from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import CONVENTIONS, convention_of, train_flops
 from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
-from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, checkpoint_file_bytes, state_bytes
+from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate.answer import Answer, Step, by_machine
-from roofline.estimate.models import Convention, Optimizer, Recipe, fit_row, memory_warnings
+from roofline.estimate.models import Convention, Optimizer, Recipe, clipping_row, fit_row, memory_warnings, upkeep
 from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
-from roofline.estimate.upkeep import clipping_row, upkeep_steps, upkeep_values
 from roofline.machine import Machine
 from roofline.model import mfu as share_of
 
@@ -84,7 +83,6 @@ def train(
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
     state = state_bytes(config, RECIPES[recipe], optimizer)
     state_each, gradients_each = (-(-part // gpus) for part in (sum(state.values()), state["gradients"]))
-    upkeep = gradients_each, checkpoint_file_bytes(state), disk
     rows: list[dict[str, Any]] = []
     for use in uses:
         seconds = flops / use.speed(gpus)
@@ -115,14 +113,14 @@ def train(
     if "headroom_bytes" in row:
         left = f"{in_gib(memory_of(use.machine))} - {size(state_each)}, for activations"
         steps.append(Step("headroom", left, size(row["headroom_bytes"])))
-    steps += upkeep_steps(*upkeep, [use.machine])
+    upkept, upkeep_steps = upkeep(gradients_each, state, disk, row)
     run = (count_parameters(config).active, tokens)
     return Answer(
         main=("days", "device_hours", "price"),
         title=f"Training time on {devices(gpus)}",
         warnings=memory_warnings([row for row in rows if "fits" in row], state_each),
-        **by_machine(rows, flops=flops, **landmark, state_bytes=state_each, **upkeep_values(*upkeep)),
-        steps=steps,
+        **by_machine(rows, flops=flops, **landmark, state_bytes=state_each, **upkept),
+        steps=[*steps, *upkeep_steps],
         formula="days = FLOPs / (devices x peak x MFU x 86,400)",
         source=f"{sources_of(use.machine for use in uses)}; {landmark['landmark']['source']}",
         assumptions=[*notes, *counting, sharing, LEFT_OUT],

@@ -6,20 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Unpack
 
-from results.show.units import count, number, size
+from results.show.units import count, duration, number, size
 from results.show.units import memory as in_gib
 from roofline.accounting import activations, parameters
 from roofline.accounting.activations import EAGER_MEASURED, Kernels, torch_kernels
 from roofline.accounting.flops import CONVENTIONS, DEFAULT_CONVENTION, FlopCount, convention_of, train_flops
 from roofline.accounting.machines import memory_of, why_not
 from roofline.accounting.parameters import count_parameters, weights
-from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, checkpoint_file_bytes, state_bytes
+from roofline.accounting.state import OPTIMIZERS, RECIPES, Sharding, checkpoint_file_bytes, clipping_bytes, state_bytes
 from roofline.accounting.step_memory import MOMENTS, StepPlan, step_memory
 from roofline.estimate.answer import Answer, Step
 from roofline.estimate.options import Dimensions, Training, machines_of, model_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.estimate.scaling import landmark_of
-from roofline.estimate.upkeep import clipping_row, upkeep_steps, upkeep_values
 from roofline.machine import MEASURED_FIRST, Machine
 
 Attention = Annotated[str, OneOf(("flash", "unfused"))]
@@ -210,9 +209,8 @@ def memory(
     parts = step.parts() if step else state_bytes(config, precision, optimizer, sharding)
     total = sum(parts.values())
     state = sum(step.state.values()) if step else total
-    gradient_bytes, file_bytes = parts.get("gradients", 0), checkpoint_file_bytes(whole_state)
+    gradient_bytes = parts.get("gradients", 0)
     values = {"zero": sharding.zero, "total_bytes": total, "components": parts, "state_bytes": state}
-    values |= upkeep_values(gradient_bytes, file_bytes, disk)
     steps = [
         Step(name.replace("_", " "), f"{100 * part / total:.1f} %", size(part), part)
         for name, part in parts.items()
@@ -236,11 +234,12 @@ def memory(
         fit_row(machine, total, total - state, sum(whole_state.values())) | clipping_row(gradient_bytes, machine)
         for machine in machines
     ]
-    steps += [Step("total", f"{total:,} bytes", size(total)), *upkeep_steps(gradient_bytes, file_bytes, disk, machines)]
+    upkept, upkeep_steps = upkeep(gradient_bytes, whole_state, disk, fits[0] if fits else {})
+    steps += [Step("total", f"{total:,} bytes", size(total)), *upkeep_steps]
     return Answer(
         main=("total_bytes", "state_bytes", "activation_bytes") if step else ("total_bytes",),
         title=f"{'Memory' if step else 'State'} of training {config.name} on one device: {recipe}, {optimizer}",
-        values=values,
+        values=values | upkept,
         steps=steps,
         formula=formula,
         source="; ".join(sources),
@@ -308,3 +307,29 @@ def memory_warnings(rows: Sequence[Mapping[str, Any]], total: int) -> list[str]:
             shared = f"at least {row['gpus_needed']:,} devices are needed with the state sharded evenly (ZeRO 3)"
             lines.append(f"does not fit: {size(total)} on one {device}; {shared}")
     return lines
+
+
+def clipping_row(gradient_bytes: int, machine: Machine) -> dict[str, float | None]:
+    """Return the minimum seconds of norm and clipping at the memory bandwidth; None if it is unknown."""
+    bandwidth = machine.bandwidth(MEASURED_FIRST)
+    times = [moved / bandwidth.value if bandwidth else None for moved in clipping_bytes(gradient_bytes)]
+    return dict(zip(("gradient_norm_seconds", "clip_seconds"), times, strict=True))
+
+
+def upkeep(
+    gradient_bytes: int, state: Mapping[str, int], disk: float | None, times: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Step]]:
+    """Return values and steps of clipping on one device, with the times of `clipping_row`, and of a checkpoint."""
+    norm_bytes, clip_bytes = clipping_bytes(gradient_bytes)
+    file_bytes = checkpoint_file_bytes(state)
+    parts = {
+        "gradient norm": ("gradients of a device, read once", norm_bytes, times.get("gradient_norm_seconds")),
+        "clipping": ("gradients of a device, read and written", clip_bytes, times.get("clip_seconds")),
+        "checkpoint file": ("weights and optimizer state of the whole model", file_bytes, disk and file_bytes / disk),
+    }
+    steps = [
+        Step(name, moved, size(amount) if seconds is None else f"{size(amount)}, {duration(seconds)}")
+        for name, (moved, amount, seconds) in parts.items()
+    ]
+    values = {"gradient_norm_bytes": norm_bytes, "clip_bytes": clip_bytes, "checkpoint_file_bytes": file_bytes}
+    return values | {"checkpoint_file_seconds": disk and file_bytes / disk}, steps

@@ -37,7 +37,7 @@ class Landmark(NamedTuple):
 LANDMARKS = (
     Landmark("GPT-3", 3.14e23, "Brown et al., Language Models are Few-Shot Learners (2020), table D.1"),
     Landmark("GPT-4", 2e25, "speculated, not published by OpenAI: CS336 lecture 2; Epoch AI estimates 2.1e25"),
-    Landmark("US reporting threshold", 1e26, "Executive Order 14110 (2023), section 4.2(b)(i); revoked in January 2025"),
+    Landmark("US reporting threshold", 1e26, "Executive Order 14110 (2023), section 4.2(b)(i); revoked in 2025"),
 )
 
 

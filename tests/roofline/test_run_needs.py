@@ -37,9 +37,7 @@ def test_a_run_warns_below_a_tenth_of_headroom(params, warning):
     assert [warning in line for line in warnings] == [True] * (warning is not None)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "name"), [(3e11, "GPT-3"), (2e13, "GPT-4"), (1e14, "US reporting threshold")]
-)
+@pytest.mark.parametrize(("tokens", "name"), [(3e11, "GPT-3"), (2e13, "GPT-4"), (1e14, "US reporting threshold")])
 def test_the_nearest_landmark_is_named_with_its_source(tokens, name):
     answer = estimate.train(params=175e9, tokens=tokens, gpu="h100-sxm", gpus=1024)
     landmark = answer.values["landmark"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _TABLES = tomllib.loads(Path(__file__).with_name("rows.toml").read_text(encoding="utf-8"))
 ROWS: dict[str, str] = _TABLES["rows"]
 SIZES: dict[str, dict[str, Any]] = _TABLES["sizes"]
+QUICK: dict[str, dict[str, Any]] = _TABLES["quick"]
 LEFT_OUT: list[str] = _TABLES["quick_leaves_out"]
 
 IMPORTS = {"torch": "import torch", "np": "import numpy as np", "io": "import io"}
@@ -62,7 +63,8 @@ class Measurements:
         self.scenarios: dict[str, tuple[Record, Measure]] = {}
         self.ops: dict[str, planning.Row] = {}
         self.settings = planning.Settings(budget_s=args.budget, seed=args.seed)
-        self.sizes = SIZES[("gpu" if device.is_gpu else "cpu") + ("-quick" if args.quick else "")]
+        kind = "gpu" if device.is_gpu else "cpu"
+        self.sizes = SIZES[kind] | (QUICK[kind] if args.quick else {})
         named = {name for figure in figures for name in rows_of(figure)}
         for name in [name for name in ROWS if name in named and not (args.quick and name in LEFT_OUT)]:
             family, *words = ROWS[name].format(**self.sizes).split()

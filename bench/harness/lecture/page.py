@@ -49,6 +49,7 @@ def write_page(
     }
     sections = dict.fromkeys(row["section"] for row in rows)
     page = template("lecture.html").render(
+        title="The lecture, measured",
         environment=environment,
         sections={section: [row for row in rows if row["section"] == section] for section in sections},
         pictures={name: (uris(draw), text) for name, (draw, text) in pictures.items() if name in sections},

@@ -18,13 +18,13 @@ from tests.bench.commands import run_files
 
 CLAIMS = load_notes()["claims"]
 KEYS = ("section", "statement", "notes", "right", "verdict", "source", "measured", "unit", "command", "remark")
-TINY = measured.SIZES["cpu-quick"] | {"size": "64KiB", "n": 64, "m": 32, "step": "2x16", "parts": 2, "copied": "64KiB"}
+TINY = {"layers": 1, "size": "64KiB", "n": 64, "m": 32, "step": "2x16", "parts": 2, "copied": "64KiB"}
 
 
 @pytest.fixture
 def tiny(quick, monkeypatch):
-    for name in ("cpu", "cpu-quick"):
-        monkeypatch.setitem(measured.SIZES, name, TINY)
+    monkeypatch.setitem(measured.SIZES, "cpu", measured.SIZES["cpu"] | TINY)
+    monkeypatch.setitem(measured.QUICK, "cpu", TINY)
 
 
 def lecture(capsys, *words):
@@ -100,9 +100,11 @@ def test_figures_are_of_known_rows_or_of_code_that_their_command_runs(name, caps
     assert capsys.readouterr().out == f"{value}\n"
 
 
-@pytest.mark.parametrize("name", measured.SIZES)
-def test_no_two_rows_are_the_same(name):
-    commands = [command.format(**measured.SIZES[name]) for command in measured.ROWS.values()]
+@pytest.mark.parametrize("quick_sizes", [{}, measured.QUICK])
+@pytest.mark.parametrize("kind", measured.SIZES)
+def test_no_two_rows_are_the_same(kind, quick_sizes):
+    sizes = measured.SIZES[kind] | quick_sizes.get(kind, {})
+    commands = [command.format(**sizes) for command in measured.ROWS.values()]
     assert len(set(commands)) == len(commands)
 
 
