@@ -21,13 +21,14 @@ COMMANDS = {
     "suite": "measure all operations at their default sizes",
     "compare": "compare providers in interleaved rounds, with verdicts",
     "calibrate": "measure the limits of this machine: bandwidth, matmul and FMA throughput, launch time",
+    "fleet-report": "report which device of a fleet is slow, and why",
     "doctor": "check this machine, and report the smallest difference in time that it can detect",
     "profile": "profile every operation of a torch model or function",
     "lecture": "recompute and measure the numbers in study notes on CS336 lecture 2",
     "explain": "explain a column, warning flag or verdict, and how to react to it",
 }
 
-MODULES = {"profile": "profiler"}
+MODULES = {"profile": "profiler", "fleet-report": "fleet_report"}
 """Commands whose module in `bench.harness.commands` has another name."""
 
 HELP = {"-h", "--help"}

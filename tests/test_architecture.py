@@ -46,7 +46,7 @@ FOLDERS = {
         "__main__",
     ),
     "roofline.accounting": ("config", ""),
-    "results": ("checked", "record", "store", "stats", "show", "compare", "export", "history", "__main__"),
+    "results": ("checked", "record", "store", "stats", "show", "compare", "export", "history", "fleet", "__main__"),
 }
 """Folders and files in import order: each may import those to its left; "" is every other file.
 Names in one string may import each other."""
