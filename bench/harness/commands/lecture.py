@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import EXIT_CODES, MACHINE, UsageError, add, number, path
+from bench.harness.cli.arguments import EXIT_CODES, UsageError, add, number, path
 from bench.harness.op import Op
 from results.show.grid import Column, Table, print_grid, print_lines
 from results.show.terminal import OK, print_out
@@ -35,8 +35,8 @@ examples:
   python -m bench lecture --quick               # smaller sizes and fewer samples
   python -m bench lecture --section 3           # arithmetic intensity and the roofline"""
 
-BUDGET_S = {False: 140.0, True: 25.0}
-"""Default budget by `--quick`, without calibration and imports."""
+BUDGET_S = {False: 160.0, True: 34.0}
+"""Default budget by `--quick`, including calibration."""
 
 ASYNCHRONOUS = "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."
 SYNCHRONOUS = (
@@ -52,7 +52,9 @@ def add_parser(commands: Any) -> None:
     section = number(1, last, f"an integer from 1 to {last}", int)
     add(parser, "--section", const=section, help=f"sections, 1 to {last} (default: all)")
     parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer samples")
-    add(parser, *MACHINE, "--format")
+    add(parser, "--device", "--threads", "--gpu", "--seed", "--format")
+    defaults = f"{BUDGET_S[False]:g}, with --quick {BUDGET_S[True]:g}"
+    add(parser, "--budget", help=f"time limit, including the calibration (default: {defaults})")
     parser.group("output").add_argument("-o", "--output", dest="page", metavar="PATH", type=path, help="HTML page")
     add(parser, "--no-save", "--quiet", "--verbose")
     parser.set_defaults(run=run, output=None, plot=None)

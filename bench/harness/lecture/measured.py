@@ -6,6 +6,7 @@ import argparse
 import inspect
 import re
 import shlex
+import time
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -95,8 +96,10 @@ class Measurements:
         labels = {label_of(blank): name for name, (blank, _) in self.scenarios.items()}
         labels |= {label_of(row.blank()): name for name, row in self.ops.items()}
         dtypes = () if self.is_empty else dict.fromkeys((self.sizes["dtype"], "fp32"))  # bf16 takes long on a CPU
+        began_s = time.perf_counter()
         with run:
             run.start(tuple(dtypes) or None)
+            run.deadline = began_s + run.args.budget  # calibration counts, too
             measure_scenarios(run, list(self.scenarios.values()), self.settings, len(self.ops))
             if self.ops:
                 measure_rows(run, list(self.ops.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +82,10 @@ def ladder(environment: Environment, records: Sequence[Record], theme: str) -> F
     dtype = ops[0].dtype
     with own_style(theme):
         figure = new_figure(WIDTH, HEIGHT)
-        axes = figure.add_axes((0.13, 0.13, 0.84, 0.78))
-    draw_roofline(build_scene([(environment, ops)], dtypes=[dtype]), "", axes, theme)
+        axes = figure.add_axes((0.13, 0.13, 0.8, 0.78))
+    scene = build_scene([(environment, ops)], dtypes=[dtype])
+    scene = replace(scene, roofs=[roof for roof in scene.roofs if not roof.is_mix])  # too narrow for their label
+    draw_roofline(scene, "", axes, theme)
     if legend := axes.get_legend():
         legend.remove()  # each point has its label
     return figure
