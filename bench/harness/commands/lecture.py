@@ -35,7 +35,7 @@ examples:
   python -m bench lecture --quick               # smaller sizes and fewer samples
   python -m bench lecture --section 3           # arithmetic intensity and the roofline"""
 
-BUDGET_S = {False: 160.0, True: 34.0}
+BUDGET_S = {False: 160.0, True: 32.0}
 """Default budget by `--quick`, including calibration."""
 
 ASYNCHRONOUS = "Without synchronizing, a timer reads the time to launch a kernel, not the time of the kernel."

@@ -84,7 +84,7 @@ def ladder(environment: Environment, records: Sequence[Record], theme: str) -> F
         figure = new_figure(WIDTH, HEIGHT)
         axes = figure.add_axes((0.13, 0.13, 0.8, 0.78))
     scene = build_scene([(environment, ops)], dtypes=[dtype])
-    scene = replace(scene, roofs=[roof for roof in scene.roofs if not roof.is_mix])  # too narrow for their label
+    scene = replace(scene, roofs=tuple(roof for roof in scene.roofs if not roof.is_mix))  # too narrow for their label
     draw_roofline(scene, "", axes, theme)
     if legend := axes.get_legend():
         legend.remove()  # each point has its label
