@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   python -m roofline estimate train --params 70e9 --tokens 15e12 --gpu h100-sxm --gpus 1024 --mfu 0.5
+  python -m roofline estimate train --model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 --zero 1
   python -m roofline estimate fit --gpu h100-sxm --gpus 8 --bytes-per-param 16
   python -m roofline estimate chinchilla --gpu h100-sxm --gpus 32 --days 14 --mfu 0.5
   python -m roofline estimate flops --config path/to/config.json --sequence 8192 --convention palm
@@ -45,7 +46,8 @@ USUAL = {
 PLOTS = {
     **dict.fromkeys(("params", "flops", "memory"), "the components"),
     "intensity": "the roofline with each operation",
-    **dict.fromkeys(("train", "chinchilla"), "parameters against tokens for the same compute"),
+    "train": "parameters against tokens for the same compute, or with a layout of the speed by devices",
+    "chinchilla": "parameters against tokens for the same compute",
 }
 
 

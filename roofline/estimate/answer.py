@@ -98,7 +98,7 @@ def text_of_value(key: str, value: float | str) -> str:
         return devices(int(value))
     if key == "flops_per_s":
         return f"{number(value / 1e12)} TFLOP/s"
-    has_unit = key.endswith(("bytes", "seconds", "first_token_s", "mfu", "hfu"))
+    has_unit = key.endswith(("bytes", "seconds", "first_token_s", "mfu", "hfu", "communication"))
     shown = cell(key, value) if has_unit else abbreviated(value)
     name = key.removesuffix("_bytes").replace("_", " ")
     return PHRASES.get(key, f"{{}} {'of ' if has_unit else ''}{name}").format(shown)
@@ -115,6 +115,9 @@ PHRASES = {
     "mfu": "MFU {}",
     "hfu": "HFU {}",
     "seconds": "{}",
+    "step_seconds": "{} for a step",
+    "communication": "{} of it waiting for links",
+    "largest_gpus": "scales to {} devices",
     "decode_seconds": "{} for each step of decoding",
     "prefill_seconds": "{} of prefill",
     "first_token_s": "{} to the first token",
@@ -226,7 +229,7 @@ def cell(key: str, value: Any) -> str:
         return value
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if key in ("mfu", "hfu", "used"):
+    if key in ("mfu", "hfu", "used", "communication"):
         return f"{100 * value:.1f} %"
     if key == "memory_bytes":
         return memory(value)

@@ -16,13 +16,11 @@ from roofline.accounting.machines import memory_of, mfu_of
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import OPTIMIZERS, RECIPES, bytes_per_param, state_bytes
 from roofline.estimate.answer import Answer, Step, by_machine
+from roofline.estimate.layout import LAYOUT, SECONDS_PER_DAY, Shared, predicted, sharding_of, step_plan
 from roofline.estimate.models import Convention, Optimizer, Recipe, clipping_row, fit_row, memory_warnings, upkeep
 from roofline.estimate.options import Computing, Machines, Serving, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, Share, Whole, question
-from roofline.machine import Machine
 from roofline.model import mfu as share_of
-
-SECONDS_PER_DAY = 86_400
 
 TRAINED = {"gpu": "GPU", "dtype": "dtype", "gpus": "GPUs", "mfu": "MFU"}
 
@@ -54,17 +52,9 @@ def _run_flops(config: ModelConfig, tokens: float, sequence: int, convention: st
     return flops, f"{number(counts.per_token)} per token x {number(tokens)}", [*notes, *config.notes_on(sequence)]
 
 
-def cost_of(machine: Machine, gpus: int, seconds: float, price: float | None) -> dict[str, float | None]:
-    """Return the price, and the maximum energy by TDP."""
-    return {
-        "price": None if price is None else price * gpus * seconds / 3600,
-        "energy_j": None if machine.tdp_w is None else machine.tdp_w * gpus * seconds,
-    }
-
-
 @question
 def train(
-    tokens: Number,
+    tokens: Number | None = None,
     model: Model | None = None,
     params: Number | None = None,
     sequence: Whole = 2048,
@@ -75,11 +65,16 @@ def train(
     gpus: Whole = 1,
     price: Number | None = None,
     mfu: Share | None = None,
-    **options: Unpack[Serving],
+    **options: Unpack[Shared],
 ) -> Answer:
-    """Duration and price of a training run, and what it needs besides FLOPs."""
-    uses, notes = _training_uses(options, mfu)
+    """Duration and price of a training run and what it needs besides FLOPs; with a layout, the time of a step."""
     config = model_of(model, options, params)
+    if tokens is None or options.keys() & LAYOUT:
+        if params is not None:
+            raise ConfigError("the following arguments are required: --tokens, or --model for the time of a step")
+        plan = step_plan(config, recipe, optimizer, sequence, sharding_of(gpus, options), options)
+        return predicted(plan, tokens, price, mfu, options)
+    uses, notes = _training_uses(options, mfu)
     flops, counted, counting = _run_flops(config, tokens, sequence, convention)
     state = state_bytes(config, RECIPES[recipe], optimizer)
     state_each, gradients_each = (-(-part // gpus) for part in (sum(state.values()), state["gradients"]))
@@ -87,7 +82,7 @@ def train(
     for use in uses:
         seconds = flops / use.speed(gpus)
         row = use.row | {"gpus": gpus, "mfu": use.mfu, "flops": flops, "seconds": seconds}
-        row |= cost_of(use.machine, gpus, seconds, price)
+        row |= use.cost(gpus, seconds, price)
         row |= {"days": seconds / SECONDS_PER_DAY, "device_hours": gpus * seconds / 3600}
         row |= clipping_row(gradients_each, use.machine)
         if use.machine.usable_memory_bytes is not None:

@@ -1,33 +1,41 @@
-"""Estimate of a layout: how devices share a training step, what each holds and sends, and how long it waits."""
+"""Estimates of how devices share a training step: the time of a layout, and the fastest layouts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Unpack
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf, isqrt
+from typing import Annotated, Any, Unpack
 
 from results.show.units import devices, duration, number, size
-from results.show.units import memory as in_gib
-from roofline.accounting.config import ConfigError
+from roofline.accounting.activations import Kernels
+from roofline.accounting.config import ConfigError, ModelConfig
 from roofline.accounting.flops import train_flops
 from roofline.accounting.machines import memory_of
-from roofline.accounting.parameters import count_parameters
 from roofline.accounting.state import RECIPES, Sharding
-from roofline.accounting.step_memory import StepPlan, step_memory
-from roofline.estimate.answer import Answer, Step
+from roofline.accounting.step_memory import StepPlan
+from roofline.estimate.answer import Answer, Curve, Step, by_machine
 from roofline.estimate.models import Optimizer, Recipe
-from roofline.estimate.options import Serving, Use, model_of, sources_of, uses_of
-from roofline.estimate.question import Model, Number, Share, Whole, question
+from roofline.estimate.options import Serving, model_of, sources_of, uses_of
+from roofline.estimate.question import Model, Number, OneOf, Share, Whole, question
+from roofline.estimate.step import KINDS, NODE_DEVICES, Layout, matmul_share, network_of
+from roofline.machine import MEASURED_FIRST
+from roofline.model import mfu as share_of
 
-MAX_TENSOR_PARALLEL = 8
-"""Devices of a node, as in an HGX or DGX H100: tensor parallelism across nodes waits for the network."""
+SECONDS_PER_DAY = 86_400
 
 SHOWN = 5
 
 SOURCE = "Rajbhandari et al., ZeRO (2020); Shoeybi et al., Megatron-LM (2019); Narayanan et al. (2021)"
 
-ACTIVATION_BYTES = 2
-"""Of an element that devices send each other, in bf16."""
+FORMULA = "step = (FLOPs / speed + bytes / bandwidth + tensor and expert links) x (1 + (p - 1) / (m v)) + other links"
+
+HIDDEN = (
+    "hidden by the backward pass: gradients and gathered weights, except for one layer; most sends of a pipeline",
+    "not hidden: tensor parallelism, and the all-to-all of experts, each token once for each of its experts",
+)
+
+SCALES = 0.9  # of linear speed
 
 COLUMNS = {
     **{"gpu": "GPU", "data_parallel": "data", "tensor_parallel": "tensor", "pipeline_parallel": "pipeline"},
@@ -35,79 +43,24 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A step of training, shared by devices; the micro-batch is one sequence."""
+class Shared(Serving, total=False):
+    """A model, machines, and how they share a training step."""
 
-    plan: StepPlan
-    use: Use
-    link_bytes_per_s: float
-    """Of one device, in one direction."""
+    batch: Whole
+    micro_batch: Whole
+    checkpoint: str
+    data_parallel: Whole
+    tensor_parallel: Whole
+    pipeline_parallel: Whole
+    interleave: Whole
+    expert_parallel: Whole
+    sequence_parallel: bool
+    zero: Annotated[str, OneOf(("0", "1", "2", "3"))]
+    network: Number
 
-    @property
-    def sharding(self) -> Sharding:
-        return self.plan.sharding
 
-    @cached_property
-    def total_bytes(self) -> int:
-        """Memory of the fuller device."""
-        return sum(step_memory(self.plan).parts().values())
-
-    @property
-    def bubble(self) -> float:
-        """Fraction of the ideal time that a stage waits: (p - 1) / m.
-
-        Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (2021), section 2.2.1.
-        """
-        return (self.sharding.pipeline_parallel - 1) / self.plan.micro_batches
-
-    def sent(self) -> dict[str, int]:
-        """Return the bytes that a device sends in a step, by kind of parallelism.
-
-        A ring sends 2 (n - 1) / n of a tensor to reduce it on n devices, and half of that to gather it.
-
-        Source: data: Rajbhandari et al., ZeRO (2020), section 7. Up to stage 1 gradients are reduced once; stage 2
-        scatters those of each micro-batch and gathers the weights once; stage 3 also gathers them twice for each.
-        Tensor: Shoeybi et al., Megatron-LM (2019), section 3: two reductions of the hidden states of a layer forward
-        and two backward. Pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
-        """
-        plan, sharding = self.plan, self.sharding
-        hidden_bytes = plan.tokens * plan.config.width * ACTIVATION_BYTES
-        data, tensor, pipeline = sharding.data_parallel, sharding.tensor_parallel, sharding.pipeline_parallel
-        layers = sharding.stage(plan.config).layers
-        weight_bytes = count_parameters(plan.config).total * ACTIVATION_BYTES // (tensor * pipeline)
-        passes = {0: 2, 1: 2, 2: plan.micro_batches + 1, 3: 3 * plan.micro_batches}[sharding.zero]
-        return {
-            "data": passes * weight_bytes * (data - 1) // data,
-            "tensor": plan.micro_batches * 4 * layers * 2 * hidden_bytes * (tensor - 1) // tensor,
-            "pipeline": plan.micro_batches * 2 * hidden_bytes * (pipeline > 1),
-        }
-
-    @cached_property
-    def seconds(self) -> float:
-        """Time of a step: its FLOPs at the MFU, the bubble, and what is sent, one after the other."""
-        plan, gpus = self.plan, self.devices
-        flops = train_flops(plan.config, plan.sequence).per_token * plan.sequence * plan.batch
-        compute_s = flops * self.sharding.data_parallel / self.use.speed(gpus)
-        return compute_s * (1 + self.bubble) + sum(self.sent().values()) / self.link_bytes_per_s
-
-    @property
-    def devices(self) -> int:
-        return self.sharding.data_parallel * self.sharding.tensor_parallel * self.sharding.pipeline_parallel
-
-    def row(self) -> dict[str, Any]:
-        names = ("data_parallel", "tensor_parallel", "pipeline_parallel", "zero")
-        return {
-            **self.use.row,
-            **{name: getattr(self.sharding, name) for name in names},
-            "micro_batches": self.plan.micro_batches,
-            "total_bytes": self.total_bytes,
-            "memory_bytes": memory_of(self.use.machine),
-            **{f"sent_{kind}_bytes": sent for kind, sent in self.sent().items()},
-            "sent_bytes": sum(self.sent().values()),
-            "bubble": self.bubble,
-            "seconds": self.seconds,
-        }
+LAYOUT = Shared.__annotations__.keys() - Serving.__annotations__.keys()
+"""Options of a layout, with which `train` gives the time of a step."""
 
 
 @question
@@ -121,6 +74,7 @@ def parallel(
     checkpoint: str = "none",
     mfu: Share = 0.5,
     memory: Number | None = None,
+    network: Number | None = None,
     **options: Unpack[Serving],
 ) -> Answer:
     """Layouts of a training step on devices: data, tensor and pipeline parallelism and ZeRO, the fastest first."""
@@ -128,22 +82,10 @@ def parallel(
     uses, missing = uses_of(options, memory)
     found: list[Layout] = []
     for use in uses:
-        link = use.machine.link_bytes_per_s
-        if not link:
-            raise ConfigError(f"{use.machine.slug} has no known link between devices; --gpu names one that has")
+        links = network_of(use.machine, options, network)
         for sharding in shardings(gpus, config.layers, config.kv_heads, batch):
-            micro_batches = batch // sharding.data_parallel
-            plan = StepPlan(
-                config=config,
-                recipe=RECIPES[recipe],
-                optimizer=optimizer,
-                sequence=sequence,
-                batch=micro_batches,
-                micro_batches=micro_batches,
-                checkpoint=checkpoint,
-                sharding=sharding,
-            )
-            found.append(Layout(plan, use._replace(mfu=mfu), link / 2))
+            plan = step_plan(config, recipe, optimizer, sequence, sharding, {"batch": batch, "checkpoint": checkpoint})
+            found.append(Layout(plan, use._replace(mfu=mfu), links))
     fitting = [layout for layout in found if layout.total_bytes <= memory_of(layout.use.machine)]
     if not found:
         raise ConfigError(f"no number of data-parallel devices among {gpus} divides a batch of {batch} sequences")
@@ -161,12 +103,12 @@ def parallel(
         rows=rows,
         worked=f"{rows[0]['gpu']}, {rows[0]['dtype']}",
         steps=_steps(fitting[0]),
-        formula="step = FLOPs / (devices x peak x MFU) x (1 + (p - 1) / m) + bytes sent / link",
-        source=f"{SOURCE}; {sources_of(use.machine for use in uses)}",
+        formula=FORMULA,
+        source=f"{SOURCE}; {sources_of(use.machine for use in uses)}; {fitting[0].network.source}",
         assumptions=[
-            f"MFU {mfu:g} without communication; micro-batches of one sequence; checkpointing: {checkpoint}",
-            "links as fast as within a node between all devices; nothing is sent while they compute",
-            f"tensor parallelism of at most {MAX_TENSOR_PARALLEL}, the devices of a node",
+            f"executed FLOPs at {mfu:g} of the peak; micro-batches of one sequence; checkpointing: {checkpoint}",
+            *HIDDEN,
+            f"tensor parallelism of at most {NODE_DEVICES}, the devices of a node",
             f"{len(fitting)} of {len(found)} layouts fit; the {len(rows)} fastest are shown",
             *config.notes_on(sequence),
             *missing,
@@ -175,23 +117,137 @@ def parallel(
     )
 
 
-def _steps(best: Layout) -> list[Step]:
-    data, tensor, stages = (best.row()[f"{kind}_parallel"] for kind in ("data", "tensor", "pipeline"))
-    sent, zero, micro_batches = best.sent(), best.sharding.zero, best.plan.micro_batches
-    speed = f"{number(best.use.speed(best.devices))} FLOP/s"
+def step_plan(
+    config: ModelConfig, recipe: str, optimizer: str, sequence: int, sharding: Sharding, options: Mapping[str, Any]
+) -> StepPlan:
+    batch, micro_batch, data = options.get("batch", 1024), options.get("micro_batch", 1), sharding.data_parallel
+    if batch % (data * micro_batch):
+        raise ConfigError(f"--batch {batch} is not a multiple of {data} data-parallel devices x {micro_batch}")
+    kernels = Kernels(RECIPES[recipe].activation_bytes, is_sequence_parallel=options.get("sequence_parallel", False))
+    return StepPlan(
+        config=config,
+        recipe=RECIPES[recipe],
+        optimizer=optimizer,
+        sequence=sequence,
+        batch=batch // data,
+        micro_batches=batch // data // micro_batch,
+        checkpoint=options.get("checkpoint", "none"),
+        kernels=kernels,
+        sharding=sharding,
+    )
+
+
+def _steps(layout: Layout) -> list[Step]:
+    sharding, plan, sent = layout.sharding, layout.plan, layout.sent()
+    data, tensor, stages = sharding.data_parallel, sharding.tensor_parallel, sharding.pipeline_parallel
+    arithmetic = {
+        "compute": f"FLOPs at {number(layout.use.peak)} FLOP/s x {layout.use.mfu:.4g}",
+        "bubble": f"({stages} - 1) / ({plan.micro_batches} x {layout.interleave}) of the time without it",
+        "optimizer": "reads and writes its state",
+        **{kind: f"{size(sent[kind])} sent in {duration(layout.sending[kind])}, not hidden" for kind in KINDS},
+    }
+    if layout.bandwidth_bytes_per_s < inf:
+        arithmetic["compute"] += f", activations at {size(layout.bandwidth_bytes_per_s)}/s"
     return [
-        Step("devices", f"{data} data x {tensor} tensor x {stages} pipeline", f"{best.devices:,}"),
-        Step("memory", f"ZeRO {zero}, of {in_gib(memory_of(best.use.machine))}", size(best.total_bytes)),
-        *(Step(f"sent for {kind}", "by a device in a step", size(moved)) for kind, moved in sent.items() if moved),
-        Step("link", "of a device, one way", f"{size(best.link_bytes_per_s)}/s"),
-        Step("bubble", f"({stages} - 1) / {micro_batches} micro-batches", f"{100 * best.bubble:.1f} %"),
-        Step("step", f"FLOPs / {speed} with the bubble + sent / link", duration(best.seconds)),
+        Step("devices", f"{data} data x {tensor} tensor x {stages} pipeline", f"{layout.devices:,}"),
+        Step("memory", f"ZeRO {sharding.zero}, the fuller device", size(layout.total_bytes)),
+        *(Step(part, arithmetic[part], duration(seconds)) for part, seconds in layout.parts.items() if seconds),
+        Step("step", "sum", duration(layout.seconds)),
+        Step("communication", "waiting for links", f"{100 * layout.communication:.1f} %"),
     ]
+
+
+def predicted(
+    plan: StepPlan, tokens: float | None, price: float | None, mfu: float | None, options: Mapping[str, Any]
+) -> Answer:
+    """Return the time of a training step, what its communication costs, and up to how many devices it scales."""
+    uses, missing = uses_of(options)
+    config, sequence, batch = plan.config, plan.sequence, plan.batch * plan.sharding.data_parallel
+    rows: list[dict[str, Any]] = []
+    layouts, notes = [], []
+    for use in uses:
+        links = network_of(use.machine, options, options.get("network"))
+        share, note = (mfu, f"executed FLOPs at {mfu:g} of the peak") if mfu else matmul_share(use)
+        bandwidth = None if mfu else use.machine.bandwidth(MEASURED_FIRST)
+        bytes_per_s = bandwidth.value if bandwidth else inf
+        layout = Layout(plan, use._replace(mfu=share), links, options.get("interleave", 1), bytes_per_s)
+        row = layout.row() | {"gpus": layout.devices, "expert_parallel": plan.sharding.expert_parallel}
+        row |= {f"{part}_seconds": seconds for part, seconds in layout.parts.items()}
+        row["step_seconds"] = row.pop("seconds")
+        row["tokens_per_s"] = batch * sequence / layout.seconds
+        row["flops_per_s"] = train_flops(config, sequence).per_token * row["tokens_per_s"] / layout.devices
+        peak = use.machine.peak(use.dtype)
+        row["mfu"] = share_of(row["flops_per_s"], peak.value if peak else use.peak)
+        row["largest_gpus"] = max(count for count, speed in scaling(layout).items() if speed >= SCALES)
+        if tokens is not None:
+            seconds = tokens / row["tokens_per_s"]
+            row |= {"seconds": seconds, "days": seconds / SECONDS_PER_DAY}
+            row |= use.cost(layout.devices, seconds, price)
+            row["device_hours"] = layout.devices * seconds / 3600
+        rows.append(row)
+        layouts.append(layout)
+        notes.append(note)
+    too_large = [row for row in rows if row["total_bytes"] > (row["memory_bytes"] or inf)]
+    return Answer(
+        main=("step_seconds", "communication", "mfu", "largest_gpus", "days", "price"),
+        title=f"Training step of {config.name} on {devices(rows[0]['gpus'])}: {batch} x {sequence} tokens",
+        warnings=[f"does not fit: {size(row['total_bytes'])} on one {row['gpu']}" for row in too_large],
+        **by_machine(rows),
+        steps=[
+            *_steps(layouts[0]),
+            Step("scales to", f"{100 * SCALES:g} % of linear speed", devices(rows[0]["largest_gpus"])),
+        ],
+        formula=FORMULA,
+        source=f"{SOURCE}; {sources_of(use.machine for use in uses)}; {layouts[0].network.source}",
+        assumptions=[
+            *dict.fromkeys(notes),
+            f"micro-batches of {plan.tokens} tokens; checkpointing: {plan.checkpoint}; flash attention, fused kernels",
+            *HIDDEN,
+            f"scaling: data parallelism grows, {batch} sequences a step; linear: the speed of the fewest devices",
+            "left out: launches, uneven experts, stragglers, data loading, failures, memory of interleaving",
+            *config.notes_on(sequence),
+            *missing,
+        ],
+        columns={
+            **{"gpu": "GPU", "dtype": "dtype", "communication": "communication", "mfu": "MFU"},
+            **{"largest_gpus": "scales to", "step_seconds": "step"},
+        },
+        curve=Curve("devices", "fraction of linear speed", {config.name: list(scaling(layouts[0]).items())}),
+    )
+
+
+def sharding_of(gpus: int, options: Mapping[str, Any]) -> Sharding:
+    tensor, pipeline = options.get("tensor_parallel", 1), options.get("pipeline_parallel", 1)
+    data = options.get("data_parallel") or max(1, gpus // (tensor * pipeline))
+    product = data * tensor * pipeline
+    if gpus not in (1, product):
+        raise ConfigError(f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}")
+    return Sharding(int(options.get("zero", 0)), data, tensor, pipeline, options.get("expert_parallel", 1))
+
+
+def scaling(layout: Layout) -> dict[int, float]:
+    """Return the speed as a fraction of linear by the number of devices: data parallelism grows, the batch does not.
+
+    Linear is the speed for each device of the fewest: one data-parallel device, or those that hold all experts.
+    """
+    plan, sharding = layout.plan, layout.sharding
+    micro_batches, sequences = plan.micro_batches * sharding.data_parallel, plan.batch // plan.micro_batches
+    small = [ways for ways in range(1, isqrt(micro_batches) + 1) if micro_batches % ways == 0]
+    speeds = {}
+    for data in sorted({*small, *(micro_batches // ways for ways in small)}):
+        if data % sharding.expert_parallel == 0:
+            count = micro_batches // data
+            shared = replace(sharding, data_parallel=data)
+            grown = replace(plan, batch=count * sequences, micro_batches=count, sharding=shared)
+            other = replace(layout, plan=grown)
+            speeds[other.devices] = 1 / (other.seconds * other.devices)
+    first = speeds[min(speeds)]
+    return {count: speed / first for count, speed in speeds.items()}
 
 
 def shardings(gpus: int, layers: int, kv_heads: int, batch: int) -> list[Sharding]:
     """Return the layouts whose parts are equal: heads, layers and sequences of the batch divide evenly."""
-    tensors = [ways for ways in range(1, MAX_TENSOR_PARALLEL + 1) if gpus % ways == 0 and kv_heads % ways == 0]
+    tensors = [ways for ways in range(1, NODE_DEVICES + 1) if gpus % ways == 0 and kv_heads % ways == 0]
     found = []
     for tensor in tensors:
         stages = [ways for ways in range(1, layers + 1) if layers % ways == 0 and gpus // tensor % ways == 0]

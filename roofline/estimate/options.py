@@ -11,13 +11,15 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from results.compare.selection import Selection, since
 from results.show.units import abbreviated
+from results.store.runfile import load_run
+from results.store.runs import list_runs
 from roofline.accounting.config import ConfigError, ModelConfig, dense_model
 from roofline.accounting.families import GPT2_NAMES, NAMES
 from roofline.accounting.machines import peak_of, run_machine, why_not
 from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_config, load_preset, read_config
 from roofline.estimate.question import Names, Number, OneOf, SomeOf, Whole
-from roofline.gpu_table import find_gpu
+from roofline.gpu_table import find_gpu, load_gpus
 from roofline.machine import MEASURED_FIRST, Ceiling, Machine
 from roofline.work import DTYPES
 
@@ -137,7 +139,9 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
     given = {name: options[name] for name in ("peak", "bandwidth") if name in options}
     given |= {} if memory is None else {"memory": memory}
     machines = [find_gpu(slug) for slug in options.get("gpu", ())]
-    if "measured" in options:
+    if "measured" in options and Path(options["measured"]).is_dir():
+        machines.append(fleet_machine(Path(options["measured"])))
+    elif "measured" in options:
         ops, providers = (frozenset[str](options.get(name, ())) for name in ("op", "provider"))
         chosen = Selection(ops=ops, providers=providers, machine=options.get("machine"), since_s=options.get("since"))
         run = chosen.load(options["measured"])
@@ -150,6 +154,32 @@ def machines_of(options: Mapping[str, Any], memory: float | None = None) -> list
             "--bandwidth or --memory"
         )
     return [_as_given(machine, given, options.get("dtype", ["bf16"])) for machine in machines]
+
+
+def fleet_machine(directory: Path) -> Machine:
+    """Return the device of a fleet with the figures of the slowest rank, from the files of `bench.fleet`.
+
+    A rank has its fastest matmul and copy, alone or with all others, whichever is slower; the rest is of the GPU table.
+    """
+    runs = [load_run(summary.path) for summary in list_runs(directory, counts_records=False) if not summary.error]
+    if not runs:
+        raise ConfigError(f"no readable run in {directory}")
+    fastest: dict[tuple[Any, ...], float] = {}
+    for path, record in ((run.path, record) for run in runs for record in run.records):
+        work, figure = record.flops, ("flops", record.dtype)
+        if record.op == "copy":
+            work, figure = (record.bytes_read or 0) + (record.bytes_written or 0), ("bandwidth", "copy")
+        if record.op in ("matmul", "copy") and record.status == "ok" and record.median_s and work:
+            row = (*figure, path, record.options.get("phase"))
+            fastest[row] = max(fastest.get(row, 0), work / record.median_s)
+    where = f"measured by the slowest of {len(runs)} files in {directory}"
+    slowest_last = sorted(fastest.items(), key=lambda entry: -entry[1])
+    ceilings = [Ceiling(quantity, name, rate, "measured", where) for (quantity, name, *_), rate in slowest_last]
+    device = runs[0].environment.device
+    known = load_gpus().get(device["slug"], Machine(device["slug"], device["name"]))
+    source = "; ".join(filter(None, [where if ceilings else "", known.source]))
+    machine = known.with_entries(ceilings)  # of equal figures, the last one counts
+    return replace(machine, memory_reported_bytes=device.get("memory_bytes"), source=source)
 
 
 def _as_given(machine: Machine, given: Mapping[str, float], dtypes: Sequence[str]) -> Machine:
@@ -180,6 +210,13 @@ class Use(NamedTuple):
 
     def speed(self, gpus: int) -> float:
         return gpus * self.peak * self.mfu
+
+    def cost(self, gpus: int, seconds: float, price: float | None) -> dict[str, float | None]:
+        """Return the price, and the maximum energy by TDP."""
+        return {
+            "price": None if price is None else price * gpus * seconds / 3600,
+            "energy_j": None if self.machine.tdp_w is None else self.machine.tdp_w * gpus * seconds,
+        }
 
 
 def uses_of(options: Mapping[str, Any], memory: float | None = None) -> tuple[list[Use], list[str]]:

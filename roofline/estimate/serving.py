@@ -13,7 +13,6 @@ from roofline.accounting.machines import bandwidth_of
 from roofline.accounting.number_formats import STORED_BITS
 from roofline.accounting.parameters import count_parameters
 from roofline.estimate.answer import Answer, Step, by_machine
-from roofline.estimate.budgets import cost_of
 from roofline.estimate.options import Serving, Use, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.gpu_table import load_gpus
@@ -234,7 +233,7 @@ def _reply(plan: _Plan, use: Use, tokens: int, price: float | None) -> dict[str,
     limits = plan.limits(use)
     first = max(limits.times(limits.prefill(plan.prompt)))
     seconds = first + limits.decode_seconds(plan.prompt, tokens)
-    cost = cost_of(use.machine, plan.gpus, seconds, price)
+    cost = use.cost(plan.gpus, seconds, price)
     return {
         **use.row,
         "gpus": plan.gpus,

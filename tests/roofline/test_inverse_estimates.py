@@ -9,8 +9,9 @@ from roofline.accounting.parameters import count_parameters
 from roofline.accounting.presets import load_preset
 from roofline.accounting.state import RECIPES, Sharding
 from roofline.accounting.step_memory import StepPlan
-from roofline.estimate.layout import Layout, shardings
+from roofline.estimate.layout import shardings
 from roofline.estimate.options import uses_of
+from roofline.estimate.step import Layout, Network
 
 PSI = 2 * count_parameters(load_preset("llama-3-8b")).total
 """Bytes of the weights of Llama 3 8B in bf16."""
@@ -80,7 +81,7 @@ def layout_of(sharding, micro_batches=1, sequence=2048):
         sharding=sharding,
     )
     (use,), _ = uses_of({"gpu": ["h100-sxm"]})
-    return Layout(plan, use, 450e9)
+    return Layout(plan, use, Network(450e9))
 
 
 @pytest.mark.parametrize(("zero", "psis"), [(0, 2), (1, 2), (2, 2), (3, 3)])

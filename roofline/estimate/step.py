@@ -1,0 +1,284 @@
+"""Time of a training step that devices share: matmuls, memory, and what communication adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from results.show.units import size
+from roofline.accounting.activations import Kernels, checkpoint_group, model_activations
+from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.flops import train_flops
+from roofline.accounting.state import FP32_BYTES, Sharding, held_weights, state_bytes
+from roofline.accounting.step_memory import StepPlan, step_memory
+from roofline.estimate.options import Use
+from roofline.links import Fit, bus_factor, read_fits
+from roofline.machine import MEASURED_FIRST, Machine
+
+NODE_DEVICES = 8
+"""Devices of a node, as in an HGX or DGX H100: tensor parallelism across nodes waits for the network."""
+
+NETWORK_BYTES_PER_S = 50e9
+"""Between nodes, of one device, one way: 400 Gb/s InfiniBand (NDR) for each GPU, as in a DGX H100."""
+
+BETWEEN_PAIRS = ("all-to-all", "send-recv")
+"""Collectives of which each device sends its own data between nodes; the others send theirs once for a node."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """The links of a device, one way."""
+
+    link_bytes_per_s: float
+    """Within a node."""
+    network_bytes_per_s: float = NETWORK_BYTES_PER_S
+    """Between nodes."""
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    """Measured collectives, which replace these figures for groups of the same kind: within a node, or across."""
+
+    def seconds(self, op: str, size_bytes: float, ranks: int, stride: int) -> float:
+        """Return the time of a collective of every `stride`-th device, as all such groups of a node run it together."""
+        is_inside = ranks * stride <= NODE_DEVICES
+        members = 1 if op in BETWEEN_PAIRS else max(1, NODE_DEVICES // stride)
+        fit = self.fits.get(op)
+        if fit and (fit.ranks <= NODE_DEVICES) == is_inside:
+            slower = 1 if is_inside or op in BETWEEN_PAIRS else NODE_DEVICES / members
+            return fit.seconds(slower * size_bytes, ranks)
+        across = min(self.link_bytes_per_s, members * self.network_bytes_per_s)
+        return size_bytes * bus_factor(op, ranks) / (self.link_bytes_per_s if is_inside else across)
+
+    @property
+    def source(self) -> str:
+        known = [f"{op} measured on {fit.ranks} ranks" for op, fit in self.fits.items()]
+        known.append(f"links of {size(self.link_bytes_per_s)}/s in a node, one way")
+        return "; ".join([*known, f"{size(self.network_bytes_per_s)}/s between nodes (--network)"])
+
+
+class Transfer(NamedTuple):
+    """A collective that devices repeat in a step."""
+
+    kind: str
+    op: str
+    size_bytes: int
+    """As `roofline.links` counts it."""
+    ranks: int
+    stride: int
+    """Devices from one rank to the next: tensor parallelism is innermost, then experts, data and pipeline."""
+    times: int
+
+    @property
+    def sent_bytes(self) -> float:
+        return self.times * self.size_bytes * bus_factor(self.op, self.ranks)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A step of training, shared by devices."""
+
+    plan: StepPlan
+    use: Use
+    network: Network
+    interleave: int = 1
+    """Parts of the model on each pipeline stage."""
+    bandwidth_bytes_per_s: float = inf
+    """Of the memory; infinite if the MFU includes work that it limits."""
+
+    @property
+    def sharding(self) -> Sharding:
+        return self.plan.sharding
+
+    @cached_property
+    def stage(self) -> ModelConfig:
+        return self.sharding.stage(self.plan.config)
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        kernels = self.plan.kernels or Kernels(self.plan.recipe.activation_bytes)
+        return replace(kernels, tensor_parallel=self.sharding.tensor_parallel)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Memory of the fuller device."""
+        return sum(step_memory(self.plan).parts().values())
+
+    @property
+    def bubble(self) -> float:
+        """Fraction of the ideal time that a stage waits: (p - 1) / (m v).
+
+        Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (2021), sections 2.2.1
+        and 2.2.2.
+        """
+        return (self.sharding.pipeline_parallel - 1) / (self.plan.micro_batches * self.interleave)
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """Return what a device sends in a step.
+
+        Source: data: Rajbhandari et al., ZeRO (2020), section 7. Up to stage 1 gradients are reduced once; stage 2
+        scatters those of each micro-batch and gathers the weights once; stage 3 also gathers them twice for each.
+        Tensor: Shoeybi et al., Megatron-LM (2019), section 3: two reductions of the hidden states of a layer forward
+        and two backward; sequence parallelism scatters and gathers as much (Korthikanti et al., 2022, section 4.2.2).
+        Experts: Lepikhin et al., GShard (2020): tokens go to their experts and return, forward and backward.
+        Pipeline: Narayanan et al. (2021), section 3.2: the hidden states once in each direction.
+        """
+        plan, sharding, micro_batches = self.plan, self.sharding, self.plan.micro_batches
+        data, tensor, pipeline = sharding.data_parallel, sharding.tensor_parallel, sharding.pipeline_parallel
+        hidden_bytes = plan.tokens * plan.config.width * plan.recipe.activation_bytes
+        own_bytes = hidden_bytes // self.kernels.token_ways
+        rounds = micro_batches * (6 if checkpoint_group(plan.checkpoint, self.stage.layers) else 4)
+        found = [Transfer("tensor", "all-reduce", hidden_bytes, tensor, 1, self.stage.layers * rounds)]
+        if experts := self.stage.experts:
+            routed = (experts.per_token * own_bytes, sharding.expert_parallel, tensor, experts.layers * rounds)
+            found.append(Transfer("expert", "all-to-all", *routed))
+        across, sends = data * tensor * pipeline // 2, 2 * micro_batches * self.interleave
+        found.append(Transfer("pipeline", "send-recv", own_bytes, min(2, pipeline), across, sends))
+        held = held_weights(plan.config, sharding)
+        replicas = sharding.replicas_of_experts()
+        for are_experts, ranks, stride in ((False, data, tensor), (True, replicas, data * tensor // replicas)):
+            elements = sum(weight.elements for weight in held if (weight.component == "experts") is are_experts)
+            gradients, weights = plan.recipe.gradient_bytes * elements, plan.recipe.activation_bytes * elements
+            reduced = micro_batches if sharding.zero > 1 else 1
+            gathered = 2 * micro_batches if sharding.zero == 3 else int(sharding.zero > 0)
+            reduction = "reduce-scatter" if sharding.zero else "all-reduce"
+            found.append(Transfer("data", reduction, gradients, ranks, stride, reduced))
+            found.append(Transfer("data", "all-gather", weights, ranks, stride, gathered))
+        return [transfer for transfer in found if transfer.ranks > 1]
+
+    def by_kind(self, amount: Callable[[Transfer], float]) -> dict[str, float]:
+        return {kind: sum(amount(t) for t in self.transfers if t.kind == kind) for kind in KINDS}
+
+    def sent(self) -> dict[str, int]:
+        """Return the bytes that a device sends in a step, by kind of parallelism."""
+        return {kind: round(sent) for kind, sent in self.by_kind(lambda t: t.sent_bytes).items()}
+
+    @cached_property
+    def sending(self) -> dict[str, float]:
+        """Seconds that the links are busy in a step, by kind of parallelism."""
+        return self.by_kind(lambda t: t.times * self.network.seconds(t.op, t.size_bytes, t.ranks, t.stride))
+
+    @cached_property
+    def computing(self) -> tuple[float, float]:
+        """Seconds of a micro-batch in the layers of a stage, and in the head.
+
+        What the forward pass saves is written and read by it, and read by the backward pass, which writes and reads a
+        gradient of the same size; recomputation writes and reads it again. Attention scores are computed in 16 bits.
+        """
+        plan, kernels, ways = self.plan, self.kernels, self.sharding.tensor_parallel
+        sequences = plan.batch // plan.micro_batches
+        counted_by = "gemm-causal-half" if kernels.is_flash else "gemm-full"
+        counts = train_flops(self.stage, plan.sequence, sequences, counted_by, plan.checkpoint, kernels.is_flash)
+        head = counts.components.get("lm_head", 0)
+        core = sum(flops.get("attention_core", 0) for flops in (counts.components, counts.recomputed))
+        core += counts.recomputed.get("attention_scores", 0)
+        scores = self.use.machine.peak("bf16", MEASURED_FIRST)
+        core_peak = min(self.use.peak, scores.value) if scores else self.use.peak
+        flops_s = ((counts.hardware_flops - head - core) / self.use.peak + core / core_peak) / self.use.mfu / ways
+        saved = model_activations(self.stage, plan.sequence, sequences, kernels)
+        again = saved if checkpoint_group(plan.checkpoint, self.stage.layers) else {}
+        if plan.checkpoint == "selective":
+            again = {"attention_scores": saved.get("attention_scores", 0)}
+        layers_bytes = 5 * sum(saved.values()) + 2 * sum(again.values())
+        head_bytes = 5 * FP32_BYTES * plan.tokens * self.stage.vocabulary / ways
+        head_s = head / self.use.peak / self.use.mfu / ways + head_bytes / self.bandwidth_bytes_per_s
+        return flops_s + layers_bytes / self.bandwidth_bytes_per_s, head_s
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Seconds of a step by part, of the stage that takes the longest; communication as far as it is not hidden.
+
+        Tensor and expert parallelism wait for each collective. Gradients and weights move during the backward pass
+        (stage 3: and the forward pass) except for the last bucket, of one layer; up to stage 1 that of the last
+        micro-batch. A pipeline waits for the sends while it fills and drains. The optimizer reads and writes its state.
+        """
+        count, pipeline, sending = self.plan.micro_batches, self.sharding.pipeline_parallel, self.sending
+        layers_s, head_s = self.computing
+        whole_s = layers_s + (sending["tensor"] + sending["expert"]) / count
+        last = max(0, self.plan.config.layers - (pipeline - 1) * self.stage.layers) / self.stage.layers
+        stages = [(last, head_s), *([(1.0, 0.0)] if pipeline > 1 else [])]
+        share, head_s = max(stages, key=lambda stage: stage[0] * whole_s + stage[1])
+        ideal_s = count * (share * whole_s + head_s)
+        hidden_s = ideal_s * {2: BACKWARD, 3: 1.0}.get(self.sharding.zero, BACKWARD / count)
+        filling_s = sending["pipeline"] * (pipeline - 1) / (count * self.interleave)
+        state = state_bytes(self.plan.config, self.plan.recipe, self.plan.optimizer, self.sharding)
+        return {
+            "compute": count * (share * layers_s + head_s),
+            "tensor": share * sending["tensor"],
+            "expert": share * sending["expert"],
+            "bubble": self.bubble * ideal_s,
+            "data": max(sending["data"] / self.stage.layers, sending["data"] - hidden_s),
+            "pipeline": max(filling_s, sending["pipeline"] - ideal_s),
+            "optimizer": 2 * sum(state.values()) / self.bandwidth_bytes_per_s,
+        }
+
+    @cached_property
+    def seconds(self) -> float:
+        """Time of a step."""
+        return sum(self.parts.values())
+
+    @property
+    def communication(self) -> float:
+        """Fraction of a step spent waiting for links."""
+        return sum(self.parts[kind] for kind in KINDS) / self.seconds
+
+    @property
+    def devices(self) -> int:
+        return self.sharding.data_parallel * self.sharding.tensor_parallel * self.sharding.pipeline_parallel
+
+    def row(self) -> dict[str, Any]:
+        names = ("data_parallel", "tensor_parallel", "pipeline_parallel", "zero")
+        return {
+            **self.use.row,
+            **{name: getattr(self.sharding, name) for name in names},
+            "micro_batches": self.plan.micro_batches,
+            "total_bytes": self.total_bytes,
+            "memory_bytes": self.use.machine.usable_memory_bytes,
+            **{f"sent_{kind}_bytes": sent for kind, sent in self.sent().items()},
+            "sent_bytes": sum(self.sent().values()),
+            "bubble": self.bubble,
+            "communication": self.communication,
+            "seconds": self.seconds,
+        }
+
+
+KINDS = ("data", "tensor", "pipeline", "expert")
+BACKWARD = 2 / 3
+"""Fraction of a step that is its backward pass; recomputation makes it longer."""
+
+BEST_MATMULS = {"ampere": 271.2 / 312, "hopper": 794.5 / 989, "blackwell": 1745 / 2250}
+"""Fraction of the bf16 peak that the fastest of many matmuls reaches on an A100, H100 and B200 SXM.
+
+Source: Bekman, Machine Learning Engineering, compute/accelerator, maximum achievable matmul FLOPS.
+"""
+
+LAYER_MATMULS = 0.7
+"""Speed of the matmuls of a training step, compared with the fastest matmul: the same for all GPUs.
+
+Source: fitted to the ten runs of Narayanan et al. (2021), table 1, whose median error is then below 1 %.
+"""
+
+
+def matmul_share(use: Use) -> tuple[float, str]:
+    """Return the fraction of the peak that the matmuls of a training step reach, and a note."""
+    peak = use.machine.peak(use.dtype, MEASURED_FIRST)
+    best, origin = BEST_MATMULS.get(use.machine.architecture or "", 0.8), "published or typical"
+    if peak and peak.kind == "measured":
+        best, origin = 1, "measured"
+    share = LAYER_MATMULS * best
+    return share, f"matmuls at {share:.3g} of the peak: {LAYER_MATMULS:g} of the fastest, {best:.3g}, {origin}"
+
+
+def network_of(machine: Machine, options: Mapping[str, Any], across: float | None) -> Network:
+    """Return the links of a device; ConfigError if they are unknown.
+
+    Without a link in the table, collectives that were not measured are as slow as the slowest one.
+    """
+    measured = Path(options.get("measured", ""))
+    fits = read_fits(measured) if "measured" in options and measured.is_dir() else {}
+    link = (machine.link_bytes_per_s or 0) / 2 or min((fit.bytes_per_s for fit in fits.values()), default=0)
+    if not link:
+        raise ConfigError(f"{machine.slug} has no known link between devices; --gpu names one that has")
+    return Network(link, across or NETWORK_BYTES_PER_S, fits)

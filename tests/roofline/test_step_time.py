@@ -1,0 +1,179 @@
+"""What a step on several devices waits for, and how far it scales, by papers, brute force and measured files."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from plot_scenes import environment, saved
+
+from results.record import Record
+from roofline import estimate
+from roofline.__main__ import main
+from roofline.accounting.config import ConfigError
+from roofline.accounting.parameters import count_parameters
+from roofline.accounting.presets import load_preset
+from roofline.accounting.state import RECIPES, Sharding
+from roofline.accounting.step_memory import StepPlan
+from roofline.estimate.layout import scaling
+from roofline.estimate.options import uses_of
+from roofline.estimate.step import BACKWARD, Layout, Network
+from roofline.links import bus_factor
+
+STEP = {"model": "llama-3-8b", "gpu": "h100-sxm", "batch": 64}
+
+
+LINKS = Network(450e9, 50e9)
+
+
+def layout_of(sharding, model="llama-3-8b", network=LINKS, **changes):
+    config, recipe = load_preset(model), RECIPES["bf16-master"]
+    values = {"config": config, "recipe": recipe, "optimizer": "adamw", "sequence": 2048, "batch": 8}
+    (use,), _ = uses_of({"gpu": ["h100-sxm"]})
+    plan = StepPlan(**values | {"micro_batches": 8, "sharding": sharding} | changes)
+    return Layout(plan, use._replace(mfu=0.5), network, bandwidth_bytes_per_s=3.352e12)
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "stride", "bytes_per_s"),
+    [
+        ("all-reduce", 8, 1, 450e9),
+        ("all-reduce", 2, 4, 450e9),  # two devices of one node
+        ("all-reduce", 16, 1, 400e9),  # 8 network cards of a node
+        ("all-reduce", 16, 8, 50e9),  # 8 such groups share them
+        ("all-to-all", 16, 1, 50e9),
+        ("send-recv", 2, 8, 50e9),
+    ],
+)
+def test_groups_share_the_network_of_a_node(op, ranks, stride, bytes_per_s):
+    seconds = LINKS.seconds(op, 1e9, ranks, stride)
+    assert seconds == pytest.approx(1e9 * bus_factor(op, ranks) / bytes_per_s)
+
+
+def test_interleaving_divides_the_published_bubble():
+    """Narayanan et al. (2021), section 2.2.2: (p - 1) / (m v)."""
+    layout = replace(layout_of(Sharding(pipeline_parallel=8)), interleave=4)
+    assert layout.bubble == 7 / (8 * 4)
+    ideal_s = sum(layout.parts[part] for part in ("compute", "tensor", "expert"))
+    assert layout.parts["bubble"] == pytest.approx(ideal_s * layout.bubble)
+
+
+def test_experts_send_each_token_to_them_and_back():
+    """Lepikhin et al., GShard (2020): dispatch and combine, forward and backward, (n - 1) / n of k hidden states."""
+    config = load_preset("mixtral-8x7b")
+    layout = layout_of(Sharding(data_parallel=8, expert_parallel=8), model="mixtral-8x7b")
+    hidden_bytes = 2048 * config.width * 2
+    assert layout.sent()["expert"] == 8 * config.layers * 4 * 2 * hidden_bytes * 7 // 8
+    dense = config.layers * config.experts.count * 3 * config.width * config.mlp_width
+    gradients = 2 * (count_parameters(config).total - dense)
+    assert layout.sent()["data"] == pytest.approx(2 * gradients * 7 / 8)  # no two devices have the same experts
+
+
+def test_recomputation_repeats_the_collectives_of_the_forward_pass():
+    none, full = (layout_of(Sharding(tensor_parallel=8), checkpoint=name).sent()["tensor"] for name in ("none", "full"))
+    assert full == none * 6 / 4
+
+
+@pytest.mark.parametrize("network_bytes_per_s", [1e9, 1e12])
+def test_the_backward_pass_hides_all_gradients_but_the_last_layer(network_bytes_per_s):
+    layout = layout_of(Sharding(data_parallel=1024), network=Network(450e9, network_bytes_per_s))
+    sending_s, micro_batch_s = layout.sending["data"], layout.parts["compute"] / 8
+    longer_s = sending_s - BACKWARD * micro_batch_s
+    assert layout.parts["data"] == pytest.approx(max(longer_s, sending_s / 32))
+    assert (longer_s > sending_s / 32) == (network_bytes_per_s == 1e9)
+
+
+def test_a_pipeline_waits_only_for_the_sends_that_fill_and_drain_it():
+    layout = layout_of(Sharding(tensor_parallel=8, pipeline_parallel=4))
+    send_s = 2048 * 4096 * 2 / 50e9
+    assert layout.sending["pipeline"] == pytest.approx(2 * 8 * send_s)
+    assert layout.parts["pipeline"] == pytest.approx(2 * 3 * send_s)
+
+
+def test_the_largest_number_of_devices_is_that_of_brute_force():
+    options = STEP | {"tensor_parallel": 8, "batch": 96}
+    found = estimate.train(**options, gpus=8).values["largest_gpus"]
+    counts = [8 * data for data in range(1, 97) if 96 % data == 0]
+    seconds = {count: estimate.train(**options, gpus=count).values["step_seconds"] for count in counts}
+    assert found == max(count for count in counts if seconds[8] * 8 / (seconds[count] * count) >= 0.9)
+    assert 8 < found < 8 * 96
+    layout = layout_of(Sharding(data_parallel=2, expert_parallel=2), model="mixtral-8x7b", batch=6, micro_batches=6)
+    assert list(scaling(layout)) == [2, 4, 6, 12]  # divisors of 12 sequences that hold all experts
+
+
+def test_tokens_give_the_days_of_a_run():
+    values = estimate.train(**STEP, tensor_parallel=8, gpus=64, tokens=1e12, price=2).values
+    assert values["days"] == pytest.approx(1e12 / values["tokens_per_s"] / 86400)
+    assert values["price"] == pytest.approx(2 * values["device_hours"])
+    assert values["tokens_per_s"] == pytest.approx(64 * 2048 / values["step_seconds"])
+
+
+def row_of(op, rate, phase, **work):
+    shape = {"m": 8192, "n": 8192, "k": 8192} if op == "matmul" else {"n": 2**30}
+    amount = work.get("flops") or work["bytes_read"] + work["bytes_written"]
+    how = {"op": op, "provider": "torch", "dtype": "bf16", "case": "1", "status": "ok", "shape": shape}
+    return Record(**how, **work, samples_s=(amount / rate,), median_s=amount / rate, options={"phase": phase})
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Two ranks of an H100, the second 10 % slower while both are busy, and collectives on 8 ranks."""
+    for rank, together in enumerate((700e12, 630e12)):
+        rows = [row_of("matmul", rate, "solo", flops=2 * 8192**3) for rate in (400e12, 720e12)]
+        rows += [row_of("matmul", together, "together", flops=2 * 8192**3)]
+        rows += [row_of("copy", 2.5e12 + rank, "together", bytes_read=2**31, bytes_written=2**31)]
+        if rank == 0:
+            for power in range(10, 31, 4):
+                case = {"op": "all-reduce", "provider": "nccl", "dtype": "fp32", "case": str(2**power), "status": "ok"}
+                seconds = 20e-6 + 2**power * bus_factor("all-reduce", 8) / 300e9
+                options = {"ranks": 8, "backend": "nccl"}
+                row = {"shape": {"bytes": 2**power}, "samples_s": (seconds,), "median_s": seconds, "options": options}
+                rows.append(Record(**case, **row))
+        device = {"slug": "h100-sxm", "name": "NVIDIA H100", "type": "cuda", "memory_bytes": 85 * 10**9}
+        stamp = environment(device=device, extra={"fleet": {"rank": rank, "node": "a"}})
+        saved(tmp_path / f"rank-{rank}.jsonl", rows, stamp)
+    return tmp_path
+
+
+def test_a_measured_fleet_counts_with_its_slowest_rank_and_its_links(fleet):
+    options = {"model": "llama-3-8b", "batch": 64, "tensor_parallel": 8, "gpus": 8}
+    answer = estimate.train(**options, measured=str(fleet))
+    given = estimate.train(**options, gpu="h100-sxm", peak=630e12, bandwidth=2.5e12, mfu=0.7)
+    rounds = 64 * 32 * 4
+    latency_s = 20e-6 + 2048 * 4096 * 2 * 7 / 4 / 300e9
+    assert answer.values["tensor_seconds"] == pytest.approx(rounds * latency_s, rel=1e-3)
+    assert answer.values["compute_seconds"] > given.values["compute_seconds"]  # activations move at 2.5 TB/s
+    assert answer.values["memory_bytes"] == 85 * 10**9
+    assert "matmuls at 0.7 of the peak: 0.7 of the fastest, 1, measured" in answer.assumptions
+    assert "all-reduce measured on 8 ranks" in answer.source
+    assert f"measured by the slowest of 2 files in {fleet}" in answer.source
+    memory = estimate.memory(model="llama-3-8b", measured=str(fleet))
+    assert [row["memory_bytes"] for row in memory.rows] == [85 * 10**9]
+
+
+def test_measured_peaks_are_those_of_the_slowest_rank(fleet):
+    (use,), _ = uses_of({"measured": str(fleet)})
+    assert use.peak == pytest.approx(630e12)
+    assert use.machine.bandwidth(("measured",)).value == pytest.approx(2.5e12)
+
+
+def test_the_command_gives_the_step_of_the_readme(capsys):
+    words = "--model llama-3-70b --gpu h100-sxm --gpus 512 --tensor-parallel 8 --pipeline-parallel 4 --format json"
+    assert main(["estimate", "train", *words.split()]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["data_parallel"], data["micro_batches"], data["bubble"]) == (16, 64, 3 / 64)
+    parts = ("compute", "tensor", "expert", "bubble", "data", "pipeline", "optimizer")
+    assert data["step_seconds"] == pytest.approx(sum(data[f"{part}_seconds"] for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"params": 8e9, "model": None, "tensor_parallel": 8, "tokens": 1e12}, "--model for the time of a step"),
+        ({"gpus": 64, "tensor_parallel": 3}, "21 data x 3 tensor x 1 pipeline are 63 devices, not 64"),
+        ({"gpus": 64, "batch": 100}, "--batch 100 is not a multiple of 64 data-parallel devices x 1"),
+        ({"gpu": "l4", "gpus": 8}, "l4 has no known link between devices"),
+    ],
+)
+def test_layouts_that_do_not_match_are_errors(options, message):
+    with pytest.raises(ConfigError, match=message):
+        estimate.train(**STEP | options)
