@@ -92,7 +92,7 @@ LATE = {
 """Modules of the public names, which are imported on first use."""
 
 FAMILIES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py")))
-"""The op files; each has a `run` like its command: `bench.matmul.run(dtype="bf16")`."""
+"""The op files; each has a `run` like its command: `bench.matmul.run(dtype="bf16")`; not those of several processes."""
 
 
 def __getattr__(name: str) -> Any:

@@ -123,7 +123,13 @@ class Environment(Line):
     """Seed, fill, cache and budget of the run."""
     preflight: Object = field(default_factory=dict)
     """Timer resolution, time of empty events and of an empty launch, seconds."""
+    fleet: Object = field(default_factory=dict)
+    """Rank, node and state of the device in a run of `bench.fleet`; else empty, and not in the file."""
     schema: Annotated[int, Meta(ge=1)] = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        values = super().to_dict()
+        return values if self.fleet else {key: value for key, value in values.items() if key != "fleet"}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

@@ -1,6 +1,7 @@
 """The first module that the fork server loads: kills the workers and their children when the command ends.
 
-The server must not use a GPU, because a process that has used one cannot fork.
+The server must not use a GPU, because a process that has used one cannot fork. It leaves the process group of the
+command, which may get a signal that the command survives: torchrun sends SIGTERM to all groups if one rank fails.
 """
 
 import os
@@ -17,5 +18,6 @@ def end(*_: object) -> None:
     os._exit(0)
 
 
+os.setpgid(0, 0)
 signal.signal(signal.SIGTERM, end)
 signal_on_parent_exit(signal.SIGTERM)

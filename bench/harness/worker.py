@@ -14,7 +14,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Generator, Iterator, Mapping, MutableSequence
 from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -90,8 +90,9 @@ def call(
         WorkerError: no answer.
     """
     worker = _Worker(function, arguments)
+    left_s = float("inf") if deadline is None else max(0.0, deadline - time.perf_counter()) + BUDGET_GRACE_S
     try:
-        answer: T = worker.answer(timeout_s, deadline, step)
+        answer: T = worker.answer(timeout_s, left_s, step)
     except WorkerError as error:
         error.index = worker.progress[0] if worker.progress[1] else None
         error.output = worker.end()
@@ -100,6 +101,22 @@ def call(
         worker.end()
         raise
     return answer, worker.end()
+
+
+def stream(function: Callable[..., Iterator[T]], *arguments: Any, limit_s: Callable[[], float]) -> Iterator[T]:
+    """Yield the items of a generator that runs in a new process, as they come.
+
+    `limit_s()` is the time limit of the next item, seconds.
+
+    Raises:
+        WorkerError: no next item, and the generator has not ended.
+    """
+    worker = _Worker(function, arguments)
+    try:
+        while (item := worker.answer(float("inf"), limit_s(), "the process")) is not None:
+            yield item
+    finally:
+        worker.end()
 
 
 class _Worker:
@@ -125,9 +142,8 @@ class _Worker:
             answers.close()
             output.close()
 
-    def answer(self, timeout_s: float, deadline: float | None, step: str) -> Any:
+    def answer(self, timeout_s: float, left_s: float, step: str) -> Any:
         began = since = now = time.perf_counter()
-        left_s = float("inf") if deadline is None else max(0.0, deadline - began) + BUDGET_GRACE_S
         last = list(self.progress)
         while now - began <= left_s:
             outputs = [] if self._output.closed else [self._output]
@@ -194,7 +210,12 @@ def _run(
     faulthandler.enable()
     function, arguments = pickle.loads(work)
     try:
-        answers.send(function(*arguments))
+        answer = function(*arguments)
+        if isinstance(answer, Generator):
+            for item in answer:
+                answers.send(item)
+            answer = None
+        answers.send(answer)
     except WorkerError as error:
         answers.send(error)
     with suppress(Exception):

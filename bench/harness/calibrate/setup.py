@@ -89,6 +89,8 @@ class Setup:
     effort: Effort
     missing: list[str] = field(default_factory=list)
     """Reasons why ceilings or configurations were not measured."""
+    min_sample_s: float = 0.0
+    """Minimum time of a sample, if more than usual."""
 
     def timed(self, candidate: Candidate, seconds: float) -> Rate:
         call = candidate.prepare()
@@ -97,6 +99,7 @@ class Setup:
         warm_up_s = min(usual.warm_up_s, MAX_WARM_UP * seconds)
         # Use all of the time: on a noisy machine the shortest time needs many samples.
         limits = replace(usual, min_samples=sys.maxsize, cap_s=seconds, warm_up_s=warm_up_s, warm_up_cap_s=warm_up_s)
+        limits = replace(limits, min_sample_s=max(usual.min_sample_s, self.min_sample_s))
         poller = Poller(self.device)
         sampler = make_sampler([call], self.device, limits, reading=poller)
         settle(sampler.sample, limits)

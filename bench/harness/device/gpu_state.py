@@ -110,6 +110,61 @@ def modes(uuid: str | None) -> dict[str, Any]:
     }
 
 
+RECOMMENDED_ACTION_FIELD = 230
+"""Source: nvml.h, `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`: 0 none, 1 reset, 2 reboot, 3 drain peers, 4 drain, reset."""
+
+
+def health(uuid: str | None) -> dict[str, Any]:
+    """Return what may explain a slow GPU; ask before this process uses it.
+
+    `other_processes` and `memory_used_bytes` then belong to others. `utilization` is from 0 to 1. `ecc_errors` counts
+    since the driver was loaded. `link_generation_max` is that of the GPU, which its slot may not have. `errors` has the
+    name of the NVML error of each call that failed.
+    """
+    failures = errors(uuid)
+
+    def value(function: str, *arguments: Any) -> Any:
+        return None if "nvml" in failures else ask(uuid, function, *arguments, failures=failures)
+
+    migs, ecc, rows = (value(f"nvmlDeviceGet{name}") for name in ("MigMode", "EccMode", "RemappedRows"))
+    memory, busy = value("nvmlDeviceGetMemoryInfo"), value("nvmlDeviceGetUtilizationRates")
+    processes = value("nvmlDeviceGetComputeRunningProcesses")
+    ecc_errors = [value("nvmlDeviceGetTotalEccErrors", kind, 0) for kind in (0, 1)]  # NVML_VOLATILE_ECC
+    [action] = _fields(uuid, 1, RECOMMENDED_ACTION_FIELD)
+    return {
+        "vbios": value("nvmlDeviceGetVbiosVersion"),
+        "driver": driver_version(),
+        "mig_mode": None if migs is None else bool(migs[0]),
+        "ecc_mode": None if ecc is None else bool(ecc[0]),
+        "remapped_rows": rows and dict(zip(("corrected", "uncorrected", "pending", "failed"), rows, strict=True)),
+        "ecc_errors": dict(zip(("corrected", "uncorrected"), ecc_errors, strict=True)),
+        "memory_used_bytes": memory and memory.used,
+        "utilization": busy and busy.gpu / 100,
+        "other_processes": None if processes is None else len(processes),
+        "sm_clock_max_hz": _scaled(value("nvmlDeviceGetMaxClockInfo", CLOCK_SM), 1e6),
+        "memory_clock_max_hz": _scaled(value("nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY), 1e6),
+        "power_limit_w": _scaled(value("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+        "power_limit_default_w": _scaled(value("nvmlDeviceGetPowerManagementDefaultLimit"), 1e-3),
+        "link_generation_max": value("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        "link_width_max": value("nvmlDeviceGetMaxPcieLinkWidth"),
+        "recommended_action": action,
+        "errors": failures,
+    }
+
+
+def pci_bus_id(uuid: str | None) -> str | None:
+    """Return the bus id of a GPU as nvidia-smi prints it, such as `00000000:1B:00.0`."""
+    info = ask(uuid, "nvmlDeviceGetPciInfo")
+    return info and (info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId))
+
+
+def link_state(uuid: str | None) -> dict[str, Any]:
+    """Return generation and width of the PCI Express link now, and its replays so far; an idle link is slower."""
+    calls = {"link_generation": "CurrPcieLinkGeneration", "link_width": "CurrPcieLinkWidth"}
+    calls["pcie_replays"] = "PcieReplayCounter"
+    return {key: ask(uuid, f"nvmlDeviceGet{name}") for key, name in calls.items()}
+
+
 def driver_version() -> str | None:
     try:
         import pynvml
@@ -129,13 +184,18 @@ def errors(uuid: str | None) -> dict[str, str]:
     return {}
 
 
-def ask(uuid: str | None, function: str, *arguments: Any) -> Any:
-    """Return the result of an NVML function for a GPU; None if pynvml, driver or GPU do not support it."""
+def ask(uuid: str | None, function: str, *arguments: Any, failures: dict[str, str] | None = None) -> Any:
+    """Return the result of an NVML function for a GPU; None if pynvml, driver or GPU do not support it.
+
+    The name of the error is added to `failures` under the function.
+    """
     try:
         import pynvml
 
         return getattr(pynvml, function)(handle_of(uuid), *arguments)
-    except Exception:
+    except Exception as error:
+        if failures is not None:
+            failures[function] = type(error).__name__.removeprefix("NVMLError_")
         return None
 
 

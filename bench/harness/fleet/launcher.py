@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,10 @@ class Rank:
     @property
     def name(self) -> str:
         return f"rank {self.rank} (node {self.node})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a run file says of its rank."""
+        return {key: value for key, value in asdict(self).items() if key != "local_world_size"}
 
 
 def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
@@ -103,38 +107,28 @@ def open_store(rank: Rank, timeout_s: float) -> Store | None:
 
 
 @contextmanager
-def turn(rank: Rank, deadline: float) -> Iterator[bool]:
-    """Let one rank of a node at a time run the block; yield False if there was no turn before the deadline.
+def turn(rank: Rank, has_time: Callable[[], bool]) -> Iterator[bool]:
+    """Let one rank of a node at a time run the block; yield False if there was no turn while `has_time()`.
 
-    The lock is on a file of this node. The kernel frees it when a rank dies. `deadline` is a reading of
-    `time.monotonic`.
+    The kernel frees the lock, which is on a file of this node, when a rank dies.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "-", f"ridgepoint-fleet-{os.getuid()}-{rank.node}.lock")
     with Path(tempfile.gettempdir(), name).open("a") as file:
-        while True:
+        is_mine = False
+        while not is_mine and has_time():
             try:
                 lock_file(file.fileno())
+                is_mine = True
             except BlockingIOError:
-                if time.monotonic() < deadline:
-                    time.sleep(POLL_S)
-                    continue
-                yield False
-                return
-            yield True
-            return
+                time.sleep(POLL_S)
+        yield is_mine
 
 
 class Peers:
     """The ranks of a run, connected by a store; without a store, or after it is lost, a rank is alone."""
 
-    def __init__(
-        self,
-        rank: Rank,
-        store: Store | None,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        self.rank, self.store, self._now, self._sleep = rank, store, now, sleep
+    def __init__(self, rank: Rank, store: Store | None) -> None:
+        self.rank, self.store = rank, store
 
     def _try(self, use: Callable[[Any], Any]) -> Any:
         """Return the result of an operation on the store; None if there is no store (any more)."""
@@ -145,26 +139,23 @@ class Peers:
                 self.store = None
         return None
 
-    def common_start(self, name: str, deadline: float) -> bool:
-        """Wait for all ranks to arrive at `name`; return whether they all did before the deadline."""
+    def meet(self, name: str, has_time: Callable[[], bool]) -> bool:
+        """Arrive at `name`; return whether all ranks have arrived while `has_time()`."""
         self._try(lambda store: store.add(name, 1))
         while (arrived := self._try(lambda store: store.add(name, 0))) is not None:
             if arrived >= (self.rank.world_size or 1):
                 return True
-            if self._now() >= deadline:
+            if not has_time():
                 break
-            self._sleep(POLL_S)
-        return False
+            time.sleep(POLL_S)
+        return self.rank.world_size == 1
 
     def send(self, queue: str, text: str) -> bool:
         """Append a text to a queue for rank 0; return whether it was sent."""
         self._try(lambda store: store.queue_push(queue, text))
         return self.store is not None
 
-    def received(self, queue: str) -> list[str]:
-        """Remove and return the texts in a queue."""
-        texts = list[str]()
+    def received(self, queue: str) -> Iterator[str]:
+        """Remove and yield the texts in a queue."""
         while self._try(lambda store: store.queue_len(queue)):
-            if (data := self._try(lambda store: store.queue_pop(queue, block=False))) is not None:
-                texts.append(data.decode())
-        return texts
+            yield self._try(lambda store: store.queue_pop(queue, block=False)).decode()

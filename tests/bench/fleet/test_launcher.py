@@ -2,7 +2,6 @@
 
 import multiprocessing
 import signal
-import time
 
 import pytest
 import torch.distributed
@@ -48,39 +47,22 @@ def test_a_wrong_rank_is_a_usage_error(changes, said):
         rank_here(TORCHRUN | changes)
 
 
-class Clock:
-    """A simulated clock, which calls `step` at each sleep."""
-
-    def __init__(self, step=lambda: None):
-        self.seconds, self.step = 0.0, step
-
-    def now(self):
-        return self.seconds
-
-    def sleep(self, seconds):
-        self.seconds += seconds
-        self.step()
+def looks(count):
+    """Return a `has_time` that ends after `count` calls."""
+    left = iter([True] * count)
+    return lambda: next(left, False)
 
 
-def peers_of(store, count, clock):
-    return [Peers(Rank(number, number, count, count), store, clock.now, clock.sleep) for number in range(count)]
+def peers_of(store, count):
+    return [Peers(Rank(number, number, count, count), store) for number in range(count)]
 
 
 def test_all_ranks_start_together():
-    store, clock = torch.distributed.HashStore(), Clock()
-    first, second = peers_of(store, 2, clock)
-    clock.step = lambda: clock.seconds > 3 and store.add("together", 1)
-    assert first.common_start("together", 10)
-    assert 3 < clock.seconds < 3.1
-    assert second.common_start("together", 10)
-    assert clock.seconds < 3.1
-
-
-def test_a_missing_rank_delays_the_start_to_the_deadline():
-    clock = Clock()
-    first, _ = peers_of(torch.distributed.HashStore(), 2, clock)
-    assert not first.common_start("together", 10)
-    assert clock.seconds == pytest.approx(10, abs=0.1)
+    store = torch.distributed.HashStore()
+    first, second = peers_of(store, 2)
+    assert not first.meet("together", looks(3))
+    assert second.meet("together", looks(0))
+    assert Peers(Rank(), None).meet("together", looks(0))  # one rank alone
 
 
 class LostStore:
@@ -88,12 +70,11 @@ class LostStore:
         raise torch.distributed.DistNetworkError("Connection reset by peer")
 
 
-def test_a_lost_store_leaves_a_rank_alone():
-    clock = Clock()
-    for store in (LostStore(), None):
-        peers = Peers(Rank(1, 1, 4, 4), store, clock.now, clock.sleep)
-        assert not peers.common_start("together", 10)
-        assert (peers.send("answers", "x"), peers.received("answers"), clock.seconds) == (False, [], 0)
+@pytest.mark.parametrize("store", [LostStore(), None])
+def test_a_lost_store_leaves_a_rank_alone(store):
+    peers = Peers(Rank(1, 1, 4, 4), store)
+    assert not peers.meet("together", lambda: True)
+    assert (peers.send("answers", "x"), list(peers.received("answers"))) == (False, [])
 
 
 def test_there_is_no_store_without_an_address_or_a_listener(monkeypatch):
@@ -113,11 +94,11 @@ def test_texts_of_all_ranks_arrive_once(monkeypatch):
     first, second = (Peers(rank, open_store(rank, 5)) for rank in (Rank(0, 0, 2, 2), Rank(1, 1, 2, 2)))
     assert second.send("answers", "1")
     assert first.send("answers", "0")
-    assert (first.received("answers"), first.received("answers")) == (["1", "0"], [])
+    assert [list(first.received("answers")) for _ in range(2)] == [["1", "0"], []]
 
 
 def hold_a_turn(rank, is_held):
-    with turn(rank, time.monotonic() + 5):
+    with turn(rank, lambda: True):
         is_held.set()
         signal.pause()
 
@@ -129,11 +110,11 @@ def test_a_killed_rank_gives_up_its_turn(tmp_path, monkeypatch):
     process = context.Process(target=hold_a_turn, args=(here, is_held))
     process.start()
     assert is_held.wait(10)
-    with turn(Rank(node="other"), time.monotonic()) as is_mine:
+    with turn(Rank(node="other"), looks(1)) as is_mine:
         assert is_mine
-    with turn(here, time.monotonic() + 0.05) as is_mine:
+    with turn(here, looks(3)) as is_mine:
         assert not is_mine
     process.kill()
-    with turn(here, time.monotonic() + 10) as is_mine:
+    with turn(here, looks(500)) as is_mine:
         assert is_mine
     process.join()

@@ -1,0 +1,270 @@
+"""Measures one device per rank: every GPU of a node or a cluster, alone and then all together.
+
+Start one process per GPU with torchrun, srun or mpirun, or one per pod of a Kubernetes Job. Each
+rank measures copy, matmul, FMA, host link and launch time of its own device, first in turn with the
+other ranks of its node, then together with all ranks, when power and heat are shared.
+
+Files    Each rank saves its own run file in the output directory, one record at a time. A rank that
+         crashes, hangs or has a full disk costs its own rows.
+Store    Ranks start together, and rank 0 collects their answers, through torchrun's store or that at
+         MASTER_ADDR and MASTER_PORT. Without one, each rank measures and reports by itself.
+Device   GPU number LOCAL_RANK; without GPUs, the cores are divided among the ranks of a node.
+Names    RIDGEPOINT_NODE and RIDGEPOINT_RACK name the node and its rack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from bench.harness.cli.arguments import add, command_parser, number
+from bench.harness.cli.main import guarded
+from results.record import Environment, Record
+from results.show.grid import Column, print_grid
+from results.show.terminal import OK, Parser, drawn, fail, print_out, say
+from results.show.units import format_rate, format_time
+from results.store.runfile import RunWriter, StoreError
+
+if TYPE_CHECKING:
+    from bench.harness.device.device import Device
+    from bench.harness.fleet.launcher import Peers
+    from bench.harness.fleet.measure import Item
+
+EXAMPLES = (
+    ("--quick -o fleet/", "this device alone"),
+    ("-o fleet/   # after: torchrun --nproc-per-node 8", "all GPUs of a node"),
+)
+
+LISTED = (
+    *("bench.fleet", "fleet", "fixed", "fp32, bf16", "torch"),
+    "one device per rank: copy, matmul, FMA, link and launch, alone and together",
+)
+"""The row of `python -m bench list`."""
+
+LIMIT_S = 600.0
+SOLO_SHARE = 0.6
+"""Fraction of the time limit after which ranks start together even if some are missing or not measured alone."""
+
+HANG_S = 30.0
+"""Time limit of a row besides its samples: to start a process, compile, and check results."""
+
+CONNECT_S = 30.0
+GRACE_S = 20.0
+"""Time left after SIGTERM. Source: torchrun kills ranks 30 s after it has sent SIGTERM; Slurm's KillWait is 30 s."""
+
+PROGRESS_S = 0.2
+"""Interval at which rank 0 prints the progress of all ranks."""
+
+
+def build_parser() -> Parser:
+    parser = command_parser("python -m bench.fleet", "[--quick] [--dtype LIST] -o DIR", __doc__ or "", EXAMPLES)
+    measuring = parser.group("how to measure")
+    measuring.add_argument("--quick", action="store_true", help="measure each row for about a quarter of the time")
+    add(parser, "--dtype", help="data types of the matmul (default: bf16; fp32 on a CPU)")
+    seconds = number(10, 1e6, "a number of seconds from 10 to 1e6")
+    text = f"time limit for the run; rank 0 then names the ranks without an answer (default: {LIMIT_S:g})"
+    measuring.add_argument("--deadline", metavar="SECONDS", type=seconds, default=LIMIT_S, help=text)
+    add(parser, "--output", required=True, metavar="DIR", help="directory of the run files, one for each rank")
+    add(parser, "--quiet")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return guarded(build_parser(), lambda args: Member(args, argv).run(), argv)
+
+
+class Member:
+    """The parent process of a rank: it starts processes that use the device, and saves their records."""
+
+    def __init__(self, args: argparse.Namespace, argv: Sequence[str] | None) -> None:
+        from bench.harness import worker
+        from bench.harness.fleet.launcher import Peers, open_store, rank_here
+
+        self.args, self.argv, self.rank = args, sys.argv[1:] if argv is None else argv, rank_here()
+        self.deadline: float = time.monotonic() + args.deadline
+        self.start_by: float = self.deadline - (1 - SOLO_SHARE) * args.deadline
+        worker.start_server()
+        self.peers = Peers(self.rank, open_store(self.rank, CONNECT_S))
+        self.problem, self.device, self.rows = "", "unknown", list[tuple[str, str]]()
+
+    def run(self) -> int:
+        signal.signal(signal.SIGTERM, lambda *_: self.finish_soon())
+        with Board(self.peers, self.args.quiet) as board:
+            self.measure()
+            answer = {"rank": self.rank.rank, "node": self.rank.node, "device": self.device, "rows": self.rows}
+            self.peers.send("answers", json.dumps(answer))
+            if self.rank.rank == 0 or self.peers.store is None:
+                while board.missing() and self.has_time():
+                    time.sleep(PROGRESS_S)
+                board.answers[self.rank.rank] = answer
+                board.show(self.args.deadline)
+                print_out(f"report: python -m bench fleet-report {self.args.output}\n")
+        # A launcher ends all ranks if one fails, so a rank that fails waits for the others.
+        self.peers.meet("end", lambda: bool(self.problem) and self.has_time())
+        return fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}") if self.problem else OK
+
+    def finish_soon(self) -> None:
+        now = time.monotonic()
+        self.deadline, self.start_by = min(self.deadline, now + GRACE_S), min(self.start_by, now)
+
+    def has_time(self) -> bool:
+        return time.monotonic() < self.deadline
+
+    def can_wait(self) -> bool:
+        """Return whether there is time to wait for other ranks."""
+        return time.monotonic() < self.start_by
+
+    def step(self, text: str) -> None:
+        """Report progress to rank 0."""
+        if not self.peers.send("steps", json.dumps([self.rank.rank, self.rank.name, text])) and not self.args.quiet:
+            say(f"{self.rank.name}: {text}")
+
+    def measure(self) -> None:
+        from bench.harness.fleet.launcher import turn
+        from bench.harness.fleet.measure import PHASES, items_of
+
+        device, environment, reason = self.described()
+        self.device = device.name
+        try:
+            name = f"rank-{self.rank.rank}-{self.rank.node}"
+            self.writer = RunWriter.create(environment, name, f"{self.args.output}/")
+        except StoreError as error:
+            self.stop(error)
+        solo, together = (items_of(phase, device.is_gpu, self.args.dtype, self.args.quick) for phase in PHASES)
+        with turn(self.rank, self.can_wait) as is_mine:
+            limit_s = HANG_S + sum(item.seconds for item in solo)
+            self.measure_rows(solo, device, min(self.start_by, time.monotonic() + limit_s) if is_mine else 0.0, reason)
+        if not self.peers.meet("together", self.can_wait):
+            self.step("starts without all ranks")
+        self.measure_rows(together, device, self.deadline, reason)
+
+    def described(self) -> tuple[Device, Environment, str]:
+        """Return the device, the first line of the run file, and why the device cannot be used, if so."""
+        from bench.harness import worker
+        from bench.harness.device.device import Device
+        from bench.harness.fleet import measure
+        from bench.harness.run import stamp
+        from roofline.machine import Machine
+
+        settings = {"quick": self.args.quick, "deadline_s": self.args.deadline}
+        device = Device("unknown", "unknown", "unknown", "unknown", 0, 0)
+        try:
+            self.step("starting")
+            device, _ = worker.call(measure.detected, self.rank, timeout_s=HANG_S)
+            what = self.rank, device, settings, self.argv
+            return device, worker.call(measure.described, *what, timeout_s=HANG_S)[0], ""
+        except worker.WorkerError as error:
+            self.step(f"cannot use its device: {brief(error)}")
+            environment = stamp("bench.fleet", device, Machine(), settings, self.argv, is_here=False)
+            return device, replace(environment, fleet=self.rank.to_dict()), brief(error)
+
+    def measure_rows(self, items: list[Item], device: Device, until: float, reason: str) -> None:
+        """Measure rows and save their records; all fail with the `reason`, if there is one."""
+        from bench.harness import worker
+        from bench.harness.fleet import measure
+
+        def left_s() -> float:
+            limit_s = HANG_S + items[0].seconds if items else HANG_S
+            return min(until - time.monotonic(), self.deadline - time.monotonic(), limit_s)
+
+        while items and not self.problem:
+            if reason or left_s() <= 0:
+                self.keep(items.pop(0).blank(reason or "no time was left", "failed" if reason else "skipped"))
+                continue
+            try:
+                self.step(items[0].title)
+                for record in worker.stream(measure.measured, items, device, limit_s=left_s):
+                    self.keep(record)
+                    del items[0]
+                    if items and not self.problem:
+                        self.step(items[0].title)
+            except worker.WorkerError as error:
+                self.step(f"{items[0].title} failed: {brief(error)}")
+                self.keep(items.pop(0).blank(brief(error), "failed"))
+
+    def keep(self, record: Record) -> None:
+        try:
+            self.writer.append(record)
+            self.rows.append((record.options["phase"], text_of(record)))
+        except StoreError as error:
+            self.stop(error)
+
+    def stop(self, error: StoreError) -> None:
+        """Measure no more rows, because they cannot be saved."""
+        self.problem = brief(error)
+        self.step(self.problem)
+
+
+class Board:
+    """What rank 0 knows of all ranks: their last steps, which a thread prints, and their answers."""
+
+    def __init__(self, peers: Peers, is_quiet: bool) -> None:
+        self._peers, self._is_quiet, self._is_over = peers, is_quiet, threading.Event()
+        self.steps, self.answers = dict[int, tuple[str, str]](), dict[int, dict[str, Any]]()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._peers.rank.rank == 0:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(PROGRESS_S):
+            self.poll()
+
+    def poll(self) -> None:
+        for rank, name, text in map(json.loads, self._peers.received("steps")):
+            self.steps[rank] = name, text
+            if not self._is_quiet:
+                say(f"{name}: {text}")
+        for answer in map(json.loads, self._peers.received("answers")):
+            self.answers[answer["rank"]] = answer
+
+    def missing(self) -> list[int]:
+        """Return the ranks without an answer; without a store, nobody else can answer."""
+        expected = range(self._peers.rank.world_size or 1) if self._peers.store is not None else ()
+        return [rank for rank in expected if rank not in self.answers]
+
+    def show(self, limit_s: float) -> None:
+        """Print the rows of all ranks, and name those without an answer."""
+        answers = [self.answers[rank] for rank in sorted(self.answers)]
+        pairs = [(answer, phase) for answer in answers for phase in dict.fromkeys(row[0] for row in answer["rows"])]
+        columns = [Column(key, [str(answer[key]) for answer, _ in pairs]) for key in ("rank", "node", "device")]
+        rows = [", ".join(text for of, text in answer["rows"] if of == phase) for answer, phase in pairs]
+        columns += [Column("phase", [phase for _, phase in pairs]), Column("rows", rows)]
+        print_out(drawn(lambda console: print_grid(console, columns)))
+        for rank in self.missing():
+            name, step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
+            say(f"{name}: no answer within {limit_s:g} s; last step: {step}")
+
+
+def text_of(record: Record) -> str:
+    """Return a record's name with its rate, with its time if it has no work, or with its status."""
+    name = f"{record.op} {record.dtype}" if record.op == "matmul" else record.op
+    if not record.median_s:
+        return f"{name} {record.status}"
+    if record.flops:
+        return f"{name} {format_rate(record.flops / record.median_s, 'FLOP/s')}"
+    moved = (record.bytes_read or 0) + (record.bytes_written or 0)
+    return f"{name} {format_rate(moved / record.median_s, 'B/s') if moved else format_time(record.median_s)}"
+
+
+def brief(error: Exception) -> str:
+    """Return an error without the advice at its end, which names options of other commands."""
+    return str(error).partition(";")[0]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
