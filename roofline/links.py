@@ -118,8 +118,7 @@ def read_fits(directory: Path | str) -> dict[str, Fit]:
             run = load_run(summary.path)
         except RunFileError:
             continue
-        fleet = getattr(run.environment, "fleet", None) or run.environment.extra.get("fleet") or {}
-        if fleet.get("rank") == 0:
+        if run.environment.fleet.get("rank") == 0:
             fits |= fits_of(run.records)
     return fits
 

@@ -29,7 +29,7 @@ KERNEL_COMMANDS = ("kernels/__main__.py", "kernels/audit/command.py", "kernels/a
 FOLDERS = {
     "bench.harness": (
         *("op", "op_file", "device", "timing", "worker", "preload", "data", "providers", "measure"),
-        *("calibrate", "cli run loop", "model", "transfer", "profile", "fleet"),
+        *("calibrate", "cli run loop", "model", "transfer", "profile", "fleet", "collectives"),
         *("compare", "api", "lecture", "commands", "fixture"),
     ),
     "roofline": (
@@ -56,6 +56,7 @@ HEAVY = {"torch", "triton", "numpy", "pandas", "pyarrow", "matplotlib", "rich", 
 """Slow imports, allowed only inside the functions that need them: --help must be fast."""
 
 BUILT_ON_TORCH = {
+    "bench/harness/collectives.py",
     "bench/harness/lecture/figures.py",
     "bench/harness/model/reproducibility.py",
     "bench/harness/model/step.py",

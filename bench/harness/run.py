@@ -177,16 +177,17 @@ class Run(AbstractContextManager["Run"]):
         self.progress.close()
         return self.is_interrupted
 
-    def start(self, dtypes: Sequence[str] | None, is_here: bool = True) -> None:
+    def start(self, dtypes: Sequence[str] | None, is_here: bool = True, fleet: Mapping[str, Any] | None = None) -> None:
         """Measure missing ceilings (None: none) with the peaks of `dtypes`, create the run file, start the budget.
 
-        Unless the device `is_here`, nothing of this machine is measured or stamped.
+        Unless the device `is_here`, nothing of this machine is measured or stamped. `fleet` is the rank of this run.
         """
         if is_here:
             self.device.use()
         if dtypes is not None:
             self.ceilings = self._calibration.complete(self.ceilings, dtypes)
         environment = stamp(self._command, self.device, self.ceilings, self.settings, self._argv, is_here)
+        environment = replace(environment, fleet=dict(fleet or {}))
         if not self.args.no_save:
             self.writer = RunWriter.create(environment, self._name, self.args.output)
         self._dtypes, self.environment = dtypes or (), environment

@@ -129,7 +129,7 @@ def _hang(line: str) -> str:
 
 
 def _is_command(line: str) -> bool:
-    return line.lstrip().startswith(("python", "#"))
+    return line.lstrip().startswith(("python", "torchrun", "#"))
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

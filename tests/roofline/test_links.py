@@ -98,7 +98,7 @@ def test_fits_are_read_from_the_newest_file_of_rank_0(tmp_path: Path) -> None:
     sizes = (2**10, 2**16, 2**22)
 
     def write(name: str, rank: int, started_at: str, bytes_per_s: float) -> None:
-        stamp = environment(started_at=started_at, extra={"fleet": {"rank": rank}})
+        stamp = environment(started_at=started_at, fleet={"rank": rank})
         exact = {size: 1e-5 + size / bytes_per_s for size in sizes}
         records = [collective(size, (1e-9,) * 3, [seconds] * 3) for size, seconds in exact.items()]
         saved(tmp_path / name, [*records, collective(2**20, (9.0,), [9.0], pair=[0, 1])], stamp)

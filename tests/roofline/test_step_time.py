@@ -129,7 +129,7 @@ def fleet(tmp_path):
                 row = {"shape": {"bytes": 2**power}, "samples_s": (seconds,), "median_s": seconds, "options": options}
                 rows.append(Record(**case, **row))
         device = {"slug": "h100-sxm", "name": "NVIDIA H100", "type": "cuda", "memory_bytes": 85 * 10**9}
-        stamp = environment(device=device, extra={"fleet": {"rank": rank, "node": "a"}})
+        stamp = environment(device=device, fleet={"rank": rank, "node": "a"})
         saved(tmp_path / f"rank-{rank}.jsonl", rows, stamp)
     return tmp_path
 

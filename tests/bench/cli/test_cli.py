@@ -152,7 +152,7 @@ def test_list_shows_formula_and_command_of_each_op():
     for other in others:
         assert " ".join(other).split() in lines
     assert {family for family, _ in ops} > {"matmul", "decode"}
-    assert {other[0] for other in others} == {"bench.fleet", "bench.train_step", "bench.transfer"}
+    assert {other[0] for other in others} == {"bench.collectives", "bench.fleet", "bench.train_step", "bench.transfer"}
     assert len(lines) == len(ops) + len(others) + 1  # and the titles: in a pipe a line is a row
 
 

@@ -1,0 +1,333 @@
+"""Collectives timed by each rank, and what their times say of slow ranks and links.
+
+In a round, each rank times a short matmul, and then the collective. The rank that arrives last waits least, so its
+collective is the shortest. Times are gathered after the rounds of a size.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial, reduce
+from statistics import median, median_low
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy import float64
+from numpy.typing import NDArray
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from bench.harness.device.device import NoDeviceError
+from bench.harness.fleet.launcher import Rank
+from bench.harness.run import Run
+from bench.harness.timing.protocol import no_garbage_collection
+from bench.harness.timing.samplers import Call
+from bench.harness.transfer import finished_s
+from results.record import Record
+from results.show.terminal import NO_DEVICE
+from results.show.units import duration, size
+from results.stats.samples import median_ci95
+from roofline.gpu_table import load_gpus
+from roofline.links import fits_of
+
+Pair = tuple[int, int]
+Times = NDArray[float64]
+"""Seconds (rounds, ranks)."""
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+REDUCING, DIVIDING = ("all-reduce", "reduce-scatter"), ("all-gather", "reduce-scatter", "all-to-all")
+WAITING = ("all-reduce", *DIVIDING)
+"""No rank finishes these before all have arrived. The others do not show who arrived last."""
+
+MOVED_MODULUS, SUMMED_MODULUS = 251, 3
+"""Inputs are integers below these: exact in bf16, as are sums over 128 ranks."""
+
+WORK_WIDTHS = {"cpu": 256, "gpu": 4096}
+"""n of the fp32 matmul before each collective, which takes about a millisecond."""
+
+WARM_UPS, MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 2, 7, 40, 0.5
+
+LATE_ROUNDS = 0.8
+"""A late rank is late in at least this fraction of the rounds."""
+LATE_SHARE, SLOWER_SHARE = 0.5, 0.02
+"""It is then late by at least these fractions of its collective and of the usual matmul."""
+DEVICE_SHARE, HOST_SHARE = 2 / 3, 1 / 3
+"""Fractions of the delay in the matmul: from the first it is the device, up to the second the host or input."""
+
+MIN_LINKED_RANKS = 4
+LINK_DEVIATES, LINK_SHARE = 4.0, 0.1
+"""Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others."""
+
+ANSWER_S = 2.0
+"""Time for the other ranks to answer after a timeout."""
+
+
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Both were renamed in torch 2.13."""
+
+
+class Collective:
+    """One op on arrays of integers; the size is rounded up to equal parts of all ranks if the op divides it."""
+
+    def __init__(self, op: str, size_bytes: int, dtype: torch.dtype, rank: int, ranks: int, device: str) -> None:
+        unit = dtype.itemsize * (ranks if op in DIVIDING else 1)
+        self.op, self.rank, self.ranks = op, rank, ranks
+        self.size_bytes = unit * math.ceil(size_bytes / unit)
+        total = self.size_bytes // dtype.itemsize
+        part = total // ranks
+        self.own, self._length = slice(rank * part, (rank + 1) * part), part if op == "all-gather" else total
+        self.result = torch.empty(part if op == "reduce-scatter" else total, dtype=dtype, device=device)
+        self.source = self.input_of(rank)
+
+    def input_of(self, rank: int) -> torch.Tensor:
+        modulus = SUMMED_MODULUS if self.op in REDUCING else MOVED_MODULUS
+        period = ((torch.arange(modulus) + 13 * rank) % modulus).to(self.result)
+        return period.repeat(math.ceil(self._length / modulus))[: self._length]
+
+    def expected(self) -> torch.Tensor:
+        inputs = (self.input_of(rank) for rank in range(self.ranks))
+        if self.op in REDUCING:
+            total = reduce(torch.add, inputs)
+            return total[self.own] if self.op == "reduce-scatter" else total
+        if self.op in DIVIDING:
+            return torch.cat([(each if self.op == "all-gather" else each[self.own]).clone() for each in inputs])
+        return self.input_of(0 if self.op == "broadcast" else (self.rank - 1) % self.ranks)
+
+    def prepare(self) -> None:
+        if self.op == "all-reduce" or (self.op == "broadcast" and self.rank == 0):
+            self.result.copy_(self.source)
+        else:
+            self.result.fill_(-1)
+
+    def __call__(self) -> None:
+        calls: dict[str, Callable[[], Any]] = {
+            "all-reduce": lambda: dist.all_reduce(self.result),
+            "all-gather": lambda: all_gather(self.result, self.source),
+            "reduce-scatter": lambda: reduce_scatter(self.result, self.source),
+            "all-to-all": lambda: dist.all_to_all_single(self.result, self.source),
+            "broadcast": lambda: dist.broadcast(self.result, 0),
+            "send-recv": lambda: self.exchange((self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks),
+        }
+        calls[self.op]()
+
+    def exchange(self, to: int, source: int) -> None:
+        sent, received = dist.P2POp(dist.isend, self.source, to), dist.P2POp(dist.irecv, self.result, source)
+        for request in dist.batch_isend_irecv([sent, received]):
+            request.wait()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A cause of slow collectives: `device`, `host or input`, or `link`, of a rank or of a pair of ranks."""
+
+    cause: str
+    ranks: tuple[int, ...]
+    evidence: str
+
+
+def excess(times_s: Times) -> Times:
+    """Return by how much each rank exceeds the median of the others in each round."""
+    others = [np.median(np.delete(times_s, rank, axis=1), axis=1) for rank in range(times_s.shape[1])]
+    return times_s - np.stack(others, axis=1)
+
+
+def late_ranks(durations_s: Times, work_s: Times) -> tuple[set[int], list[Claim]]:
+    """Return the ranks that arrive late in most rounds, and claims on those whose matmul shows the cause.
+
+    Args:
+        durations_s: of the collective.
+        work_s: of the matmul before it.
+    """
+    late_s, slower_s, late, claims = -excess(durations_s), excess(work_s), set[int](), list[Claim]()
+    min_s = SLOWER_SHARE * float(np.median(work_s))
+    for rank in range(durations_s.shape[1]):
+        is_late = late_s[:, rank] > np.maximum(LATE_SHARE * durations_s[:, rank], min_s)
+        if is_late.mean() < LATE_ROUNDS:
+            continue
+        late.add(rank)
+        delay, slower = float(np.median(late_s[:, rank])), float(np.median(slower_s[:, rank]))
+        cause = "host or input" if slower <= HOST_SHARE * delay else ""
+        if slower >= DEVICE_SHARE * delay and (slower_s[:, rank] > min_s).mean() >= LATE_ROUNDS:
+            cause = "device"
+        if cause:
+            rounds = f"late by {duration(delay)} in {is_late.sum()} of {len(is_late)} rounds"
+            more = f"{duration(slower)} slower than" if cause == "device" else "about as fast as"
+            claims.append(Claim(cause, (rank,), f"{rounds}; its matmul is {more} those of others"))
+    return late, claims
+
+
+def pair_rounds(ranks: int) -> list[list[Pair]]:
+    """Return all pairs in n - 1 rounds (n if n is odd) in which a rank is in one pair at most.
+
+    Source: the circle method, Kirkman, Cambridge and Dublin Mathematical Journal 2 (1847) 191.
+    """
+    slots, rounds = list(range(ranks + ranks % 2)), []
+    for _ in slots[1:]:
+        pairs = [sorted((slots[index], slots[-1 - index])) for index in range(len(slots) // 2)]
+        rounds.append([(low, high) for low, high in pairs if high < ranks])
+        slots = [slots[0], slots[-1], *slots[1:-1]]
+    return rounds
+
+
+def slow_links(
+    pairs_s: Mapping[Pair, Sequence[float]], nodes: Sequence[str], late: Set[int] = frozenset()
+) -> list[Claim]:
+    """Return claims on pairs that are slower than the others, or on a rank if all its pairs are.
+
+    Pairs within a node and between nodes are compared separately; pairs of late ranks are left out.
+    """
+    claims = []
+    for is_inside in (True, False):
+        kind = {pair: sorted(samples) for pair, samples in pairs_s.items()
+                if (nodes[pair[0]] == nodes[pair[1]]) is is_inside and late.isdisjoint(pair)}  # fmt: skip
+        partners = Counter(rank for pair in kind for rank in pair)
+        if len(partners) < MIN_LINKED_RANKS:
+            continue
+        # The low median of 6 pairs is that of a usual one, also if the 3 pairs of a rank are slow.
+        center = median_low(map(median, kind.values()))
+        between_s = median_low(abs(median(samples) - center) for samples in kind.values())
+        within_s = median(median(abs(value - median(samples)) for value in samples) for samples in kind.values())
+        limit_s = center + max(LINK_DEVIATES * 1.4826 * max(between_s, within_s), LINK_SHARE * center)
+        slow = [pair for pair, samples in kind.items() if samples[len(samples) // 4] > limit_s]
+        of_slow = Counter(rank for pair in slow for rank in pair)
+        ranks = [rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number]
+        claimed = [*((rank,) for rank in sorted(ranks)), *(pair for pair in slow if not set(ranks) & set(pair))]
+        for who in claimed:
+            ratio = median(median(samples) for pair, samples in kind.items() if set(who) <= set(pair)) / center
+            claims.append(Claim("link", who, f"exchanges take {ratio:.3g} times as long as those of other pairs"))
+    return claims
+
+
+@contextmanager
+def guarding(store: Store, here: Rank, timeout_s: float) -> Iterator[None]:
+    """Leave the group at the end; after a failure, name the ranks that do not answer.
+
+    Raises:
+        NoDeviceError: a failure, on the first rank that answers; the others exit with the same code.
+    """
+    ranks, alive = range(here.world_size or 1), {here.rank}
+    try:
+        yield
+    except RuntimeError as error:
+        # After a timeout, all others fail at the same time; after a lost connection, until they reach their timeout.
+        is_timeout = "imed out" in str(error) or "monitoredBarrier" in str(error)
+        deadline = time.monotonic() + ANSWER_S + (0 if is_timeout else timeout_s)
+        try:
+            store.set(f"alive/{here.rank}", "")
+            while len(alive) < len(ranks) and time.monotonic() < deadline:
+                alive |= {rank for rank in ranks if store.check([f"alive/{rank}"])}
+                time.sleep(0.05)
+        except RuntimeError:  # the store is gone with its rank
+            alive = set(ranks[1:])
+        if here.rank > min(alive):
+            raise SystemExit(NO_DEVICE) from None
+        missing = ", ".join(str(rank) for rank in ranks if rank not in alive)
+        raise NoDeviceError(f"no answer from rank {missing}" if missing else str(error).splitlines()[0]) from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class Group:
+    """The ranks of a run, and what is found about them. Checks and gathering use gloo, also between GPUs."""
+
+    def __init__(self, here: Rank, store: Store, run: Run) -> None:
+        self.here, self.run, self.ranks, timeout = here, run, here.world_size or 1, timedelta(seconds=run.args.timeout)
+        dist.init_process_group(run.args.backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout)
+        self.gloo, self.nodes = dist.new_group(backend="gloo", timeout=timeout), [""] * self.ranks
+        dist.all_gather_object(self.nodes, here.node, self.gloo)
+        # Raises RuntimeError unless all ranks arrive in time.
+        self.check = partial(dist.monitored_barrier, self.gloo, timeout, wait_all_ranks=True)
+        n = WORK_WIDTHS["gpu" if run.device.is_gpu else "cpu"]
+        a, out = torch.ones(n, n, device=run.device.torch_name), torch.empty(n, n, device=run.device.torch_name)
+        self.work: Call = lambda: torch.mm(a, a, out=out)
+        link = load_gpus()[run.device.slug].link_bytes_per_s if run.device.slug in load_gpus() else None
+        self.link_bytes_per_s = link / 2 if link else None  # one way
+        self.claims, self.pairs_s, self.fits = list[Claim](), dict[Pair, list[float]](), fits_of(())
+
+    def gathered(self, values: Sequence[float]) -> Times:
+        own = torch.tensor(values, dtype=torch.float64)
+        others = [torch.empty_like(own) for _ in range(self.ranks)]
+        dist.all_gather(others, own, self.gloo)
+        return torch.stack(others, dim=1).numpy()
+
+    def measure(self, rows: Sequence[Record], has_pairs: bool) -> None:
+        """Measure all rows, then all pairs at the largest size; all ranks do so together."""
+        arrivals, smallest = [], min(row.options["requested_bytes"] for row in rows)
+        self.run.progress.expect(len(rows))
+        for row in rows:
+            self.run.progress.say(f"{row.op} {size(row.shape['bytes'])}")
+            self.check()
+            durations_s, work_s = self.measure_row(row)
+            if row.op in WAITING and row.options["requested_bytes"] == smallest:  # others hide who arrived late
+                arrivals.append((durations_s, work_s))
+            self.run.progress.advance()
+        late = set[int]()
+        if arrivals:
+            late, self.claims = late_ranks(*(np.concatenate(parts) for parts in zip(*arrivals, strict=True)))
+        if has_pairs:
+            self.measure_pairs(max(rows, key=lambda row: row.shape["bytes"]))
+            self.claims += slow_links(self.pairs_s, self.nodes, late)
+        self.fits = fits_of(self.run.records)
+
+    def measure_row(self, row: Record) -> tuple[Times, Times]:
+        """Save the record of this rank, and return the times of the collective and the matmul before it."""
+        device, run = self.run.device, self.run
+        job = Collective(row.op, row.shape["bytes"], DTYPES[row.dtype], self.here.rank, self.ranks, device.torch_name)
+        row = replace(row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes))
+
+        def rounds(count: int) -> Iterator[tuple[float, float]]:
+            for _ in range(count):
+                job.prepare()
+                work_s = finished_s(self.work, device)
+                yield finished_s(job, device), work_s
+
+        with no_garbage_collection():
+            warm_s = self.gathered([sum(times) for times in rounds(WARM_UPS)])[-1].max()
+            is_right = torch.equal(job.result, job.expected())
+            count = min(MAX_ROUNDS, max(MIN_ROUNDS, int(ROUNDS_S / warm_s)))
+            samples_s, work_s = zip(*rounds(count), strict=True)
+        is_right = is_right and torch.equal(job.result, job.expected())
+        wrong = np.flatnonzero(self.gathered([not is_right])[0]).tolist()
+        all_s, telemetry = self.gathered(samples_s), {"work_s": list(work_s)}
+        if self.here.rank == 0:
+            telemetry["slowest_s"] = all_s.max(axis=1).tolist()
+            if row.op in WAITING:
+                last = all_s.argmin(axis=1)
+                telemetry["last_ranks"] = last.tolist()
+                telemetry["late_s"] = (-excess(all_s)[np.arange(count), last]).tolist()
+        if wrong:
+            run.keep(replace(row, status="invalid", reason=f"wrong result on rank {', '.join(map(str, wrong))}"))
+        else:
+            run.keep(ok_record(row, samples_s, telemetry))
+        return all_s, self.gathered(work_s)
+
+    def measure_pairs(self, row: Record) -> None:
+        """Measure exchanges of each pair: the rank that arrived last did not wait, so the shorter time counts."""
+        rank, device, size_bytes = self.here.rank, self.run.device, row.shape["bytes"]
+        job = Collective("send-recv", size_bytes, DTYPES[row.dtype], rank, self.ranks, device.torch_name)
+        for pairs in pair_rounds(self.ranks):
+            partner = next((sum(pair) - rank for pair in pairs if rank in pair), rank)
+            exchange = job.prepare if partner == rank else partial(job.exchange, partner, partner)
+            self.check()
+            samples_s = [finished_s(exchange, device) for _ in range(1 + MIN_ROUNDS)][1:]
+            all_s = self.gathered(samples_s)
+            self.pairs_s |= {pair: all_s[:, pair].min(axis=1).tolist() for pair in pairs}
+            if partner != rank:
+                options = row.options | {"pair": sorted((rank, partner))}
+                self.run.keep(ok_record(replace(row, op=job.op, options=options), samples_s, {}))
+        self.pairs_s = dict(sorted(self.pairs_s.items()))
+
+
+def ok_record(row: Record, samples_s: Sequence[float], telemetry: Mapping[str, Any]) -> Record:
+    measured = replace(row, status="ok", samples_s=tuple(samples_s), launches_per_sample=1, telemetry=dict(telemetry))
+    return replace(measured, median_s=median(samples_s), ci95_s=median_ci95(samples_s))
