@@ -268,7 +268,7 @@ def matmul_share(use: Use) -> tuple[float, str]:
     if peak and peak.kind == "measured":
         best, origin = 1, "measured"
     share = LAYER_MATMULS * best
-    return share, f"matmuls at {share:.3g} of the peak: {LAYER_MATMULS:g} of the fastest, {best:.3g}, {origin}"
+    return share, f"matmuls at {share:.3g} of the peak: {LAYER_MATMULS:g} of the fastest, {best:.3g} ({origin})"
 
 
 def network_of(machine: Machine, options: Mapping[str, Any], across: float | None) -> Network:

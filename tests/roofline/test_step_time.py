@@ -143,7 +143,7 @@ def test_a_measured_fleet_counts_with_its_slowest_rank_and_its_links(fleet):
     assert answer.values["tensor_seconds"] == pytest.approx(rounds * latency_s, rel=1e-3)
     assert answer.values["compute_seconds"] > given.values["compute_seconds"]  # activations move at 2.5 TB/s
     assert answer.values["memory_bytes"] == 85 * 10**9
-    assert "matmuls at 0.7 of the peak: 0.7 of the fastest, 1, measured" in answer.assumptions
+    assert "matmuls at 0.7 of the peak: 0.7 of the fastest, 1 (measured)" in answer.assumptions
     assert "all-reduce measured on 8 ranks" in answer.source
     assert f"measured by the slowest of 2 files in {fleet}" in answer.source
     memory = estimate.memory(model="llama-3-8b", measured=str(fleet))
