@@ -36,6 +36,8 @@ MIX_RATIOS = {"read": (1, 0), "triad": (2, 1), "copy": (1, 1), "write": (0, 1)}
 Source: McCalpin, Memory bandwidth and machine balance in current high performance computers, IEEE TCCA Newsletter,
 December 1995, for copy and triad, in arrays that a kernel reads and writes."""
 
+READ_SHARES = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
+
 Magnitude = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
@@ -191,15 +193,14 @@ class Machine:
 
         A tie gives the faster mix, which does not flatter the record.
         """
-        moved, measured = bytes_read + bytes_written, self.mixes
-        if not moved or not measured:
+        if not bytes_read + bytes_written:
             return None
-        fractions = {name: read / (read + written) for name, (read, written) in MIX_RATIOS.items()}
-        distances = {name: round(abs(bytes_read / moved - share), 9) for name, share in fractions.items()}
-        return min(measured, key=lambda entry: (distances[entry.name], -entry.value))
+        share = bytes_read / (bytes_read + bytes_written)
+        return min(self.mixes, key=lambda entry: round(abs(share - READ_SHARES[entry.name]), 9), default=None)
 
     @cached_property
     def mixes(self) -> list[Ceiling]:
+        """The fastest measured bandwidth of each mix, fastest first."""
         mixes = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
         return sorted((entry for entry in mixes if entry), key=lambda entry: -entry.value)
 
@@ -207,11 +208,18 @@ class Machine:
         self, quantity: str, names: list[str] | None = None, kinds: Iterable[str] = ("measured",)
     ) -> Ceiling | None:
         """Return the largest ceiling of a quantity, of the first known kind and optionally one of `names`."""
-        known = [e for e in self.entries if e.quantity == quantity and (names is None or e.name in names)]
         for kind in kinds:
-            if matching := [entry for entry in known if entry.kind == kind]:
-                return max(matching, key=lambda entry: entry.value)
+            for entry in self._largest_first.get((quantity, kind), ()):
+                if names is None or entry.name in names:
+                    return entry
         return None
+
+    @cached_property
+    def _largest_first(self) -> dict[tuple[str, str], list[Ceiling]]:
+        ceilings: dict[tuple[str, str], list[Ceiling]] = {}
+        for entry in sorted(self.entries, key=lambda entry: -entry.value):
+            ceilings.setdefault((entry.quantity, entry.kind), []).append(entry)
+        return ceilings
 
     def with_entries(self, entries: Iterable[Ceiling]) -> Machine:
         """Return the machine with `entries` added; they replace those of equal quantity, name and kind."""
