@@ -15,8 +15,8 @@ from results.compare.comparison import compare_apart, sides_of_run
 from results.compare.earlier import SavedRuns
 from results.compare.flags import DISTURBED
 from results.compare.selection import Selection, add_selection
-from results.compare.sides import CompareError, RowKey, Side, definitions, revision_of
-from results.record import Record
+from results.compare.sides import CompareError, Side, definitions, revision_of
+from results.record import Record, RowKey
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.picture import add_picture
 from results.show.terminal import Parser, add_format, add_margin, busy, printable
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, directory: Path) -> int:
         rows=lambda: [_flat_row(case, point) for case in series for point in case["points"]],
         shown=lambda: rows_of(_columns(series)),
         document=lambda: {"method": METHOD, "series": series},
-        head=f"**{_heading(series)}**\n\n",
+        head=lambda: f"**{_heading(series)}**\n\n",
         draw=lambda console: _print_table(series, console),
     )
     return finish(table.render(options.format), loaded, notes, picture=options.output)

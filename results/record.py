@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Annotated, Any, Self
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple, Self
 
 from msgspec import Meta, ValidationError, convert
 
@@ -64,6 +65,25 @@ OPTIONAL_KEYS = (
 
 DEFINITION_PREFIX = "2:"
 """Prefix of the hashes of a definition. Hashes without it are of older versions and not comparable."""
+
+
+class RowKey(NamedTuple):
+    """Fields that are equal for matching records."""
+
+    op: str
+    dtype: str
+    case: str
+    shape: str
+    options: str
+    provider: str | None
+    """None if providers are compared."""
+    fill: str | None
+    cache: str | None
+
+
+def text_of(values: Mapping[str, Any]) -> str:
+    # Older records have the measuring process among the options: it does not distinguish cases.
+    return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != "process")
 
 
 class RecordError(ValueError):
@@ -268,6 +288,11 @@ class Record(Line):
     """Only in older records: pages read from disk."""
     file_bytes: Count | None = None
     """Bytes of the token file of a loop."""
+
+    @cached_property
+    def row(self) -> RowKey:
+        names = self.provider, self.fill, self.cache
+        return RowKey(self.op, self.dtype, self.case, text_of(self.shape), text_of(self.options), *names)
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()

@@ -161,7 +161,6 @@ class Machine:
 
     @property
     def usable_memory_bytes(self) -> int | None:
-        """Memory as reported, else as marketed."""
         return self.memory_reported_bytes or self.memory_bytes
 
     def peak(self, dtype: str, kinds: Iterable[str] = PUBLISHED_FIRST) -> Ceiling | None:
@@ -200,7 +199,6 @@ class Machine:
 
     @cached_property
     def mixes(self) -> list[Ceiling]:
-        """The fastest measured bandwidth of each mix, fastest first."""
         mixes = (self.fastest("bandwidth", [name]) for name in MIX_RATIOS)
         return sorted((entry for entry in mixes if entry), key=lambda entry: -entry.value)
 

@@ -172,7 +172,6 @@ def limits_s(record: Record, machine: Machine) -> tuple[float, float, float] | N
 
 
 def judge(record: Record, machine: Machine) -> Judgment:
-    """Evaluate one record against the ceilings of its machine."""
     flops, read, written, time_s = record.flops, record.bytes_read, record.bytes_written or 0, record.median_s
     values = _transfer(record)
     if flops is not None and read is not None:
@@ -257,4 +256,4 @@ def judge_of(
         if report:
             report(f"invalid ceilings in this run: {error}")
         return lambda record: dict.fromkeys(JUDGED_KEYS)
-    return lambda record: dict(vars(judge(record, machine)))
+    return lambda record: vars(judge(record, machine))

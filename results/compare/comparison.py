@@ -15,7 +15,6 @@ from results.compare.sides import (
     CompareError,
     CompareOptions,
     MatchedPair,
-    RowKey,
     Side,
     Unmatched,
     check_request,
@@ -26,7 +25,7 @@ from results.compare.sides import (
     sides_of,
 )
 from results.compare.turns import Rounds, compare_rounds, cycles_ratio, shared_rounds
-from results.record import Environment, Record, name_of
+from results.record import Environment, Record, RowKey, name_of
 from results.stats.comparison import (
     DEFAULT_MARGIN,
     FASTER,
@@ -214,7 +213,7 @@ def sides_of_run(run: Run) -> dict[tuple[RowKey, str], Side]:
     by_row: dict[tuple[RowKey, str], list[Record]] = {}
     for record in run.records:
         if record.status == "ok":
-            by_row.setdefault((RowKey.of(record, with_provider=False), record.provider), []).append(record)
+            by_row.setdefault((record.row._replace(provider=None), record.provider), []).append(record)
     judge = judge_of(run.environment)
     return {row: Side(str(run.path), records, run.environment, judge) for row, records in by_row.items()}
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from results.compare.flags import DISTURBED
-from results.compare.sides import RowKey, Side, is_users, revision_text
-from results.record import DEFINITION_PREFIX, Environment, Record
+from results.compare.sides import Side, is_users, revision_text
+from results.record import DEFINITION_PREFIX, Environment, Record, RowKey
 from results.stats.spread import Repeats, RowSpreads, Spread, spread_of_visits, widest
 from results.store.runfile import Run, RunFileError, load_run, read_head
 
@@ -32,7 +32,7 @@ def code_of(record: Record, environment: Environment) -> tuple[object, ...]:
     """
     has_hash = (record.op_sha256 or "").startswith(DEFINITION_PREFIX)
     git = record.source_git if is_users(record) else None if has_hash else environment.git
-    versions = tuple(sorted(environment.versions.items()))
+    versions = frozenset(environment.versions.items())
     hashes = record.source_sha256, record.op_sha256
     return record.provider, hashes, versions, revision_text(git)
 
@@ -76,7 +76,7 @@ class SavedRuns:
             undisturbed = [record for record in run.records if DISTURBED.isdisjoint(record.flags)]
             for record in undisturbed:
                 if record.status == "ok" and record.median_s and not record.interleaved:
-                    codes = self._rows.setdefault(RowKey.of(record, with_provider=True), {})
+                    codes = self._rows.setdefault(record.row, {})
                     codes.setdefault(_code(record, run.environment), {}).setdefault(run_id, []).append(record)
         self._repeats = {
             key: Repeats.of([list(map(_log_time, by_run.values())) for by_run in codes.values()])
@@ -87,7 +87,7 @@ class SavedRuns:
     def repeated(self, side: Side) -> Side:
         """Return a side with the collected records of its code in all runs; unchanged if no other run has any."""
         first, own_id = side.records[0], side.environment.run_id
-        codes = self._rows.get(side.row, {})
+        codes = self._rows.get(first.row, {})
         by_run = codes.get(_code(first, side.environment), {}) if is_code_known(first, side.environment) else {}
         if by_run.keys() <= {own_id}:
             return side
@@ -99,7 +99,7 @@ class SavedRuns:
 
         The spread of a mean is proportional to 1 / sqrt(runs).
         """
-        known = [self._repeats[row] for row in {before.row, after.row} if row in self._repeats]
+        known = [self._repeats[row] for row in {before.records[0].row, after.records[0].row} if row in self._repeats]
         runs = self._spreads.of(Repeats(sum(row.squares for row in known), sum(row.degrees for row in known)))
         if runs is not None:
             runs = replace(runs, deviation=runs.deviation * math.sqrt((1 / before.runs + 1 / after.runs) / 2))
@@ -116,5 +116,7 @@ def _log_time(records: Sequence[Record]) -> float:
 
 
 def between_visits(before: Side, after: Side) -> Spread | None:
+    if len(before.windows) == len(after.windows) == 1:
+        return None
     logs = [[math.log(median(visit)) for visit in side.windows] for side in (before, after)]
     return spread_of_visits(*logs)

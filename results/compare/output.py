@@ -9,7 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from results.compare.comparison import Compared, ComparedRow
-from results.compare.sides import Unmatched, revision_text, text_of
+from results.compare.sides import Unmatched, revision_text
+from results.record import text_of
 from results.show.grid import Column, Table, print_grid, print_lines, rows_of
 from results.show.terminal import printable
 from results.show.units import ABSENT, format_share, format_time, format_uncertainty
@@ -172,7 +173,6 @@ def json_unmatched(row: Unmatched) -> dict[str, Any]:
 
 def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> str:
     """Return the comparison in one of `TABLE_FORMATS`; `of_summary` replaces values of the summary in JSON."""
-    means = "".join(f"- {line}\n".replace("<", "&lt;") for line in geomean_lines(compared))
     table = Table(
         draw=lambda console: print_table(compared, console),
         rows=lambda: flat_rows(compared),
@@ -182,8 +182,8 @@ def as_text(compared: Compared, form: str, fail_on: str, **of_summary: Any) -> s
             "rows": list(map(json_row, compared.rows)),
             "unmatched": [json_unmatched(row) for row in compared.unmatched],
         },
-        head=f"**{headline(compared)}**\n\n",
-        notes=_below(compared) + (means and f"\nGeometric means:\n\n{means}"),
+        head=lambda: f"**{headline(compared)}**\n\n",
+        notes=lambda: _below(compared),
     )
     return table.render(form)
 
@@ -210,7 +210,9 @@ def _below(compared: Compared) -> str:
         listed = [f"- {printable(describe(row))}" for row in compared.unmatched]
         inside = "\n".join(line.replace("<", "&lt;") for line in listed)
         text += f"\n<details><summary>{len(compared.unmatched)} not compared</summary>\n\n{inside}\n\n</details>\n"
-    return text + "".join(f"\n{printable(note)}\n" for note in compared.notes)
+    means = "".join(f"- {line}\n".replace("<", "&lt;") for line in geomean_lines(compared))
+    text += "".join(f"\n{printable(note)}\n" for note in compared.notes)
+    return text + (means and f"\nGeometric means:\n\n{means}")
 
 
 def headline(compared: Compared) -> str:

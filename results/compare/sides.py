@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from results.record import DEFINITION_PREFIX, Environment, Record
+from results.record import DEFINITION_PREFIX, Environment, Record, RowKey
 from results.stats.comparison import DEFAULT_MARGIN
 from results.store.runfile import Run, StoreError
 
@@ -31,9 +31,6 @@ SAME_MACHINE = ("clock_mode", "power_limit_w", "governor", "turbo")
 
 WRONG = ("invalid", "failed")
 """Statuses of a result that cannot be used."""
-
-PROCESS = "process"
-"""Option of older records, the measuring process. It does not distinguish cases."""
 
 
 class CompareError(StoreError):
@@ -55,10 +52,6 @@ class CompareOptions:
     @property
     def by_provider(self) -> bool:
         return self.by in ("provider", "version")
-
-
-def text_of(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={values[name]}" for name in sorted(values) if name != PROCESS)
 
 
 def is_users(record: Record) -> bool:
@@ -83,26 +76,6 @@ def definitions(records: Iterable[Record]) -> list[str]:
     return list(dict.fromkeys(sha for sha in known if sha is not None and sha.startswith(DEFINITION_PREFIX)))
 
 
-class RowKey(NamedTuple):
-    """Fields that are equal for matching records."""
-
-    op: str
-    dtype: str
-    case: str
-    shape: str
-    options: str
-    provider: str | None
-    """None if providers are compared."""
-    fill: str | None
-    cache: str | None
-
-    @classmethod
-    def of(cls, record: Record, with_provider: bool) -> RowKey:
-        shape, options, provider = text_of(record.shape), text_of(record.options), record.provider
-        names = provider if with_provider else None, record.fill, record.cache
-        return cls(record.op, record.dtype, record.case, shape, options, *names)
-
-
 @dataclass(frozen=True, eq=False)
 class Side:
     """One side of a row: records of one provider and case, from one or several windows of time."""
@@ -119,7 +92,7 @@ class Side:
     def provider(self) -> str:
         return self.records[0].provider
 
-    @property
+    @cached_property
     def time_s(self) -> float:
         medians_s = [record.median_s for record in self.records if record.median_s]
         return medians_s[0] if len(medians_s) == 1 else math.exp(math.fsum(map(math.log, medians_s)) / len(medians_s))
@@ -157,10 +130,6 @@ class Side:
         """Mean SM clock of all records; None if any is unknown."""
         clocks = [hz for record in self.records if (hz := record.telemetry.get("sm_clock_hz"))]
         return sum(clocks) / len(clocks) if len(clocks) == len(self.records) else None
-
-    @cached_property
-    def row(self) -> RowKey:
-        return RowKey.of(self.records[0], with_provider=True)
 
     @cached_property
     def flags(self) -> tuple[str, ...]:
@@ -299,9 +268,9 @@ def match(
 ) -> tuple[list[MatchedPair], list[Unmatched], list[str]]:
     """Return pairs, unmatched records and notes; `force` matches even if fill or cache of the sides differ."""
     ignored, notes = _measured_differently(baseline, candidate, force)
-
+    anyone: dict[str, Any] = {} if with_provider else {"provider": None}
     keyed = {
-        side: [(RowKey.of(record, with_provider)._replace(**ignored), record) for record in records]
+        side: [(record.row._replace(**ignored, **anyone), record) for record in records]
         for side, records in (("baseline", baseline), ("candidate", candidate))
     }
     # Keys without the cache state, their last field: a record that failed before timing has none.
@@ -327,7 +296,7 @@ def match(
     pairs, used = [], set()
     for (key, _), matching in finished["candidate"].items():
         if key in by_key:
-            pairs.append(MatchedPair(RowKey.of(matching[0], with_provider), by_key[key], matching))
+            pairs.append(MatchedPair(matching[0].row._replace(**anyone), by_key[key], matching))
             used.add(key)
             continue
         failed = wrong_by_key.get(key[:-1])

@@ -57,7 +57,6 @@ class Column:
 
     @cached_property
     def padded(self) -> list[str]:
-        """The title and the cells, all as wide as the widest."""
         from rich.cells import cell_len
 
         texts = [self.title, *self.cells]
@@ -190,10 +189,10 @@ class Table:
     """Returns the JSON document; None: the rows."""
     draw: Callable[[Console], object] | None = None
     """Prints the table on a terminal."""
-    head: str = ""
-    """Markdown above the table, with an empty line at its end; see `escaped`."""
-    notes: str = ""
-    """Markdown below the table."""
+    head: Callable[[], str] = str
+    """Returns Markdown above the table, with an empty line at its end; see `escaped`."""
+    notes: Callable[[], str] = str
+    """Returns Markdown below the table."""
 
     def render(self, form: str) -> str:
         """Return the table in one of `TABLE_FORMATS`, with a newline at the end."""
@@ -204,7 +203,7 @@ class Table:
         if form == "csv":
             return csv_text(self.rows(), self.columns)
         rows, columns = (self.shown, self.titles) if self.shown else (self.rows, self.columns)
-        return f"{self.head}{markdown_text(rows(), columns)}{self.notes}"
+        return f"{self.head()}{markdown_text(rows(), columns)}{self.notes()}"
 
 
 def json_text(value: Any) -> str:

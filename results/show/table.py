@@ -55,7 +55,7 @@ def table_of_run(
         titles=[column.title for column in _all_columns([], [])],
         document=content or (lambda: document(environment, records, report)),
         draw=draw,
-        head="".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)) + "\n",
+        head=lambda: "".join(f"- {escaped(line)}\n" for line in header_lines(environment, records)) + "\n",
     )
 
 

@@ -122,8 +122,8 @@ def interval_of_median(samples: Sequence[float], widening: float = 1.0) -> Inter
     degrees = max(1.0, count / factor - 2)
     middle = count / 2
     half = widening * student_t(degrees) * math.sqrt(factor * count) / 2
-    ranks = np.arange(count) + 0.5
-    center, low, high = map(float, np.interp((middle, middle - half, middle + half), ranks, np.sort(values)))
+    ends = middle, middle - half, middle + half
+    center, low, high = np.interp(ends, np.arange(0.5, count), np.sort(values)).tolist()
     return Interval(center, low, high, degrees, half / middle)
 
 

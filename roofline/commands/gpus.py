@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         draw=lambda console: (
             _print_page(console, *gpus) if len(set(args.slugs)) == 1 else _print_overview(console, gpus)
         ),
-        notes=f"\n{DENSE} {MARKS}\n",
+        notes=lambda: f"\n{DENSE} {MARKS}\n",
     )
     print_out(table.render(args.format))
     return OK

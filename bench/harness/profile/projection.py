@@ -137,7 +137,7 @@ class Projection:
             shown=lambda: rows_of(columns),
             document=self.document,
             draw=partial(self._draw, columns, top),
-            notes="\n" + "\n".join(["", *self.sentences()]) + "\n",
+            notes=lambda: "\n" + "\n".join(["", *self.sentences()]) + "\n",
         )
 
     def sentences(self) -> list[str]:
