@@ -12,8 +12,9 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from results.compare.comparison import ComparedRow, compared_of
 from results.compare.earlier import runs_beside
 from results.compare.selection import EVERYTHING, Selection
-from results.compare.sides import WRONG, CompareOptions, RowKey
+from results.compare.sides import WRONG, CompareOptions
 from results.export.rows import Row
+from results.record import RowKey
 from results.show.table import table_of_run
 from results.show.terminal import printable
 from results.stats.comparison import SLOWER, UNSURE
@@ -58,7 +59,7 @@ def _outcome(row: Row, verdicts: Mapping[RowKey, ComparedRow] | None) -> tuple[s
         return "error" if record.status in WRONG else "skipped", record.status, record.reason or "unknown reason"
     if verdicts is None:
         return "", "", ""
-    compared = verdicts.get(RowKey.of(record, with_provider=True))
+    compared = verdicts.get(record.row)
     if compared is None:
         return "skipped", "unmatched", "not compared: no matching row in the baseline"
     verdict = compared.compared.verdict

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from results.compare.sides import text_of
-from results.record import Record
+from results.record import Record, text_of
 from results.show.terminal import printable
 from results.store.runfile import Run
 from roofline.model import judge_of

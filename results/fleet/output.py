@@ -133,10 +133,13 @@ def as_text(findings: Sequence[Finding], groups: Sequence[Group], form: str, sho
             print_lines(console, "")
         print_lines(console, *map(printable, lines(findings, groups)), indent="  ")
 
-    notes = "".join(f"\n{escaped(line)}\n" for line in lines(findings, groups))
     columns = list(cells[0]) if cells else ["where", "verdict"]
     table = Table(
-        rows=lambda: cells, columns=columns, document=lambda: document(findings, groups), draw=draw, notes=notes
+        rows=lambda: cells,
+        columns=columns,
+        document=lambda: document(findings, groups),
+        draw=draw,
+        notes=lambda: "".join(f"\n{escaped(line)}\n" for line in lines(findings, groups)),
     )
     return table.render(form)
 
