@@ -21,8 +21,9 @@ import argparse
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,10 +36,11 @@ from bench.harness.op_file import modules_sha256
 from results.record import Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.table import print_header
-from results.show.terminal import Parser
+from results.show.terminal import OK, Parser
 from results.show.units import duration, format_rate, format_time, si
+from roofline.gpu_table import load_gpus
 from roofline.links import OPS as KINDS
-from roofline.links import Fit, bus_factor, slowest_s
+from roofline.links import Fit, bus_factor, fits_of, slowest_s
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,8 +61,6 @@ LISTED = (
     "collectives between the ranks of torchrun; the slow rank or link",
 )
 """The row of `python -m bench list`."""
-
-MODULES = ("bench.harness.collectives", "roofline.links")
 
 
 def build_parser() -> Parser:
@@ -119,12 +119,12 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     device, store = device_of(args), open_store(here, args.timeout)
     if store is None:
         raise NoDeviceError("the store at MASTER_ADDR and MASTER_PORT does not answer")
-    blank = Record(op="", provider=args.backend, dtype=args.dtype, shape={}, case="", status="skipped", method="host",
-                   cache="warm", op_sha256=modules_sha256(("bench.collectives", *MODULES)))  # fmt: skip
+    how = {"provider": args.backend, "dtype": args.dtype, "method": "host", "cache": "warm", "status": "skipped"}
+    how["op_sha256"] = modules_sha256(("bench.collectives", "bench.harness.collectives"))
     rows = []
     for op, size_bytes in itertools.product(ops, sizes or sizes_of([SIZES[args.backend]])):
         options = {"ranks": here.world_size, "backend": args.backend, "requested_bytes": size_bytes}
-        rows.append(replace(blank, op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=options))
+        rows.append(Record(op=op, shape={"bytes": size_bytes}, case=str(size_bytes), options=options, **how))
     settings = {name: getattr(args, name) for name in ("backend", "dtype", "timeout")}
     with Run(args, "bench.collectives", "collectives", device, settings, argv) as run:
         run.start(None, fleet=here.to_dict())
@@ -134,32 +134,38 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     if here.rank or run.is_interrupted:
         run.raise_if_unsaved()
         return run.exit_code()
-    found = summary(run, group)
+    fits, found = fits_of(run.records), summary(run, group)
     code = run.conclude(lambda environment, records, console: render(run, found, console), lambda *_: found)
-    if plot is not None:
-        draw(plot, found, group.fits)
+    if plot is not None and code == OK:
+        draw(plot, found, fits)
     return code
 
 
 def summary(run: Run, group: Group) -> dict[str, Any]:
     """Return the object that `--format json` prints: bytes, seconds and bytes/s; null if unknown."""
-    rows = [row_of(record) for record in run.records if "pair" not in record.options]
-    fits = [asdict(fit) | {"bytes_per_s_ci95": [end if math.isfinite(end) else None for end in fit.bytes_per_s_ci95]}
-            for fit in group.fits.values()]  # fmt: skip
-    pairs = [{"ranks": pair, "median_s": median(samples)} for pair, samples in group.pairs_s.items()]
-    claims = [asdict(claim) | {"nodes": [group.nodes[rank] for rank in claim.ranks]} for claim in group.claims]
-    found = {"ranks": group.ranks, "backend": run.args.backend, "dtype": run.args.dtype, "rows": rows, "fits": fits}
-    return found | {"pairs": pairs, "claims": claims, "link_bytes_per_s": group.link_bytes_per_s}
+    gpu = load_gpus().get(run.device.slug)
+    fits = [asdict(fit) for fit in fits_of(run.records).values()]
+    for fit in fits:
+        fit["bytes_per_s_ci95"] = [end if math.isfinite(end) else None for end in fit["bytes_per_s_ci95"]]
+    return {
+        "ranks": group.ranks,
+        "backend": run.args.backend,
+        "dtype": run.args.dtype,
+        "link_bytes_per_s": gpu.link_bytes_per_s / 2 if gpu and gpu.link_bytes_per_s else None,  # one way
+        "rows": list(map(row_of, run.records)),
+        "fits": fits,
+        "pairs": [{"ranks": pair, "median_s": median(samples)} for pair, samples in sorted(group.pairs_s.items())],
+        "claims": [asdict(each) | {"nodes": [group.nodes[rank] for rank in each.ranks]} for each in group.claims],
+    }
 
 
 def row_of(record: Record) -> dict[str, Any]:
     row = {"op": record.op, "bytes": record.shape["bytes"], "requested_bytes": record.options["requested_bytes"]}
     row |= {"status": record.status, "reason": record.reason}
     if record.status == "ok":
-        seconds = median(slowest_s(record))
-        algbw = row["bytes"] / seconds
-        row |= {"median_s": seconds, "algbw_bytes_per_s": algbw}
-        row["busbw_bytes_per_s"] = algbw * bus_factor(record.op, record.options["ranks"])
+        row["median_s"] = median(slowest_s(record))
+        row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
+        row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(record.op, record.options["ranks"])
     if last := record.telemetry.get("last_ranks"):
         row["last_rank"] = rank = max(last, key=last.count)
         late_s = [late for who, late in zip(last, record.telemetry["late_s"], strict=True) if who == rank]
@@ -173,18 +179,18 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
     print_lines(console, f"\n{found['ranks']} ranks, {found['backend']}, {found['dtype']}\n")
     rows = found["rows"]
 
-    def column(title: str, key: str, shown: Any, side: Any = "right") -> Column:
-        return Column(title, [shown(row[key]) if key in row else "-" for row in rows], side)
+    def column(title: str, key: str, shown: Callable[[Any], str]) -> Column:
+        return Column(title, [shown(row[key]) if key in row else "-" for row in rows], "right")
 
-    last = [f"{row['last_rank']} in {row['last_share']:.0%}, by {duration(row['late_s'])}" if "late_s" in row else "-"
-            for row in rows]  # fmt: skip
     columns = [
-        column("op", "op", str, "left"),
+        Column("op", [row["op"] for row in rows]),
         column("bytes", "bytes", "{:,}".format),
         column("time", "median_s", format_time),
-        column("algbw", "algbw_bytes_per_s", lambda value: format_rate(value, "B/s")),
-        column("busbw", "busbw_bytes_per_s", lambda value: format_rate(value, "B/s")),
-        Column("last rank", last),
+        column("algbw", "algbw_bytes_per_s", partial(format_rate, unit="B/s")),
+        column("busbw", "busbw_bytes_per_s", partial(format_rate, unit="B/s")),
+        column("last rank", "last_rank", str),
+        column("in", "last_share", "{:.0%}".format),
+        column("late by", "late_s", duration),
     ]
     rounded = [f"rounded up from {row['requested_bytes']:,}" * (row["requested_bytes"] < row["bytes"]) for row in rows]
     print_grid(console, columns, [row["reason"] or note for row, note in zip(rows, rounded, strict=True)])
@@ -192,13 +198,12 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
     for fit in found["fits"]:
         low_s, high_s = map(duration, fit["latency_ci95"])
         low, high = (si(end, "B/s") if end else "unknown" for end in fit["bytes_per_s_ci95"])
-        lines.append(f"{fit['op']}: latency {duration(fit['latency_s'])} ({low_s} to {high_s}), "
-                     f"busbw {si(fit['bytes_per_s'], 'B/s')} ({low} to {high})")  # fmt: skip
+        latency = f"{fit['op']}: latency {duration(fit['latency_s'])} ({low_s} to {high_s})"
+        lines.append(f"{latency}, busbw {si(fit['bytes_per_s'], 'B/s')} ({low} to {high})")
     if found["link_bytes_per_s"]:
-        lines.append(f"datasheet of the link, one way: {si(found['link_bytes_per_s'], 'B/s')}")
-    lines += [
-        f"ranks {' and '.join(map(str, pair['ranks']))}: {format_time(pair['median_s'])}" for pair in found["pairs"]
-    ]
+        lines.append(f"link, one way, by its datasheet: {si(found['link_bytes_per_s'], 'B/s')}")
+    for pair in found["pairs"]:
+        lines.append(f"ranks {pair['ranks'][0]} and {pair['ranks'][1]}: {format_time(pair['median_s'])}")
     for claim in found["claims"]:
         who, nodes = " and ".join(map(str, claim["ranks"])), ", ".join(dict.fromkeys(claim["nodes"]))
         lines.append(f"{claim['cause']}: rank {who} ({nodes}): {claim['evidence']}")
@@ -212,13 +217,16 @@ def draw(path: Path, found: Mapping[str, Any], fits: Mapping[str, Fit]) -> None:
 
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in found["rows"]:
-        if "busbw_bytes_per_s" in row:
-            lines.setdefault(row["op"], []).append((row["bytes"], row["busbw_bytes_per_s"]))
+        if row["status"] == "ok":
+            lines.setdefault(row["op"], []).append((row["bytes"] / 1024, row["busbw_bytes_per_s"] / 1e9))
     for op, fit in fits.items():
-        lines[f"{op}, fit"] = [(x, x * bus_factor(op, fit.ranks) / fit.seconds(x)) for x, _ in lines[op]]
-    roof = {"link, one way": found["link_bytes_per_s"]} if found["link_bytes_per_s"] else {}
-    title = f"Bus bandwidth of {found['ranks']} ranks, {found['backend']}"
-    save_picture(draw_lines(title, "bytes", "bus bandwidth, bytes/s", lines, {}, limits=roof), path)
+        factor = bus_factor(op, fit.ranks) * 1024 / 1e9
+        lines[f"{op}, fit"] = [(x, x * factor / fit.seconds(1024 * x)) for x, _ in lines[op]]
+    if link := found["link_bytes_per_s"]:
+        lines["link, one way"] = [(x, link / 1e9) for x, _ in max(lines.values(), key=len)]
+    title = f"Bus bandwidth of {found['ranks']} ranks, {found['backend']}, {found['dtype']}"
+    subtitle = "of the slowest rank in each round; fit: latency + size x factor / bandwidth"
+    save_picture(draw_lines(title, "size, KiB", "bus bandwidth, GB/s", lines, {}, subtitle=subtitle), path)
 
 
 if __name__ == "__main__":

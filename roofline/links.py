@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from results.record import Record
 from results.stats.samples import student_t
-from results.store.runfile import RunFileError, load_run
+from results.store.runfile import load_run
 from results.store.runs import list_runs
 
 OPS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "send-recv")
 
 MIN_SIZES = 3
-"""Two sizes determine both parameters and leave nothing to estimate their intervals from."""
-
+"""Two leave no residuals for the intervals."""
 REWEIGHTINGS = 8
-"""Repetitions of the fit, each with weights by the times of the previous one."""
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -61,19 +60,13 @@ class Fit:
 
 
 def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[float]) -> Fit:
-    """Fit latency and bus bandwidth by least squares of relative errors, so that small sizes count like large ones.
-
-    Args:
-        op: one of `OPS`.
-        ranks: number of ranks.
-        sizes_bytes: S of each time, bytes.
-        times_s: seconds, one time of each size.
+    """Fit the times of sizes by least squares of relative errors, so that small sizes count like large ones.
 
     Raises:
         ValueError: fewer than `MIN_SIZES` sizes, a time of 0, or times that do not grow with the size.
 
-    Source: weights from the fitted times, because measured ones favor those that are too short: Carroll and Ruppert,
-        Transformation and Weighting in Regression (1988), chapter 2; intervals by the covariance of the parameters.
+    Source: weights from the fitted times, Carroll and Ruppert, Transformation and Weighting in Regression (1988),
+        chapter 2: measured ones favor times that are too short. Intervals by the covariance of the parameters.
     """
     if len(set(sizes_bytes)) < MIN_SIZES or min(times_s) <= 0:
         raise ValueError(f"expected positive times of at least {MIN_SIZES} sizes")
@@ -103,38 +96,29 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
 
 
 def slowest_s(record: Record) -> Sequence[float]:
-    """Return the seconds of each round on its slowest rank, which rank 0 saves; else those of the record's rank."""
+    """Return the seconds of each round on its slowest rank, as rank 0 saves them, else on the record's own rank."""
     return record.telemetry.get("slowest_s") or record.samples_s
 
 
 def read_fits(directory: Path | str) -> dict[str, Fit]:
-    """Return the fit of each op from the files of rank 0 that `bench.collectives` wrote; the newest run counts.
-
-    Ops whose times cannot be fitted, and files that cannot be read, are left out.
-    """
+    """Return the fit of each op from the readable files of rank 0 in a directory; the newest run of an op counts."""
     fits: dict[str, Fit] = {}
     for summary in list_runs(Path(directory), counts_records=False)[::-1]:
-        try:
+        if summary.error is None:
             run = load_run(summary.path)
-        except RunFileError:
-            continue
-        if run.environment.fleet.get("rank") == 0:
-            fits |= fits_of(run.records)
+            fits |= fits_of(run.records) if run.environment.fleet.get("rank") == 0 else {}
     return fits
 
 
 def fits_of(records: Sequence[Record]) -> dict[str, Fit]:
-    """Return the fit of each op from the records of rank 0, without pairs and ops whose times cannot be fitted."""
+    """Return the fit of each op from the records of rank 0, without ops whose times cannot be fitted."""
     series: dict[tuple[str, int], dict[int, float]] = {}
     for record in records:
         ranks = record.options.get("ranks")
-        is_measured = record.op in OPS and record.status == "ok" and "pair" not in record.options
-        if is_measured and isinstance(ranks, int) and ranks > 1 and "bytes" in record.shape and slowest_s(record):
+        if record.op in OPS and record.status == "ok" and ranks and slowest_s(record):
             series.setdefault((record.op, ranks), {})[record.shape["bytes"]] = median(slowest_s(record))
     fits = {}
     for (op, ranks), times in series.items():
-        try:
+        with suppress(ValueError):
             fits[op] = fit(op, ranks, list(times), list(times.values()))
-        except ValueError:
-            continue
     return fits

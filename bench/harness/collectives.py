@@ -34,8 +34,6 @@ from results.record import Record
 from results.show.terminal import NO_DEVICE
 from results.show.units import duration, size
 from results.stats.samples import median_ci95
-from roofline.gpu_table import load_gpus
-from roofline.links import fits_of
 
 Pair = tuple[int, int]
 Times = NDArray[float64]
@@ -47,11 +45,8 @@ REDUCING, DIVIDING = ("all-reduce", "reduce-scatter"), ("all-gather", "reduce-sc
 WAITING = ("all-reduce", *DIVIDING)
 """No rank finishes these before all have arrived. The others do not show who arrived last."""
 
-MOVED_MODULUS, SUMMED_MODULUS = 251, 3
-"""Inputs are integers below these: exact in bf16, as are sums over 128 ranks."""
-
-WORK_WIDTHS = {"cpu": 256, "gpu": 4096}
-"""n of the fp32 matmul before each collective, which takes about a millisecond."""
+WORK_WIDTHS = {False: 256, True: 4096}
+"""n of the fp32 matmul before each collective, on a CPU and on a GPU: about a millisecond."""
 
 WARM_UPS, MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 2, 7, 40, 0.5
 
@@ -89,7 +84,7 @@ class Collective:
         self.source = self.input_of(rank)
 
     def input_of(self, rank: int) -> torch.Tensor:
-        modulus = SUMMED_MODULUS if self.op in REDUCING else MOVED_MODULUS
+        modulus = 3 if self.op in REDUCING else 251  # bf16 is exact up to 256: sums of 128 ranks
         period = ((torch.arange(modulus) + 13 * rank) % modulus).to(self.result)
         return period.repeat(math.ceil(self._length / modulus))[: self._length]
 
@@ -141,12 +136,7 @@ def excess(times_s: Times) -> Times:
 
 
 def late_ranks(durations_s: Times, work_s: Times) -> tuple[set[int], list[Claim]]:
-    """Return the ranks that arrive late in most rounds, and claims on those whose matmul shows the cause.
-
-    Args:
-        durations_s: of the collective.
-        work_s: of the matmul before it.
-    """
+    """Return the ranks that arrive late in most rounds, and claims on those whose matmul shows the cause."""
     late_s, slower_s, late, claims = -excess(durations_s), excess(work_s), set[int](), list[Claim]()
     min_s = SLOWER_SHARE * float(np.median(work_s))
     for rank in range(durations_s.shape[1]):
@@ -241,49 +231,48 @@ class Group:
     """The ranks of a run, and what is found about them. Checks and gathering use gloo, also between GPUs."""
 
     def __init__(self, here: Rank, store: Store, run: Run) -> None:
-        self.here, self.run, self.ranks, timeout = here, run, here.world_size or 1, timedelta(seconds=run.args.timeout)
+        self.rank, self.run, self.ranks, timeout = (
+            here.rank,
+            run,
+            here.world_size or 1,
+            timedelta(seconds=run.args.timeout),
+        )
         dist.init_process_group(run.args.backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout)
-        self.gloo, self.nodes = dist.new_group(backend="gloo", timeout=timeout), [""] * self.ranks
-        dist.all_gather_object(self.nodes, here.node, self.gloo)
+        self.gloo = dist.new_group(backend="gloo", timeout=timeout)
+        self.nodes = self.gathered(here.node)
         # Raises RuntimeError unless all ranks arrive in time.
         self.check = partial(dist.monitored_barrier, self.gloo, timeout, wait_all_ranks=True)
-        n = WORK_WIDTHS["gpu" if run.device.is_gpu else "cpu"]
+        n = WORK_WIDTHS[run.device.is_gpu]
         a, out = torch.ones(n, n, device=run.device.torch_name), torch.empty(n, n, device=run.device.torch_name)
         self.work: Call = lambda: torch.mm(a, a, out=out)
-        link = load_gpus()[run.device.slug].link_bytes_per_s if run.device.slug in load_gpus() else None
-        self.link_bytes_per_s = link / 2 if link else None  # one way
-        self.claims, self.pairs_s, self.fits = list[Claim](), dict[Pair, list[float]](), fits_of(())
+        self.claims, self.pairs_s = list[Claim](), dict[Pair, list[float]]()
 
-    def gathered(self, values: Sequence[float]) -> Times:
-        own = torch.tensor(values, dtype=torch.float64)
-        others = [torch.empty_like(own) for _ in range(self.ranks)]
-        dist.all_gather(others, own, self.gloo)
-        return torch.stack(others, dim=1).numpy()
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of all ranks."""
+        values = [None] * self.ranks
+        dist.all_gather_object(values, value, self.gloo)
+        return values
 
     def measure(self, rows: Sequence[Record], has_pairs: bool) -> None:
         """Measure all rows, then all pairs at the largest size; all ranks do so together."""
-        arrivals, smallest = [], min(row.options["requested_bytes"] for row in rows)
+        arrivals, late = [], set[int]()
         self.run.progress.expect(len(rows))
         for row in rows:
             self.run.progress.say(f"{row.op} {size(row.shape['bytes'])}")
             self.check()
-            durations_s, work_s = self.measure_row(row)
-            if row.op in WAITING and row.options["requested_bytes"] == smallest:  # others hide who arrived late
-                arrivals.append((durations_s, work_s))
+            times = self.measure_row(row)
+            if row.op in WAITING and row.shape == rows[0].shape:  # large arrays hide who arrived late
+                arrivals.append(times)
             self.run.progress.advance()
-        late = set[int]()
         if arrivals:
             late, self.claims = late_ranks(*(np.concatenate(parts) for parts in zip(*arrivals, strict=True)))
         if has_pairs:
-            self.measure_pairs(max(rows, key=lambda row: row.shape["bytes"]))
+            self.measure_pairs(rows[-1])
             self.claims += slow_links(self.pairs_s, self.nodes, late)
-        self.fits = fits_of(self.run.records)
 
     def measure_row(self, row: Record) -> tuple[Times, Times]:
-        """Save the record of this rank, and return the times of the collective and the matmul before it."""
-        device, run = self.run.device, self.run
-        job = Collective(row.op, row.shape["bytes"], DTYPES[row.dtype], self.here.rank, self.ranks, device.torch_name)
-        row = replace(row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes))
+        """Save the record of this rank, and return the times of the collective and of the matmul before it."""
+        job, device = self.job(row.op, row), self.run.device
 
         def rounds(count: int) -> Iterator[tuple[float, float]]:
             for _ in range(count):
@@ -292,42 +281,38 @@ class Group:
                 yield finished_s(job, device), work_s
 
         with no_garbage_collection():
-            warm_s = self.gathered([sum(times) for times in rounds(WARM_UPS)])[-1].max()
-            is_right = torch.equal(job.result, job.expected())
-            count = min(MAX_ROUNDS, max(MIN_ROUNDS, int(ROUNDS_S / warm_s)))
-            samples_s, work_s = zip(*rounds(count), strict=True)
-        is_right = is_right and torch.equal(job.result, job.expected())
-        wrong = np.flatnonzero(self.gathered([not is_right])[0]).tolist()
-        all_s, telemetry = self.gathered(samples_s), {"work_s": list(work_s)}
-        if self.here.rank == 0:
+            round_s = max(self.gathered(sum([*rounds(WARM_UPS)][-1])))
+            is_wrong = not torch.equal(job.result, job.expected())
+            count = min(MAX_ROUNDS, max(MIN_ROUNDS, int(ROUNDS_S / round_s)))
+            samples_s, own_work_s = zip(*rounds(count), strict=True)
+        wrong = self.gathered(is_wrong or not torch.equal(job.result, job.expected()))
+        all_s, work_s = np.array(self.gathered((samples_s, own_work_s))).transpose(1, 2, 0)
+        telemetry = {"work_s": list(own_work_s)}
+        if self.rank == 0:
             telemetry["slowest_s"] = all_s.max(axis=1).tolist()
             if row.op in WAITING:
                 last = all_s.argmin(axis=1)
                 telemetry["last_ranks"] = last.tolist()
                 telemetry["late_s"] = (-excess(all_s)[np.arange(count), last]).tolist()
-        if wrong:
-            run.keep(replace(row, status="invalid", reason=f"wrong result on rank {', '.join(map(str, wrong))}"))
+        row = replace(row, shape={"bytes": job.size_bytes}, case=str(job.size_bytes), telemetry=telemetry)
+        if True in wrong:
+            row = replace(row, status="invalid", reason=f"wrong result on rank {wrong.index(True)}")
         else:
-            run.keep(ok_record(row, samples_s, telemetry))
-        return all_s, self.gathered(work_s)
+            row = replace(
+                row, status="ok", samples_s=samples_s, median_s=median(samples_s), ci95_s=median_ci95(samples_s)
+            )
+        self.run.keep(row)
+        return all_s, work_s
+
+    def job(self, op: str, row: Record) -> Collective:
+        return Collective(op, row.shape["bytes"], DTYPES[row.dtype], self.rank, self.ranks, self.run.device.torch_name)
 
     def measure_pairs(self, row: Record) -> None:
         """Measure exchanges of each pair: the rank that arrived last did not wait, so the shorter time counts."""
-        rank, device, size_bytes = self.here.rank, self.run.device, row.shape["bytes"]
-        job = Collective("send-recv", size_bytes, DTYPES[row.dtype], rank, self.ranks, device.torch_name)
+        job = self.job("send-recv", row)
         for pairs in pair_rounds(self.ranks):
-            partner = next((sum(pair) - rank for pair in pairs if rank in pair), rank)
-            exchange = job.prepare if partner == rank else partial(job.exchange, partner, partner)
+            partner = next((sum(pair) - self.rank for pair in pairs if self.rank in pair), self.rank)
+            exchange = job.prepare if partner == self.rank else partial(job.exchange, partner, partner)
             self.check()
-            samples_s = [finished_s(exchange, device) for _ in range(1 + MIN_ROUNDS)][1:]
-            all_s = self.gathered(samples_s)
-            self.pairs_s |= {pair: all_s[:, pair].min(axis=1).tolist() for pair in pairs}
-            if partner != rank:
-                options = row.options | {"pair": sorted((rank, partner))}
-                self.run.keep(ok_record(replace(row, op=job.op, options=options), samples_s, {}))
-        self.pairs_s = dict(sorted(self.pairs_s.items()))
-
-
-def ok_record(row: Record, samples_s: Sequence[float], telemetry: Mapping[str, Any]) -> Record:
-    measured = replace(row, status="ok", samples_s=tuple(samples_s), launches_per_sample=1, telemetry=dict(telemetry))
-    return replace(measured, median_s=median(samples_s), ci95_s=median_ci95(samples_s))
+            all_s = self.gathered([finished_s(exchange, self.run.device) for _ in range(1 + MIN_ROUNDS)][1:])
+            self.pairs_s |= {(one, two): [*map(min, all_s[one], all_s[two])] for one, two in pairs}
