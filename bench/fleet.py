@@ -18,11 +18,10 @@ import argparse
 import json
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import add, command_parser, number
 from bench.harness.cli.main import guarded
@@ -34,7 +33,6 @@ from results.store.runfile import RunWriter, StoreError
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
-    from bench.harness.fleet.launcher import Peers
     from bench.harness.fleet.measure import Item
 
 EXAMPLES = (
@@ -59,8 +57,8 @@ CONNECT_S = 30.0
 GRACE_S = 20.0
 """Time left after SIGTERM. Source: torchrun kills ranks 30 s after it has sent SIGTERM; Slurm's KillWait is 30 s."""
 
-PROGRESS_S = 0.2
-"""Interval at which rank 0 prints the progress of all ranks."""
+POLL_S = 0.2
+"""Interval at which rank 0 looks for answers at the end."""
 
 
 def build_parser() -> Parser:
@@ -81,31 +79,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Member:
-    """The parent process of a rank: it starts processes that use the device, and saves their records."""
+    """The parent process of a rank: it starts processes that use the device, and saves their records.
+
+    Rank 0 also follows the steps of all ranks and collects their answers.
+    """
 
     def __init__(self, args: argparse.Namespace, argv: Sequence[str] | None) -> None:
         from bench.harness import worker
         from bench.harness.fleet.launcher import Peers, open_store, rank_here
 
         self.args, self.argv, self.rank = args, sys.argv[1:] if argv is None else argv, rank_here()
-        self.deadline: float = time.monotonic() + args.deadline
-        self.start_by: float = self.deadline - (1 - SOLO_SHARE) * args.deadline
+        self.began_s = time.monotonic()
+        self.deadline: float = self.began_s + args.deadline
+        self.start_by: float = self.began_s + SOLO_SHARE * args.deadline
         worker.start_server()
         self.peers = Peers(self.rank, open_store(self.rank, CONNECT_S))
         self.problem, self.device, self.rows = "", "unknown", list[tuple[str, str]]()
+        self.steps, self.answers = dict[int, tuple[str, str]](), dict[int, dict[str, Any]]()
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, lambda *_: self.finish_soon())
-        with Board(self.peers, self.args.quiet) as board:
-            self.measure()
-            answer = {"rank": self.rank.rank, "node": self.rank.node, "device": self.device, "rows": self.rows}
-            self.peers.send("answers", json.dumps(answer))
-            if self.rank.rank == 0 or self.peers.store is None:
-                while board.missing() and self.has_time():
-                    time.sleep(PROGRESS_S)
-                board.answers[self.rank.rank] = answer
-                board.show(self.args.deadline)
-                print_out(f"report: python -m bench fleet-report {self.args.output}\n")
+        self.measure()
+        answer = {"rank": self.rank.rank, "node": self.rank.node, "device": self.device, "rows": self.rows}
+        self.peers.send("answers", json.dumps(answer))
+        if self.rank.rank == 0 or self.peers.store is None:
+            while self.has_time() and self.missing():
+                time.sleep(POLL_S)
+            self.answers[self.rank.rank] = answer
+            self.show()
         # A launcher ends all ranks if one fails, so a rank that fails waits for the others.
         self.peers.meet("end", lambda: bool(self.problem) and self.has_time())
         return fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}") if self.problem else OK
@@ -115,16 +116,47 @@ class Member:
         self.deadline, self.start_by = min(self.deadline, now + GRACE_S), min(self.start_by, now)
 
     def has_time(self) -> bool:
+        self.follow()
         return time.monotonic() < self.deadline
 
     def can_wait(self) -> bool:
         """Return whether there is time to wait for other ranks."""
-        return time.monotonic() < self.start_by
+        return self.has_time() and time.monotonic() < self.start_by
 
     def step(self, text: str) -> None:
-        """Report progress to rank 0."""
+        """Report progress to rank 0, which prints it."""
         if not self.peers.send("steps", json.dumps([self.rank.rank, self.rank.name, text])) and not self.args.quiet:
             say(f"{self.rank.name}: {text}")
+        self.follow()
+
+    def follow(self) -> None:
+        """Print the new steps of all ranks, and collect their answers."""
+        if self.rank.rank:
+            return
+        for rank, name, text in map(json.loads, self.peers.received("steps")):
+            self.steps[rank] = name, text
+            if not self.args.quiet:
+                say(f"{name}: {text}")
+        for answer in map(json.loads, self.peers.received("answers")):
+            self.answers[answer["rank"]] = answer
+
+    def missing(self) -> list[int]:
+        """Return the ranks without an answer; without a store, nobody else can answer."""
+        expected = range(self.rank.world_size or 1) if self.peers.store is not None else ()
+        return [rank for rank in expected if rank not in self.answers]
+
+    def show(self) -> None:
+        """Print the rows of all ranks, and name those without an answer."""
+        answers = [self.answers[rank] for rank in sorted(self.answers)]
+        pairs = [(answer, phase) for answer in answers for phase in dict.fromkeys(row[0] for row in answer["rows"])]
+        columns = [Column(key, [str(answer[key]) for answer, _ in pairs]) for key in ("rank", "node", "device")]
+        rows = [", ".join(text for of, text in answer["rows"] if of == phase) for answer, phase in pairs]
+        columns += [Column("phase", [phase for _, phase in pairs]), Column("rows", rows)]
+        print_out(drawn(lambda console: print_grid(console, columns)))
+        for rank in self.missing():
+            name, step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
+            say(f"{name}: no answer within {time.monotonic() - self.began_s:.0f} s; last step: {step}")
+        print_out(f"report: python -m bench fleet-report {self.args.output}\n")
 
     def measure(self) -> None:
         from bench.harness.fleet.launcher import turn
@@ -200,54 +232,6 @@ class Member:
         """Measure no more rows, because they cannot be saved."""
         self.problem = brief(error)
         self.step(self.problem)
-
-
-class Board:
-    """What rank 0 knows of all ranks: their last steps, which a thread prints, and their answers."""
-
-    def __init__(self, peers: Peers, is_quiet: bool) -> None:
-        self._peers, self._is_quiet, self._is_over = peers, is_quiet, threading.Event()
-        self.steps, self.answers = dict[int, tuple[str, str]](), dict[int, dict[str, Any]]()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> Self:
-        if self._peers.rank.rank == 0:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _follow(self) -> None:
-        while not self._is_over.wait(PROGRESS_S):
-            self.poll()
-
-    def poll(self) -> None:
-        for rank, name, text in map(json.loads, self._peers.received("steps")):
-            self.steps[rank] = name, text
-            if not self._is_quiet:
-                say(f"{name}: {text}")
-        for answer in map(json.loads, self._peers.received("answers")):
-            self.answers[answer["rank"]] = answer
-
-    def missing(self) -> list[int]:
-        """Return the ranks without an answer; without a store, nobody else can answer."""
-        expected = range(self._peers.rank.world_size or 1) if self._peers.store is not None else ()
-        return [rank for rank in expected if rank not in self.answers]
-
-    def show(self, limit_s: float) -> None:
-        """Print the rows of all ranks, and name those without an answer."""
-        answers = [self.answers[rank] for rank in sorted(self.answers)]
-        pairs = [(answer, phase) for answer in answers for phase in dict.fromkeys(row[0] for row in answer["rows"])]
-        columns = [Column(key, [str(answer[key]) for answer, _ in pairs]) for key in ("rank", "node", "device")]
-        rows = [", ".join(text for of, text in answer["rows"] if of == phase) for answer, phase in pairs]
-        columns += [Column("phase", [phase for _, phase in pairs]), Column("rows", rows)]
-        print_out(drawn(lambda console: print_grid(console, columns)))
-        for rank in self.missing():
-            name, step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
-            say(f"{name}: no answer within {limit_s:g} s; last step: {step}")
 
 
 def text_of(record: Record) -> str:

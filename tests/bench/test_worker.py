@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -81,6 +82,26 @@ def test_a_budget_ends_a_row_before_the_timeout(crashes, monkeypatch):
     assert measure(f"{crashes}:prints").status == "ok"  # the fork server is there
     record = measure(f"{crashes}:endless", deadline=time.perf_counter() + 1)
     assert (record.status, record.reason) == ("failed", "no result after 2 s; increase --budget")
+
+
+def numbers(end):
+    yield from (1, 2)
+    if end == "exit":
+        os._exit(17)
+    if end == "hang":
+        time.sleep(1000)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [("", None), ("exit", "ended its process with exit code 17"), ("hang", "no result after 0.3 s")],
+)
+def test_items_of_a_generator_arrive_before_it_ends(end, reason):
+    received = []
+    items = worker.stream(numbers, end, limit_s=lambda: 0.3 if len(received) == 2 and end else 30)
+    with pytest.raises(worker.WorkerError, match=reason) if reason else nullcontext():
+        received.extend(items)  # keeps what came before an error
+    assert received == [1, 2]
 
 
 def test_output_of_a_function_is_kept_apart(crashes, capfd):

@@ -36,7 +36,10 @@ Source: torchrun's documentation; srun(1), where `SLURM_TASKS_PER_NODE` may be `
 jobs; Kubernetes documentation, indexed Jobs: one pod for each index."""
 
 POLL_S = 0.02
-"""Time between two looks at the store, and so the maximum difference between the starts of two ranks."""
+"""Time between two looks at the lock of a node or at the store, and so the difference between the starts of ranks."""
+
+MAX_LOOKS_PER_S = 20_000
+"""Looks of all ranks together, which the one thread of a store can answer."""
 
 
 @dataclass(frozen=True)
@@ -141,14 +144,12 @@ class Peers:
 
     def meet(self, name: str, has_time: Callable[[], bool]) -> bool:
         """Arrive at `name`; return whether all ranks have arrived while `has_time()`."""
-        self._try(lambda store: store.add(name, 1))
-        while (arrived := self._try(lambda store: store.add(name, 0))) is not None:
-            if arrived >= (self.rank.world_size or 1):
-                return True
-            if not has_time():
-                break
-            time.sleep(POLL_S)
-        return self.rank.world_size == 1
+        size = self.rank.world_size or 1
+        arrived = self._try(lambda store: store.add(name, 1)) or 1
+        while arrived < size and self.store is not None and has_time():
+            time.sleep(max(POLL_S, size / MAX_LOOKS_PER_S))
+            arrived = self._try(lambda store: store.add(name, 0)) or 1
+        return arrived == self.rank.world_size
 
     def send(self, queue: str, text: str) -> bool:
         """Append a text to a queue for rank 0; return whether it was sent."""

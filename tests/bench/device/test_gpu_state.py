@@ -54,6 +54,9 @@ def test_field_numbers_match_the_installed_binding(machine):
     numbers = {cause: getattr(pynvml, f"NVML_FI_DEV_PERF_POLICY_{name}") for cause, name in fields.items()}
     assert numbers == gpu_state.THROTTLE_FIELDS
     assert pynvml.NVML_FI_DEV_POWER_INSTANT == gpu_state.POWER_INSTANT_FIELD
+    assert pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == gpu_state.RECOMMENDED_ACTION_FIELD
+    assert (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED) == (0, 1)
+    assert pynvml.NVML_VOLATILE_ECC == 0
     assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (gpu_state.CLOCK_SM, gpu_state.CLOCK_MEMORY)
     machine.gpu["nvmlDeviceGetCurrentClocksEventReasons"] = pynvml.nvmlClocksThrottleReasonAll | 0x8000
     assert gpu_state.clock_events(machine.uuid) == (*gpu_state.CLOCK_EVENTS.values(), "0x8000")
@@ -80,6 +83,45 @@ def test_clock_mode_is_default_locked_or_applications(machine, changes, clock_mo
     machine.gpu.update(changes)
     modes = {"clock_mode": clock_mode, "power_limit_w": 700.0, "power_limit_default_w": 700.0}
     assert gpu_state.modes(machine.uuid) == modes
+
+
+def test_health_is_what_explains_a_slow_gpu(machine):
+    del machine.gpu["nvmlDeviceGetEccMode"]
+    machine.gpu["nvmlDeviceGetRemappedRows"] = [1, 0, True, False]
+    machine.gpu["nvmlDeviceGetUtilizationRates"] = {"error": "NotSupported"}
+    assert gpu_state.health(machine.uuid) == {
+        "vbios": "96.00.74.00.01",
+        "driver": "580.95.05",
+        "mig_mode": False,
+        "ecc_mode": None,
+        "remapped_rows": {"corrected": 1, "uncorrected": 0, "pending": True, "failed": False},
+        "ecc_errors": {"corrected": 2, "uncorrected": 2},
+        "memory_used_bytes": 590809984,
+        "utilization": None,
+        "other_processes": 1,
+        "sm_clock_max_hz": 1980e6,
+        "memory_clock_max_hz": 2619e6,
+        "power_limit_w": 700.0,
+        "power_limit_default_w": 700.0,
+        "link_generation_max": 5,
+        "link_width_max": 16,
+        "recommended_action": 1,
+        "errors": {
+            "nvmlDeviceGetEccMode": "FunctionNotFound",
+            "nvmlDeviceGetUtilizationRates": "NotSupported",
+        },
+    }
+    assert gpu_state.pci_bus_id(machine.uuid) == "00000000:1B:00.0"
+    assert gpu_state.link_state(machine.uuid) == {"link_generation": 5, "link_width": 8, "pcie_replays": 3}
+
+
+def test_health_without_nvml_has_one_error(machine):
+    machine.record["system"]["nvmlInit"] = {"error": "LibraryNotFound"}
+    health = gpu_state.health(machine.uuid)
+    assert health.pop("errors") == {"nvml": "LibraryNotFound"}
+    assert health.pop("ecc_errors") == {"corrected": None, "uncorrected": None}
+    assert set(health.values()) == {None}
+    assert gpu_state.pci_bus_id(machine.uuid) is None
 
 
 WRITES = re.compile(r"nvml\w*(Set|Reset|Clear|Create|Destroy|Modify|Remove|Activate|Update|Control|Freeze)\w*")

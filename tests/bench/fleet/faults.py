@@ -1,4 +1,4 @@
-"""`bench.fleet` with faults of one rank: `torchrun -m tests.bench.fleet.faults FAULT RANK OPTION...`.
+"""`bench.fleet` on tiny rows, with the FAULT of rank FAULTY_RANK: `torchrun -m tests.bench.fleet.faults OPTION...`.
 
 The functions of the measuring process are replaced by these, which the new process imports by name.
 """
@@ -16,6 +16,7 @@ from bench.harness.fleet import measure
 from tests.bench.fleet import faults
 
 FAULT, SHORT_S = os.environ.get("FAULT"), 0.05
+PARENT_SIGNALS = {"parent killed": signal.SIGKILL, "parent stopped": signal.SIGSTOP}
 
 
 def is_faulty():
@@ -49,15 +50,15 @@ def main():
     fleet.HANG_S = 4.0
     if is_faulty() and FAULT == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
-    if is_faulty() and FAULT == "parent":
+    if is_faulty() and FAULT in PARENT_SIGNALS:
         step = fleet.Member.step
 
-        def step_or_die(member, text):
+        def step_or_stop(member, text):
             if text == "solo matmul":
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), PARENT_SIGNALS[FAULT])
             step(member, text)
 
-        fleet.Member.step = step_or_die
+        fleet.Member.step = step_or_stop
     return fleet.main()
 
 

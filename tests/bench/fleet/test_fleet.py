@@ -1,0 +1,280 @@
+"""`bench.fleet` in real processes: every fault costs the rows of its own rank, and is named."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from bench import fleet
+from bench.harness import worker
+from bench.harness.fleet import launcher, measure
+from results.record import Record
+from results.store.runfile import load_run, read_head
+
+ROOT = Path(__file__).resolve().parents[3]
+ALL = [f"{phase} {op}" for phase in measure.PHASES for op in measure.CPU_OPS]
+MODULE = ("-m", "tests.bench.fleet.faults", "--quick")
+TORCHRUN = ("-m", "torch.distributed.run")
+
+
+def start(directory, *words, **environment):
+    """Start a Python command whose processes can be found by `directory`."""
+    return subprocess.Popen(
+        [sys.executable, *words, "-o", str(directory)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(directory.parent), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(directory, *processes, timeout_s=100):
+    """Return stdout, stderr and runs by rank; no process is left."""
+    texts = [process.communicate(timeout=timeout_s) for process in processes]
+    time.sleep(0.5)
+    left = [p.pid for p in psutil.process_iter() if str(directory.parent) in environment_of(p).get("TMPDIR", "")]
+    assert left == []
+    return *("".join(parts) for parts in zip(*texts, strict=True)), runs_in(directory)
+
+
+def environment_of(process):
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+def runs_in(directory):
+    runs = [load_run(path) for path in directory.glob("*.jsonl")]
+    assert [run.problems + run.notes for run in runs] == [()] * len(runs)
+    return {run.environment.fleet["rank"]: run for run in runs}
+
+
+def statuses(run):
+    return {f"{record.options['phase']} {record.op}": record.status for record in run.records}
+
+
+def test_one_rank_measures_its_device(tmp_path):
+    process = start(tmp_path / "fleet", *MODULE, RIDGEPOINT_NODE="a", RIDGEPOINT_RACK="r")
+    out, err, runs = finish(tmp_path / "fleet", process)
+    assert process.returncode == 0
+    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
+    known = runs[0].environment.fleet
+    assert {key: known[key] for key in ("rank", "local_rank", "world_size", "node", "launcher", "rack")} == {
+        **{"rank": 0, "local_rank": 0, "world_size": 1, "node": "a", "launcher": "none", "rack": "r"}
+    }
+    assert known["health"]["errors"]
+    assert all(record.telemetry["throttle"] and record.op_sha256 for record in runs[0].records)
+    assert [line for line in err.splitlines() if line.startswith("rank")] == [
+        f"rank 0 (node a): {text}" for text in ("starting", *ALL)
+    ]
+    assert out.splitlines()[-1] == f"report: python -m bench fleet-report {tmp_path / 'fleet'}"
+
+
+REASONS = {
+    "hang": "no result after",
+    "kill": "killed by SIGKILL, as when memory runs out",
+    "exit": "ended its process with exit code 17",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", REASONS)
+def test_a_lost_measuring_process_costs_its_row(fault, tmp_path):
+    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT=fault)
+    out, err, runs = finish(tmp_path / "f", process)
+    assert process.returncode == 0
+    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
+    assert statuses(runs[1]) == {row: "failed" if "matmul" in row else "ok" for row in ALL}
+    reasons = [record.reason for record in runs[1].records if record.status == "failed"]
+    assert all(reason.startswith(REASONS[fault]) for reason in reasons)
+    for phase in measure.PHASES:
+        assert f": {phase} matmul failed: {REASONS[fault]}" in err
+    assert out.count("matmul fp32 failed") == 2
+
+
+@pytest.mark.exhaustive
+def test_another_device_is_measured_and_shown(tmp_path):
+    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="sku")
+    out, _, runs = finish(tmp_path / "f", process)
+    assert [statuses(runs[rank]) for rank in (0, 1)] == [dict.fromkeys(ALL, "ok")] * 2
+    assert runs[1].environment.device["name"] == "Other GPU"
+    assert out.count("Other GPU") == 2
+
+
+@pytest.mark.exhaustive
+def test_a_full_disk_costs_the_rows_of_its_rank(tmp_path):
+    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="disk")
+    _, err, runs = finish(tmp_path / "f", process)
+    assert process.returncode == 1  # of torchrun
+    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
+    assert 0 < len(runs[1].records) < len(ALL)
+    assert "cannot write" in err
+    assert "rank 1" in next(line for line in err.splitlines() if "File too large" in line)
+
+
+@pytest.mark.exhaustive
+def test_a_killed_rank_does_not_stop_the_others(tmp_path):
+    process = start(tmp_path / "f", *TORCHRUN, "--standalone", "--nproc-per-node", "2", *MODULE, FAULT="parent killed")
+    _, err, runs = finish(tmp_path / "f", process)
+    assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
+    assert statuses(runs[1]) == {"solo launch": "ok", "solo copy": "ok"}
+    assert "rank 1 (node " in next(line for line in err.splitlines() if "no answer within" in line)
+
+
+@pytest.mark.exhaustive
+def test_a_stopped_rank_is_named_at_the_deadline(tmp_path):
+    port, limit_s, began_s = free_port(), 20, time.monotonic()
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    words = tmp_path / "f", *MODULE, "--deadline", str(limit_s)
+    first, second = (start(*words, RANK=rank, LOCAL_RANK=rank, FAULT="parent stopped", **shared) for rank in "01")
+    first.wait(timeout=100)
+    took_s = time.monotonic() - began_s
+    second.kill()
+    _, err, runs = finish(tmp_path / "f", first, second)
+    assert "rank 1 (node " in next(line for line in err.splitlines() if "no answer within" in line)
+    assert limit_s <= took_s < limit_s + 5
+    assert statuses(runs[0])["together copy"] == "ok"
+
+
+@pytest.mark.exhaustive
+def test_two_nodes_start_together_and_answer(tmp_path):
+    words = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    nodes = [
+        start(tmp_path / "f", *TORCHRUN, *words, "--node-rank", str(rank), *MODULE, RIDGEPOINT_NODE=node, FAULT="kill")
+        for rank, node in enumerate("ab")
+    ]
+    out, err, runs = finish(tmp_path / "f", *nodes)
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert sorted(runs) == [0, 1, 2, 3]
+    assert [runs[rank].environment.fleet["node"] for rank in range(4)] == ["a", "a", "b", "b"]
+    assert [rank for rank in range(4) if statuses(runs[rank])["solo matmul"] == "failed"] == [1]
+    assert "rank 3 (node b): together matmul" in err
+    assert "starts without" not in err
+    assert len(out.splitlines()) == 1 + 8 + 1  # two phases of each rank
+
+
+def free_port():
+    return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
+
+
+@pytest.mark.gpu
+def test_all_gpus_are_measured(tmp_path):
+    count = torch.cuda.device_count()
+    words = "--standalone", "--nproc-per-node", str(count), "-m", "bench.fleet", "--quick"
+    began_s, process = time.monotonic(), start(tmp_path / "f", *TORCHRUN, *words)
+    out, err, runs = finish(tmp_path / "f", process, timeout_s=600)
+    assert process.returncode == 0, err
+    assert time.monotonic() - began_s < 60 * count
+    assert sorted(runs) == list(range(count))
+    assert len({run.environment.device["uuid"] for run in runs.values()}) == count
+    for run in runs.values():
+        assert statuses(run) == {f"{phase} {op}": "ok" for phase in measure.PHASES for op in measure.OPS}, out
+        assert run.environment.fleet["health"]["sm_clock_max_hz"]
+        assert run.environment.fleet["pci_bus_id"]
+
+
+# ---- without processes ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def member(tmp_path, monkeypatch):
+    """Return rank 0 of 3 with a store in this process; no other process starts."""
+    monkeypatch.setattr(worker, "start_server", lambda: None)
+    monkeypatch.setattr(launcher, "rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun"))
+    port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setattr(launcher, "open_store", lambda rank, timeout_s: port)
+    args = fleet.build_parser().parse_args(["--quick", "--deadline", "10", "-o", str(tmp_path / "fleet")])
+    return fleet.Member(args, [])
+
+
+def fake_call(function, *arguments, timeout_s):
+    raise worker.WorkerError("crashed: SIGSEGV (segmentation fault)")
+
+
+def test_a_device_that_cannot_be_used_has_failed_rows(member, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(worker, "call", fake_call)
+    monkeypatch.setattr(fleet, "SOLO_SHARE", 0.0)
+    member.start_by = 0.0
+    member.measure()
+    [path] = (tmp_path / "fleet").iterdir()
+    records = load_run(path).records
+    assert {record.status for record in records} == {"failed"}
+    assert {record.reason for record in records} == {"crashed: SIGSEGV (segmentation fault)"}
+    assert read_head(path)[0].fleet["rank"] == 0
+    assert "rank 0 (node a): cannot use its device: crashed: SIGSEGV" in capsys.readouterr().err
+
+
+def test_ranks_without_an_answer_are_named_with_their_last_step(member, capsys):
+    member.step("starting")
+    member.peers.send("steps", json.dumps([1, "rank 1 (node b)", "solo copy"]))
+    member.peers.send("answers", json.dumps({"rank": 0, "node": "a", "device": "X", "rows": [["solo", "copy 1 TB/s"]]}))
+    assert member.has_time()
+    assert member.missing() == [1, 2]
+    member.show()
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split() == ["0", "a", "X", "solo", "copy", "1", "TB/s"]
+    assert err.splitlines() == [
+        "rank 0 (node a): starting",
+        "rank 1 (node b): solo copy",
+        "rank 1 (node b): no answer within 0 s; last step: solo copy",
+        "rank 2: no answer within 0 s; last step: none, it has not started",
+    ]
+
+
+def test_after_sigterm_a_rank_no_longer_waits(member):
+    assert member.can_wait()
+    member.finish_soon()
+    assert member.has_time()
+    assert not member.can_wait()
+
+
+def test_no_row_starts_after_the_deadline(member, monkeypatch):
+    kept = []
+    monkeypatch.setattr(member, "keep", kept.append)
+    items = measure.items_of("together", True, None, is_quick=True)
+    member.measure_rows(items, SimpleNamespace(), until=0.0, reason="")
+    assert [record.op for record in kept] == list(measure.OPS)
+    assert {(record.status, record.reason) for record in kept} == {("skipped", "no time was left")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"op": "matmul", "dtype": "bf16", "flops": 10**12, "median_s": 2e-3}, "matmul bf16 500.0 TFLOP/s"),
+        ({"op": "copy", "bytes_read": 10**9, "bytes_written": 10**9, "median_s": 1e-3}, "copy 2.000 TB/s"),
+        ({"op": "launch", "flops": 0, "bytes_read": 0, "bytes_written": 0, "median_s": 2e-6}, "launch 2.000 us"),
+        ({"op": "fma", "status": "skipped"}, "fma skipped"),
+    ],
+)
+def test_rows_are_shown_as_rates(fields, text):
+    usual = {"dtype": "fp32", "provider": "torch", "shape": {"n": 1}, "case": "1", "status": "ok"}
+    assert fleet.text_of(Record(**usual | fields)) == text
+
+
+def test_rows_of_a_gpu_and_a_cpu():
+    on_gpu = measure.items_of("together", True, None, is_quick=True)
+    assert [(item.op, item.dtype) for item in on_gpu if item.seconds == 5] == [("copy", "fp32"), ("matmul", "bf16")]
+    on_cpu = measure.items_of("solo", False, ["fp32", "bf16"], is_quick=False)
+    assert [(item.op, item.dtype) for item in on_cpu if item.op in ("matmul", "fma")] == [
+        ("matmul", "fp32"),
+        ("matmul", "bf16"),
+    ]
+    assert {item.seconds for item in on_cpu} == {3.0}
+
+
+def test_options_are_checked(capsys):
+    for words in ([], ["-o", "x", "--deadline", "1"]):
+        with pytest.raises(SystemExit):
+            fleet.build_parser().parse_args(words)
+        assert capsys.readouterr().err.startswith("python -m bench.fleet: error: ")
+    assert isinstance(fleet.build_parser().parse_args(["-o", "x"]), argparse.Namespace)
