@@ -4,7 +4,7 @@ Source: https://github.com/prometheus/docs, docs/specs/om/open_metrics_spec.md: 
 metric, and backslash, quote and newline are escaped in label values.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from results.export.rows import Row
 from results.store.runfile import Run
@@ -26,10 +26,10 @@ def render(run: Run, rows: Sequence[Row]) -> str:
         name = f"ridgepoint_{title}_{unit}"
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge", f"# UNIT {name} {unit}"]
         values = [(row, value_of(row)) for row in rows]
-        lines += [f"{name}{{{_labels(row)}}} {value}" for row, value in values if value is not None]
+        lines += [f"{name}{{{label_text(row.labels)}}} {value}" for row, value in values if value is not None]
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _labels(row: Row) -> str:
-    escaped = ((label, text.replace("\\", r"\\").replace('"', r"\"")) for label, text in row.labels.items() if text)
+def label_text(labels: Mapping[str, str | None]) -> str:
+    escaped = ((label, text.replace("\\", r"\\").replace('"', r"\"")) for label, text in labels.items() if text)
     return ",".join(f'{label}="{text}"' for label, text in escaped)

@@ -4,62 +4,40 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from results.fleet.causes import RELATIVE, Rule, evidence, explain, medians, severity
-from results.fleet.devices import PHASES, Device, Metric, Reading
+from results.fleet.causes import DATA, Rule, evidence, explain, medians, severity
+from results.fleet.devices import PHASES, Device, Earlier, Metric, Reading
 
 OK, SLOW, SUSPECT, UNSTABLE, UNMEASURED = VERDICTS = ("ok", "slow", "suspect", "unstable", "unmeasured")
-
-MIN_PEERS = 8
-"""Smaller groups are widened."""
-
-GROUP_PARTS = ("device", "memory", "MIG", "power limit", "driver", "VBIOS")
-"""Parts of `Device.group`."""
-WIDENED = 2
-"""Number of last parts that a small group ignores, VBIOS first."""
-
-LEVELS = ("rack", "node", "device")
-
-MIN_UNIT = 3
-"""Minimum number of devices of a node or rack, to compare it with others."""
-
-FLOOR = math.log(0.98)
-"""Smaller differences never count, however small the spread."""
-
-FALSE_DISCOVERY_RATE = 0.01
-"""Expected fraction of wrong ones among all findings."""
-
-PRIOR_SPREAD, PRIOR_DEGREES = 0.01, 4.0
-"""Spread assumed between devices, and its weight in degrees of freedom, which matters for fewer than 20 peers."""
-
+GROUP_PARTS = ("device", "memory_gib", "power_limit_w", "mig", "driver", "vbios")
+KINDS = ("deviation", "per_clock")
+LIMITS = DATA["limits"]
+FLOOR = math.log1p(-LIMITS["floor"])
 MAD_EFFICIENCY = 0.37
-"""Degrees of freedom per value of the median absolute deviation. Source: its efficiency for normal values, Rousseeuw
-and Croux, Alternatives to the median absolute deviation, JASA 88 (1993) 1273."""
-
-Z_95 = 1.645
-
-UNSTABLE_HALF_WIDTH = 0.05
-"""From this half width of the interval of its own repeats, as a fraction, a device is unstable."""
-
-MIN_RUNS, SUSTAINED_RUNS = 4, 3
-"""Runs needed for a drift, and how many of the last ones must be slower than the median of those before."""
+"""Efficiency of the median absolute deviation for normal values. Source: Rousseeuw and Croux, Alternatives to the
+median absolute deviation, JASA 88 (1993) 1273."""
 
 
-class Row(NamedTuple):
-    """One metric of a device in one phase: logarithms of the rate and clock relative to those of its peers."""
+@dataclass
+class Row:
+    """One metric of a device in one phase: logarithms of rate and clock relative to the peers."""
 
     metric: Metric
     phase: str
     deviation: float
-    low: float
-    high: float
-    """Ends of the 95 % interval, from the device's own samples."""
+    below: float
+    """Distance to the lower end of the 95 % interval, from the device's own samples."""
+    above: float
     per_clock: float | None
     clock: float | None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.deviation - self.below, self.deviation + self.above
 
 
 @dataclass
@@ -68,10 +46,10 @@ class Group:
 
     key: tuple[Any, ...]
     members: list[int]
-    judged: set[int] = field(default_factory=set)
-    """Members without a narrower group; the others are only peers."""
-    widened: tuple[str, ...] = ()
-    """Parts that differ between its members."""
+    only_peers: set[int]
+    """Members that are judged in a narrower group."""
+    differing: tuple[str, ...] = ()
+    """Parts in which members differ, because the group was widened."""
     smallest_change: dict[str, float] = field(default_factory=dict)
     """Smallest slowdown of each ceiling, as a fraction, that would be found in 95 % of devices."""
 
@@ -80,33 +58,45 @@ class Group:
 class Finding:
     """Verdict on a device, or on a node or rack that is slow as a whole."""
 
-    verdict: str
-    device: Device | None = None
-    node: str | None = None
-    rack: str | None = None
-    rows: list[Row] = field(default_factory=list)
+    device: Device | None
+    node: str | None
+    rack: str | None
+    rows: list[Row]
+    """Those that fell come first, then the slowest."""
+    facts: dict[str, float]
+    verdict: str = OK
     fell: list[str] = field(default_factory=list)
-    shown: Row | None = None
-    """The row that fell most."""
-    drift: float | None = None
-    """Logarithm of the rate relative to the device's own history, if it fell."""
+    """Ceilings, the slowest first."""
     rule: Rule | None = None
     severity: str | None = None
+    drift: float | None = None
+    """Logarithm of the rate relative to the device's own history, if it fell."""
     evidence: list[str] = field(default_factory=list)
 
-    def conclude(self, verdict: str, metrics: Iterable[Metric], facts: Mapping[str, float]) -> None:
-        """Set the verdict, what fell, and its cause."""
-        self.verdict, chosen = verdict, set(metrics)
-        rows = sorted((row for row in self.rows if row.metric in chosen), key=lambda row: row.deviation)
-        self.fell, self.shown = list(dict.fromkeys(row.metric.ceiling for row in rows)), rows[0] if rows else None
+    def __post_init__(self) -> None:
+        """Add how far the clocks, and the memory's rate per clock, of the slowest rows are below the peers."""
+        self.rows.sort(key=lambda row: row.deviation)
+        for row in reversed(self.rows):
+            if row.clock is not None and row.per_clock is not None:
+                lost = -math.expm1(row.clock)
+                if row.metric.ceiling == "memory":
+                    self.facts |= {"memory_clock_lost": lost, "memory_per_clock_lost": -math.expm1(row.per_clock)}
+                else:
+                    self.facts |= {"sm_clock_lost": lost, "sm_clock_share": row.clock / min(row.deviation, -1e-9)}
+
+    def conclude(self, verdict: str, metrics: Collection[Metric]) -> None:
+        self.verdict = verdict
+        self.rows.sort(key=lambda row: row.metric not in metrics)
+        fallen = [row for row in self.rows if row.metric in metrics]
+        self.fell = list(dict.fromkeys(row.metric.ceiling for row in fallen))
         for ceiling in self.fell:
-            worst = {row.phase: row for row in reversed(rows) if row.metric.ceiling == ceiling}
-            texts = [f"{percent(worst[phase].deviation)} {phase}" for phase in PHASES if phase in worst]
+            worst = {row.phase: row.deviation for row in reversed(fallen) if row.metric.ceiling == ceiling}
+            texts = [f"{percent(worst[phase])} {phase}" for phase in PHASES if phase in worst]
             self.evidence.append(f"{ceiling} {', '.join(texts)}")
-        self.rule = explain(facts, self.fell)
+        self.rule = explain(self.facts, self.fell)
         if self.rule:
-            self.severity = severity(self.rule, facts)
-            self.evidence += evidence(facts, self.fell)
+            self.severity = severity(self.rule, self.facts)
+            self.evidence += evidence(self.facts, self.fell)
 
 
 def percent(log_ratio: float) -> str:
@@ -114,9 +104,9 @@ def percent(log_ratio: float) -> str:
 
 
 def grouped(devices: Sequence[Device]) -> list[Group]:
-    """Return groups of comparable devices; those with fewer than `MIN_PEERS` ignore VBIOS, then the driver too."""
+    """Return groups of comparable devices; small ones ignore the VBIOS, then the driver too."""
     keys = {
-        index: [device.group[: len(GROUP_PARTS) - ignored] for ignored in range(WIDENED + 1)]
+        index: [device.group[: len(GROUP_PARTS) - ignored] for ignored in range(3)]
         for index, device in enumerate(devices)
         if device.readings
     }
@@ -126,65 +116,23 @@ def grouped(devices: Sequence[Device]) -> list[Group]:
             members[key].append(index)
     groups: dict[tuple[Any, ...], Group] = {}
     for index, own in keys.items():
-        key = next((key for key in own if len(members[key]) >= MIN_PEERS), own[-1])
-        groups.setdefault(key, Group(key, members[key])).judged.add(index)
+        key = next((key for key in own if len(members[key]) >= LIMITS["min_peers"]), own[-1])
+        groups.setdefault(key, Group(key, members[key], {*members[key]})).only_peers.remove(index)
     for group in groups.values():
-        differing = zip(GROUP_PARTS, *{devices[index].group for index in group.members}, strict=True)
-        group.widened = tuple(name for name, *values in differing if len(set(values)) > 1)
+        values = zip(*{devices[index].group for index in group.members}, strict=True)
+        group.differing = tuple(name for name, part in zip(GROUP_PARTS, values, strict=True) if len(set(part)) > 1)
     return list(groups.values())
 
 
-@dataclass
-class Series:
-    """One metric of a group's devices in one phase."""
-
-    group: Group
-    metric: Metric
-    phase: str
-    readings: dict[int, Reading]
-
-    def __post_init__(self) -> None:
-        rates = _centered({index: reading.rate for index, reading in self.readings.items()})
-        self.clocks = _centered({i: r.clock for i, r in self.readings.items() if r.clock is not None})
-        self.deviations = {"raw": rates}
-        """Logarithms relative to the median, as measured (`raw`) and, if clocks are known, per clock."""
-        if self.clocks:
-            self.deviations["per clock"] = _centered({i: rates[i] - clock for i, clock in self.clocks.items()})
-
-    def row(self, part: Sequence[int]) -> Row:
-        """Return the row of a device, or of the median device of a node or rack."""
-        deviation = median(self.deviations["raw"][i] for i in part)
-        per_clock, clock = (
-            median(known) if (known := [values[i] for i in part if i in values]) else None
-            for values in (self.deviations.get("per clock", {}), self.clocks)
-        )
-        below = median(self.readings[i].below for i in part)
-        above = median(self.readings[i].above for i in part)
-        return Row(self.metric, self.phase, deviation, deviation - below, deviation + above, per_clock, clock)
-
-    def units(self, level: str, devices: Sequence[Device]) -> dict[Any, list[int]]:
-        """Return the members of each device, node or rack that has enough of them."""
-        if level == "device":
-            return {index: [index] for index in self.readings}
-        units: dict[Any, list[int]] = defaultdict(list)
-        for index in self.readings:
-            units[getattr(devices[index].fleet, level)].append(index)
-        units.pop(None, None)
-        if level == "rack":  # a rack of one node is that node
-            units = {name: part for name, part in units.items() if len({devices[i].fleet.node for i in part}) > 1}
-        return {name: part for name, part in units.items() if len(part) >= MIN_UNIT}
-
-
-@dataclass
-class Spread:
-    """Center and scale of units that should be equal, as logarithms."""
+class Spread(NamedTuple):
+    """Center and scale of what should be equal, as logarithms."""
 
     center: float
     scale: float
     degrees: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Collection[float]) -> Spread:
         """Return the median and the scaled median absolute deviation, moderated by a prior for few values.
 
         Source: the factor n / (n - 0.8), Croux and Rousseeuw, Time-efficient algorithms for two highly robust
@@ -193,10 +141,9 @@ class Spread:
         """
         center, count = median(values), len(values)
         mad = 1.4826 * median(abs(value - center) for value in values) * count / (count - 0.8)
-        degrees = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0  # of two, each deviates by half
-        square = PRIOR_DEGREES * PRIOR_SPREAD**2 + degrees * mad**2
-        degrees += PRIOR_DEGREES
-        return cls(center, math.sqrt(square / degrees), degrees)
+        prior, assumed = LIMITS["prior_degrees"], LIMITS["prior_spread"]
+        own = MAD_EFFICIENCY * (count - 1) if count > 2 else 0.0  # two deviate alike, whatever the spread
+        return cls(center, math.sqrt((prior * assumed**2 + own * mad**2) / (prior + own)), prior + own)
 
     def tail(self, value: float, raw: float) -> float:
         """Return the p value of a slowdown; 1 if it or the raw deviation is within the floor."""
@@ -207,200 +154,196 @@ class Spread:
         return float(stdtr(self.degrees, (value - self.center) / self.scale))
 
 
-def _centered(values: Mapping[int, float]) -> dict[int, float]:
-    center = median(values.values()) if values else 0.0
-    return {index: value - center for index, value in values.items()}
-
-
-def _series_of(group: Group, devices: Sequence[Device]) -> list[Series]:
+def _tables(group: Group, devices: Sequence[Device]) -> list[dict[int, Row]]:
+    """Return the rows of each metric and phase by index of the device; a single one has no peers."""
     readings: dict[tuple[Metric, str], dict[int, Reading]] = defaultdict(dict)
     for index in group.members:
         for key, reading in devices[index].readings.items():
             readings[key][index] = reading
-    ordered = sorted(readings.items(), key=lambda item: str(item[0]))
-    return [Series(group, *key, known) for key, known in ordered if len(known) > 1]
+    tables = []
+    for (metric, phase), known in sorted(readings.items(), key=lambda item: str(item[0])):
+        rate = median(reading.rate for reading in known.values())
+        clock = _median(reading.clock for reading in known.values())
+        table = {}
+        for index, reading in known.items():
+            deviation, own = reading.rate - rate, None
+            if clock is not None and reading.clock is not None:
+                own = reading.clock - clock
+            per_clock = None if own is None else deviation - own
+            table[index] = Row(metric, phase, deviation, reading.below, reading.above, per_clock, own)
+        tables += [table] if len(table) > 1 else []
+    return tables
+
+
+def _median(values: Iterable[float | None]) -> Any:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _units(table: Mapping[int, Row], level: str, devices: Sequence[Device]) -> dict[Any, list[int]]:
+    """Return the members of each rack or node that has enough of them."""
+    units: dict[Any, list[int]] = defaultdict(list)
+    for index in table:
+        units[getattr(devices[index].fleet, level)].append(index)
+    units.pop(None, None)
+    if level == "rack":  # a rack of one node is that node
+        units = {name: part for name, part in units.items() if len({devices[i].fleet.node for i in part}) > 1}
+    return {name: part for name, part in units.items() if len(part) >= LIMITS["min_unit"]}
+
+
+def _median_row(rows: Sequence[Row]) -> Row:
+    names = ("deviation", "below", "above", "per_clock", "clock")
+    return Row(rows[0].metric, rows[0].phase, *(_median(getattr(row, name) for row in rows) for name in names))
 
 
 Found = dict[Any, set[Metric]]
 """What fell by unit: an index of a device, or the name of a node or rack."""
+Facts = dict[int, dict[str, float]]
+"""By index of a device; see `rules.toml`."""
 
 
-def _found(series: Iterable[Series], level: str, devices: Sequence[Device]) -> tuple[Found, Found]:
+def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Found]:
     """Return the units that are slow in all measured phases, and those that are in at least one.
 
     For the first, the upper end of the own interval counts, for the second the deviation. Each is tested as measured
     and per clock; false discoveries are controlled over all tests.
     """
     tails: dict[tuple[Any, ...], list[tuple[float, float]]] = defaultdict(list)
-    for one in series:
-        parts = one.units(level, devices)
-        rows = {name: one.row(part) for name, part in parts.items()}
-        for kind, values in one.deviations.items():
-            known = {name: [values[i] for i in part if i in values] for name, part in parts.items()}
-            own = {name: median(part) for name, part in known.items() if part}
-            spread = Spread.of(list(own.values() or [0.0]))
-            for name, value in own.items() if len(own) > 1 else ():
-                if one.group.judged.isdisjoint(parts[name]):
-                    continue
-                ends = rows[name].high - rows[name].deviation, 0.0
-                slow, suspect = (spread.tail(value + end, rows[name].deviation + end) for end in ends)
+    for group, table in tables:
+        for kind in KINDS:
+            own = {name: value for name, row in table.items() if (value := getattr(row, kind)) is not None}
+            spread = Spread.of(own.values()) if own else Spread(0, 1, 1)
+            for name in own.keys() - group.only_peers if len(own) > 1 else ():
+                row, value = table[name], own[name]
+                slow, suspect = (spread.tail(value + end, row.deviation + end) for end in (row.above, 0.0))
                 is_pair = len(own) == 2  # either may be the exception
-                tails[id(one.group), one.metric, kind, name].append((1.0 if is_pair else slow, suspect))
-    found: tuple[Found, Found] = defaultdict(set), defaultdict(set)
+                tails[id(group), row.metric, kind, name].append((1.0 if is_pair else slow, suspect))
     in_all = {key: max(p for p, _ in pairs) for key, pairs in tails.items()}
     in_one = {key: min(1.0, len(pairs) * min(p for _, p in pairs)) for key, pairs in tails.items()}
-    for units, p_values in zip(found, (in_all, in_one), strict=True):
-        limit = _discovery_limit(list(p_values.values()))
-        for (_, metric, _, name), p in p_values.items():
-            if p <= limit:
-                units[name].add(metric)
+    return _discoveries(in_all), _discoveries(in_one)
+
+
+def _discoveries(p_values: Mapping[tuple[Any, ...], float]) -> Found:
+    """Source: Benjamini and Hochberg, Controlling the false discovery rate, J. R. Stat. Soc. B 57 (1995) 289."""
+    found: Found = defaultdict(set)
+    small = sorted(p for p in p_values.values() if p < LIMITS["false_discovery_rate"])
+    share = LIMITS["false_discovery_rate"] / max(1, len(p_values))
+    limit = max((p for count, p in enumerate(small, start=1) if p <= share * count), default=-1.0)
+    for (_, metric, _, name), p in p_values.items():
+        if p <= limit:
+            found[name].add(metric)
     return found
 
 
-def _discovery_limit(p_values: Sequence[float]) -> float:
-    """Return the largest p value that is a discovery; -1 if none is.
-
-    Source: Benjamini and Hochberg, Controlling the false discovery rate, J. Royal Statistical Society B 57 (1995) 289.
-    """
-    small = sorted(p for p in p_values if p < FALSE_DISCOVERY_RATE)
-    limits = (p for rank, p in enumerate(small, start=1) if p <= FALSE_DISCOVERY_RATE * rank / len(p_values))
-    return max(limits, default=-1.0)
-
-
-def _set_smallest_changes(series: Sequence[Series]) -> None:
-    """Set the slowdowns that would be found as the only ones of the fleet, by the better of raw and per clock."""
+def _set_smallest_changes(tables: Sequence[tuple[Group, Mapping[int, Row]]]) -> None:
+    """Set the slowdowns that 95 % of devices would be found with, by the better of raw and per clock."""
     from scipy.special import stdtrit
 
-    tests = sum(len(values) for one in series for values in one.deviations.values()) / len(PHASES)
-    for one in series:
-        half = median(reading.above for reading in one.readings.values())
-        changes = []
-        for values in one.deviations.values():
+    share = LIMITS["false_discovery_rate"] * len(PHASES) / max(1, sum(len(KINDS) * len(table) for _, table in tables))
+    for group, table in tables:
+        half, changes = median(row.above for row in table.values()), []
+        for kind in KINDS:
+            values = [value for row in table.values() if (value := getattr(row, kind)) is not None]
             if len(values) > 2:
-                spread = Spread.of(list(values.values()))
-                limit = max(-FLOOR, -spread.scale * float(stdtrit(spread.degrees, FALSE_DISCOVERY_RATE / tests)))
-                changes.append(-math.expm1(-limit - half - Z_95 * spread.scale))
+                spread = Spread.of(values)
+                limit = max(-FLOOR, -spread.scale * float(stdtrit(spread.degrees, share)))
+                changes.append(-math.expm1(-limit - half - 1.645 * spread.scale))
+        ceiling = next(iter(table.values())).metric.ceiling
         if changes:
-            known, ceiling = one.group.smallest_change, one.metric.ceiling
-            known[ceiling] = max(min(changes), known.get(ceiling, 0.0))
+            group.smallest_change[ceiling] = max(min(changes), group.smallest_change.get(ceiling, 0.0))
 
 
-def judge(devices: Sequence[Device], earlier: Mapping[Any, Sequence[Device]]) -> tuple[list[Finding], list[Group]]:
-    """Return a finding for each slow rack, slow node and device, and the groups of peers.
+def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], list[Group]]:
+    """Return a finding for each slow rack, each slow node and each device, and the groups of peers.
 
-    Nodes are compared within their rack if it is slow as a whole, and devices within their node. `earlier` has the
-    older measurements of a device by its identity.
+    Nodes are compared relative to a slow rack, and devices relative to a slow node.
     """
     groups = grouped(devices)
-    series = [one for group in groups for one in _series_of(group, devices)]
-    _set_smallest_changes(series)
-    facts: dict[int, dict[str, float]] = {}
+    tables = [(group, table) for group in groups for table in _tables(group, devices)]
+    _set_smallest_changes(tables)
+    facts: Facts = defaultdict(dict)
     for group in groups:
-        peers = medians([devices[index].facts for index in group.members], RELATIVE)
-        for index in group.judged:
-            facts[index] = {name: v - peers.get(name, 0.0) for name, v in devices[index].facts.items()}
-    findings = []
-    for level in LEVELS[:-1]:
-        for name, metrics in _found(series, level, devices)[0].items():
-            findings.append(_unit_finding(level, name, [s for s in series if s.metric in metrics], devices, facts))
-    slow, suspect = _found(series, LEVELS[-1], devices)
-    rows: dict[int, list[Row]] = defaultdict(list)
-    for one in series:
-        for index in one.group.judged & one.readings.keys():
-            rows[index].append(one.row([index]))
-    for index, device in enumerate(devices):
-        finding = Finding(OK, device, device.fleet.node, device.fleet.rack, rows[index])
-        drift = drift_of(device, earlier.get(device.identity, ()))
-        _judge_device(finding, facts.get(index, {}), slow[index], suspect[index], drift)
-        whole = [
-            f"{unit.rack or unit.node} is slow as a whole"
-            for unit in findings
-            if unit.device is None and (unit.rack or unit.node) in (device.fleet.rack, device.fleet.node)
+        peers = medians([devices[index].facts for index in group.members], DATA["facts"]["relative"])
+        for index in set(group.members) - group.only_peers:
+            facts[index] = {name: value - peers.get(name, 0.0) for name, value in devices[index].facts.items()}
+    findings: list[Finding] = []
+    for level in ("rack", "node"):
+        parts = [_units(table, level, devices) for _, table in tables]
+        of_units = [
+            {name: _median_row([table[index] for index in part]) for name, part in own.items()}
+            for (_, table), own in zip(tables, parts, strict=True)
         ]
-        finding.evidence += whole
+        found, _ = _found([(group, rows) for (group, _), rows in zip(tables, of_units, strict=True)])
+        for name, metrics in sorted(found.items()):
+            fallen = [
+                (rows[name], {index: table[index] for index in own[name]})
+                for (_, table), own, rows in zip(tables, parts, of_units, strict=True)
+                if name in rows and rows[name].metric in metrics
+            ]
+            findings.append(_unit_finding(level, name, fallen, facts))
+    slow, suspect = _found(tables)
+    rows: dict[int, list[Row]] = defaultdict(list)
+    for group, table in tables:
+        for index in table.keys() - group.only_peers:
+            rows[index].append(table[index])
+    units = {finding.rack or finding.node for finding in findings}
+    for index, device in enumerate(devices):
+        finding = Finding(device, device.fleet.node, device.fleet.rack, rows[index], facts[index])
+        drift = drift_of(device, earlier.get(device.identity, ()))
+        _judge_device(finding, device, slow[index], suspect[index], drift)
+        finding.evidence += [f"{name} is slow as a whole" for name in (finding.rack, finding.node) if name in units]
         findings.append(finding)
     return findings, groups
 
 
-def _unit_finding(
-    level: str, name: str, fallen: Sequence[Series], devices: Sequence[Device], facts: Mapping[int, Mapping[str, float]]
-) -> Finding:
-    """Return a slow rack or node, and judge its devices relative to it from now on."""
-    members: set[int] = set()
-    finding = Finding(SLOW, rack=name if level == "rack" else None, node=name if level == "node" else None)
-    for one in fallen:
-        if part := one.units(level, devices).get(name):
-            members |= set(part)
-            finding.rows.append(one.row(part))
-            for values in one.deviations.values():
-                center = median(values[i] for i in part if i in values)
-                values |= {i: values[i] - center for i in part if i in values}
-    common = medians([facts[index] for index in members])
-    finding.conclude(SLOW, {row.metric for row in finding.rows}, common | _clock_facts(finding.rows))
-    finding.evidence.insert(0, f"{len(members)} devices")
+def _unit_finding(level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int, Row]]], facts: Facts) -> Finding:
+    """Return a slow rack or node, and subtract its deviation from that of its devices."""
+    members = {index for _, part in fallen for index in part}
+    for unit, part in fallen:
+        for row in part.values():
+            row.deviation -= unit.deviation
+            row.per_clock = None if row.per_clock is None else row.per_clock - (unit.per_clock or 0.0)
+    common = medians([facts[index] for index in members], {fact for index in members for fact in facts[index]})
+    node, rack = (name, None) if level == "node" else (None, name)
+    finding = Finding(None, node, rack, [row for row, _ in fallen], common)
+    finding.evidence.append(f"{len(members)} devices")
+    finding.conclude(SLOW, {row.metric for row, _ in fallen})
     return finding
 
 
-def _clock_facts(rows: Iterable[Row]) -> dict[str, float]:
-    """Return by how much clocks, and the memory's rate per clock, are below those of the peers."""
-    facts: dict[str, float] = {}
-    for row in rows:
-        is_memory, is_known = row.metric.ceiling == "memory", row.clock is not None and row.per_clock is not None
-        lost = -math.expm1(row.clock or 0.0)
-        if is_memory:
-            # Without a clock the cause may be the clock.
-            values = {"memory_clock_lost": lost, "memory_per_clock_lost": -math.expm1(row.per_clock or 0.0)}
-        else:
-            values = {"sm_clock_lost": lost, "sm_clock_share": (row.clock or 0.0) / min(row.deviation, -1e-9)}
-        if is_known and (row.deviation < facts.get(f"worst_{is_memory}", 0.0)):
-            facts |= values | {f"worst_{is_memory}": row.deviation}
-    return facts
-
-
 def _judge_device(
-    finding: Finding,
-    facts: dict[str, float],
-    slow: set[Metric],
-    suspect: set[Metric],
-    drift: tuple[Metric, float] | None,
+    finding: Finding, device: Device, slow: set[Metric], suspect: set[Metric], drift: tuple[Metric, float] | None
 ) -> None:
-    device, rows = finding.device, finding.rows
-    assert device is not None
-    facts = facts | _clock_facts(rows)
-    below = {row.metric for row in rows if row.high <= FLOOR}
-    alone = explain(facts, {metric.ceiling for metric in below}, alone=True) if below else None
-    wide = {row.metric for row in rows if (row.high - row.low) / 2 > UNSTABLE_HALF_WIDTH}
-    finding.drift = drift[1] if drift else None
+    below = {row.metric for row in finding.rows if row.ends[1] <= FLOOR}
+    wide = {row.metric for row in finding.rows if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]}
+    alone = explain(finding.facts, {metric.ceiling for metric in below}, alone=True)
     if drift:
-        finding.evidence.append(f"{percent(drift[1])} of its own history over {SUSTAINED_RUNS} runs")
+        finding.drift = drift[1]
+        finding.evidence.append(f"{percent(drift[1])} of its own history over {LIMITS['drift_runs']} runs")
     if slow:
-        finding.conclude(SLOW, slow, facts)
+        finding.conclude(SLOW, slow)
     elif alone:
-        finding.conclude(SLOW, {metric for metric in below if metric.ceiling in alone.fell}, facts)
+        finding.conclude(SLOW, {metric for metric in below if metric.ceiling in alone.fell})
     elif drift:
-        finding.conclude(SLOW, {drift[0]}, facts)
-    elif not rows:
-        finding.verdict = UNMEASURED
-        finding.evidence.append("no peers" if device.readings else "no measured row")
-    elif suspect or "wrong_results" in facts:
-        finding.conclude(SUSPECT, suspect or {row.metric for row in rows}, facts)
+        finding.conclude(SLOW, {drift[0]})
+    elif suspect - wide or "wrong_results" in finding.facts:
+        finding.conclude(SUSPECT, suspect or {row.metric for row in finding.rows})
     elif wide:
-        finding.conclude(UNSTABLE, wide, {})
-        finding.rule = finding.severity = None
-    elif device.failures:
+        finding.conclude(UNSTABLE, wide)
+    elif device.failures or not finding.rows:
         finding.verdict = UNMEASURED
+    if not finding.rows and not device.failures:
+        finding.evidence.append("no peers" if device.readings else "no measured row")
     finding.evidence += device.failures
 
 
-def drift_of(device: Device, earlier: Sequence[Device]) -> tuple[Metric, float] | None:
+def drift_of(device: Device, earlier: Iterable[Device]) -> tuple[Metric, float] | None:
     """Return the metric that fell furthest below the device's own history in each of the last runs, and by how much."""
-    found: tuple[Metric, float] | None = None
+    changes = {}
     for key, reading in device.readings.items():
         rates = [*(old.readings[key].rate for old in earlier if key in old.readings), reading.rate]
-        if len(rates) < MIN_RUNS:
-            continue
-        before, last = median(rates[:-SUSTAINED_RUNS]), rates[-SUSTAINED_RUNS:]
-        change = median(last) - before
-        if max(last) - before <= FLOOR and (found is None or change < found[1]):
-            found = key[0], change
-    return found
+        if len(rates) > LIMITS["drift_runs"]:
+            before, last = median(rates[: -LIMITS["drift_runs"]]), rates[-LIMITS["drift_runs"] :]
+            if max(last) - before <= FLOOR:
+                changes[key[0]] = median(last) - before
+    return min(changes.items(), key=lambda item: item[1], default=None)

@@ -19,9 +19,8 @@ def written(directory, files):
 
 
 def judged(directory, *history):
-    read = read_fleet([directory], history)
-    findings, groups = judge(read.devices, read.earlier)
-    return findings, groups, read.notes
+    devices, earlier, notes = read_fleet([directory], history)
+    return *judge(devices, earlier), notes
 
 
 def verdicts(findings):

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness.op import Op
-from results.show.picture import add_picture
+from results.show.picture import add_picture, check_picture, save_picture
 from results.show.terminal import ADVANCED, NO_DEVICE, OutputError, print_out, say
 from results.store.runfile import StoreError
 
 DESCRIPTION = """\
 Compare the devices of a fleet with their peers, from the files of `bench.fleet`.
-One line for each device that is not ok: verdict, what fell, cause, what to do."""
+A line for each device that is not ok: verdict, what fell, cause, what to do."""
 
 EPILOG = """\
-exit codes:
-  0 all ok, suspect or unstable; 1 a device is slow; 2 usage error; 3 a device is
-  unmeasured, or the report itself failed. --exit-codes nagios: 0 ok, 1 suspect or
-  unstable, 2 slow, 3 unmeasured or an error of the report
+exit codes: 0 no device is slow, 1 one is, 2 usage error, 3 a device is unmeasured or
+the report failed. With --exit-codes nagios: 0 ok, 1 suspect or unstable, 2 slow,
+3 unmeasured, usage error or the report failed.
 
 examples:
   torchrun --nproc-per-node 8 -m bench.fleet --quick -o fleet/
-  python -m bench fleet-report fleet/
   python -m bench fleet-report fleet/ --history last-week/ --format json"""
 
 
@@ -34,8 +30,8 @@ def add_parser(commands: Any) -> None:
     text = "directories of earlier runs, to compare each device with its own history"
     parser.add_argument("--history", metavar="DIR", nargs="+", type=Path, default=[], help=text)
     parser.add_argument("--all", action="store_true", help="show devices that are ok too")
-    text = "output format on stdout (default: table)"
     formats = ("table", "json", "md", "junit", "prometheus")
+    text = "output format on stdout (default: table)"
     parser.group("output").add_argument("--format", choices=formats, default="table", help=text)
     add_picture(parser)
     text = "meaning of the exit codes (default: own)"
@@ -43,34 +39,28 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: Sequence[str] | None) -> int:
+def run(args: argparse.Namespace, *_: object) -> int:
     is_nagios = args.exit_codes == "nagios"
     try:
-        return report(args, is_nagios)
+        from results.fleet import output
+        from results.fleet.devices import read_fleet
+        from results.fleet.judge import judge
+
+        if args.output:
+            check_picture(args.output)
+        devices, earlier, notes = read_fleet(args.directories, args.history)
+        findings, groups = judge(devices, earlier)
+        if args.output:
+            save_picture(output.draw(findings, args.theme), args.output)
+        print_out(output.as_text(findings, groups, args.format, args.all))
     except (StoreError, OutputError) as error:
         if not is_nagios:
             raise
         say(f"{args.prog}: error: {error}")
-    except Exception as error:  # must not look like a slow device: Python would exit with 1
+        return NO_DEVICE
+    except Exception as error:  # Python would exit with 1, as for a slow device
         say(f"{args.prog}: internal error: {type(error).__name__}: {error}")
-    return NO_DEVICE
-
-
-def report(args: argparse.Namespace, is_nagios: bool) -> int:
-    from results.fleet import output
-    from results.fleet.devices import read_fleet
-    from results.fleet.judge import judge
-    from results.show.picture import check_picture, save_picture
-
-    if args.output:
-        check_picture(args.output)
-    fleet = read_fleet(args.directories, args.history)
-    findings, groups = judge(fleet.devices, fleet.earlier)
-    if not findings:
-        fleet.notes.append("no file of a rank found")
-    if args.output and findings:
-        save_picture(output.draw(findings, args.theme), args.output)
-    print_out(output.as_text(findings, groups, args.format, args.all))
-    for note in fleet.notes:
+        return NO_DEVICE
+    for note in notes:
         say(f"note: {note}")
     return output.exit_code(findings, is_nagios)
