@@ -62,7 +62,7 @@ BUILT_ON_TORCH = {
     "bench/harness/model/step.py",
     "bench/harness/transfer.py",
     "bench/harness/model/transformer.py",
-    "bench/harness/profile/meta.py",
+    "bench/harness/profile/projection.py",
     "bench/harness/profile/step.py",
 }
 """Files that need torch throughout; they are imported only inside the functions that need them, or by each other."""

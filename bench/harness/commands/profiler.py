@@ -19,7 +19,7 @@ from results.show.terminal import ADVANCED, Parser, print_out, say
 from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
-    from bench.harness.device.device import Device, NoDeviceError
+    from bench.harness.device.device import Device
     from bench.harness.profile.projection import Projection
     from results.record import Record
     from roofline.machine import Machine
@@ -104,21 +104,22 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     check(args)
     check_places(args)
     if args.on:
+        from bench.harness.profile.projection import machine_named
+
         with closing(Progress(args.quiet)) as progress:
             progress.say(f"counting {args.target or args.model.name}")
-            projection = projected(args)
+            machines = [machine_named(name) for name in args.on]
+            projection: Projection = answer_of(args, projection_of, machines)
         print_out(projection.table(args.top).render(args.format))
         return 0
     device = device_of(args)
     with closing(Progress(args.quiet)) as progress:
         progress.say(f"profiling {args.target or args.model.name}")
-        answer = answer_of(args, device) if args.target is None else isolated(args, answer_of, device)
-    if not isinstance(answer, list):
-        raise answer
+        records = answer_of(args, records_of, device)
     settings = Settings(cache="warm", budget_s=args.budget, seed=args.seed)
     with Run(args, "bench", "profile", device, settings.to_dict(), argv) as run:
-        run.start(report.product_dtypes(answer))
-        for record in answer:
+        run.start(report.product_dtypes(records))
+        for record in records:
             run.keep(record)
         run.judge_again()
     return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
@@ -152,54 +153,51 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     return run.conclude(partial(report.render, top=args.top, by=args.by, is_whole=args.verbose), report.document_of)
 
 
-def projected(args: argparse.Namespace) -> Projection:
-    """Return the step on the machines of `--on`; a user's function runs in a worker."""
-    from bench.harness.profile.projection import machine_named
+def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any) -> Any:
+    """Return `function(args, what)`; a user's code runs in a worker."""
+    from bench.harness import worker
 
-    machines = [machine_named(name) for name in args.on]
-    answer = projection_of(args, machines) if args.target is None else isolated(args, projection_of, machines)
+    if args.target is None:
+        return function(args, what)
+    try:
+        answer, output = worker.call(tried, function, args, what, timeout_s=args.timeout, step="a call, or the import,")
+    except worker.WorkerError as error:
+        raise UsageError(f"{args.target}: {error}") from None
+    for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
+        say(line)
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def projection_of(args: argparse.Namespace, machines: Sequence[Machine]) -> Projection | UsageError:
-    from bench.harness.profile.projection import project
+def tried(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result or the error of a function: a worker sends no errors."""
+    from bench.harness.device.device import NoDeviceError
 
     try:
-        return project(lambda: target_from(args, "meta"), mode_of(args), machines)
-    except UsageError as error:
+        return function(*arguments)
+    except (UsageError, NoDeviceError) as error:
         return error
+
+
+def records_of(args: argparse.Namespace, device: Device) -> list[Record]:
+    from bench.harness.profile.tracing import profiled
+
+    device.use()
+    protocol.announce()
+    target = target_from(args, device.torch_name)
+    protocol.announce(runs=False)
+    return profiled(target, mode_of(args), device, args.budget, args.trace, args.compile)
+
+
+def projection_of(args: argparse.Namespace, machines: Sequence[Machine]) -> Projection:
+    from bench.harness.profile.projection import project
+
+    return project(lambda: target_from(args, "meta"), mode_of(args), machines)
 
 
 def mode_of(args: argparse.Namespace) -> str:
     return "train" if args.train else "backward" if args.backward else "forward"
-
-
-def isolated(args: argparse.Namespace, function: Callable[..., Any], what: Any) -> Any:
-    from bench.harness import worker
-
-    try:
-        answer, output = worker.call(function, args, what, timeout_s=args.timeout, step="a call, or the import,")
-    except worker.WorkerError as error:
-        raise UsageError(f"{args.target}: {error}") from None
-    for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
-        say(line)
-    return answer
-
-
-def answer_of(args: argparse.Namespace, device: Device) -> list[Record] | UsageError | NoDeviceError:
-    from bench.harness.device.device import NoDeviceError
-    from bench.harness.profile.tracing import profiled
-
-    device.use()
-    try:
-        protocol.announce()
-        target = target_from(args, device.torch_name)
-        protocol.announce(runs=False)
-        return profiled(target, mode_of(args), device, args.budget, args.trace, args.compile)
-    except (UsageError, NoDeviceError) as error:
-        return error
 
 
 def check(args: argparse.Namespace) -> None:

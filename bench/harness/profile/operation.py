@@ -1,4 +1,10 @@
-"""What a profile knows of a step: its operations with their work and time, and the rest of its time."""
+"""What a profile knows of a step: its operations with their work and time, the rest of its time, what could be fused.
+
+A chain of operations could be fused if each reads what another has just written. A fused chain keeps what passes
+between its operations in registers or shared memory. So the read is saved and, if nothing outside of the chain reads
+it, the write. Like `torch.compile`, only operations on single elements and reductions join the operation before them; a
+product starts a chain, and does not join one.
+"""
 
 from __future__ import annotations
 
@@ -91,3 +97,86 @@ class Breakdown:
 def pattern(module: str) -> str:
     """Return the path of a module with `*` for the number of a layer; a path of numbers alone stays."""
     return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+
+
+@dataclass
+class Chain:
+    """Operations that could be one kernel, in the order of the step."""
+
+    operations: list[Operation]
+    saved_bytes: int = 0
+    """Bytes that the fused kernel neither writes nor reads."""
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Chains of the same operations in the same module, or in the same module of each layer."""
+
+    module: str
+    operations: tuple[str, ...]
+    """Of a chain, in the order of the step."""
+    count: int
+    saved_bytes: int
+    """By all chains together; at the memory roof they take `saved_bytes` over the bandwidth."""
+
+    def __str__(self) -> str:
+        first, *others = self.operations
+        where = f" in {self.module}" if self.module else ""
+        times = f", {self.count} times" if self.count > 1 else ""
+        return f"{' and '.join(dict.fromkeys(others))} into the {first} before{where}{times}"
+
+
+def fusions_of(operations: Sequence[Operation]) -> list[Fusion]:
+    """Return what could be fused in a step, what saves most first."""
+    groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for chain in chains_of(operations):
+        names = tuple(operation.op.removeprefix("aten.") for operation in chain.operations)
+        groups.setdefault((pattern(chain.operations[0].module), names), []).append(chain.saved_bytes)
+    fusions = [Fusion(*key, len(saved), sum(saved)) for key, saved in groups.items()]
+    return sorted(fusions, key=lambda fusion: -fusion.saved_bytes)
+
+
+@dataclass
+class Version:
+    """The contents of a storage between two writes."""
+
+    writer: int
+    written_bytes: int
+    readers: dict[int, int] = field(default_factory=dict)
+    """Bytes read, by the index of the operation."""
+
+
+def chains_of(operations: Sequence[Operation]) -> list[Chain]:
+    """Return the chains of a step that fusing would save bytes of, in the order of their first operations."""
+    versions: list[Version] = []
+    current: dict[int, Version] = {}
+    inputs: list[list[Version]] = []
+    for index, operation in enumerate(operations):
+        inputs.append([current[storage] for storage in operation.reads if storage in current])
+        for storage, read_bytes in operation.reads.items():
+            if storage in current:
+                current[storage].readers[index] = read_bytes
+        for storage, written_bytes in operation.writes.items():
+            current[storage] = Version(index, written_bytes)
+            versions.append(current[storage])
+    first_of = list(range(len(operations)))
+    """Index of the first operation of the chain that each operation belongs to."""
+    for index, operation in enumerate(operations):
+        if operation.is_fusable and inputs[index]:
+            latest = max(version.writer for version in inputs[index])
+            first = first_of[latest]
+            # What another operation made of the chain's results meanwhile cannot come back into the same kernel.
+            others = [version.writer for version in inputs[index] if first_of[version.writer] != first]
+            if operations[latest].phase == operation.phase and all(writer < first for writer in others):
+                first_of[index] = first
+    chains: dict[int, Chain] = {}
+    for index, first in enumerate(first_of):
+        chains.setdefault(first, Chain([])).operations.append(operations[index])
+    for version in versions:
+        first = first_of[version.writer]
+        inside = [index for index in version.readers if first_of[index] == first]
+        saved_bytes = sum(version.readers[index] for index in inside)
+        if inside and len(inside) == len(version.readers):
+            saved_bytes += version.written_bytes
+        chains[first].saved_bytes += saved_bytes
+    return [chain for chain in chains.values() if chain.saved_bytes]

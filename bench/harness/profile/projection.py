@@ -8,14 +8,14 @@ longer. Launches, the host and transfers between GPUs are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from bench.harness.cli.arguments import UsageError
-from bench.harness.profile.fusing import fusions_of
-from bench.harness.profile.meta import FusedAttention
-from bench.harness.profile.operation import Breakdown
+from bench.harness.profile.operation import Breakdown, fusions_of
 from bench.harness.profile.report import count_text, moved_bytes, product_dtypes, work_records
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-"""The operation that stands for the attention of one kernel, see `bench.harness.profile.meta`."""
+"""The operation that stands for the attention of one kernel, see `FusedAttention`."""
 
 MAX_CHAINS = 5
 """Chains that are printed."""
@@ -42,16 +42,16 @@ MAX_CHAINS = 5
 LOWER_BOUND = "least times at the roofs of each machine, not measured: a real step takes longer"
 
 
-@dataclass(frozen=True)
 class Projected:
     """A step on one machine."""
 
-    machine: Machine
-    least_s: tuple[float | None, ...]
-    """Of each row, all its calls together; None if the machine has no peak for its dtype or no rule counts its work."""
-    bounds: tuple[str | None, ...]
-    total_s: float
-    """Sum of the rows."""
+    def __init__(self, records: Sequence[Record], machine: Machine) -> None:
+        limits = [limits_s(record, machine) for record in records]
+        self.machine = machine
+        self.least_s = [max(each[:2]) if each else None for each in limits]
+        """Of each row, all its calls together; None if the machine has no peak for its dtype or no rule counts it."""
+        self.bounds = [bound(each[0], each[1], None) if each and max(each[:2]) else None for each in limits]
+        self.total_s = sum(filter(None, self.least_s))
 
     def seconds(self, moved_bytes: int) -> float:
         """Return the time that bytes take at the memory roof."""
@@ -66,7 +66,7 @@ class Projection:
         self.name, self.mode = name, mode
         self.records = work_records(breakdown)
         self.fusions = fusions_of(breakdown.operations)
-        self.machines = [_projected(self.records, machine) for machine in machines]
+        self.machines = [Projected(self.records, machine) for machine in machines]
 
     def fused_s(self, on: Projected) -> float:
         """Return the least time of the step with all chains fused."""
@@ -197,6 +197,36 @@ class Projection:
         return html_of(partial(self._draw, self._columns(20), 20))
 
 
+class FusedAttention(TorchFunctionMode):
+    """Makes `scaled_dot_product_attention` one operation, as it is in the kernels of a GPU, without dropout.
+
+    Torch would write the scores to memory on the meta device. Dropout costs no bytes of scores.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Return the attention of tensors (..., heads, tokens, width) by the operation of one kernel."""
+    four = [x.reshape(-1, *x.shape[-3:]) for x in (query, key, value)]
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out: torch.Tensor = flash(*four, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    return out.reshape(*query.shape[:-1], value.shape[-1])
+
+
 def project(make: Callable[[], Target], mode: str, machines: Sequence[Machine]) -> Projection:
     """Return a step on machines that are not here.
 
@@ -228,13 +258,6 @@ def machine_named(name: str) -> Machine:
             return machine_of(load_run(find_run(name)).environment)
         except StoreError:
             raise UsageError(str(error)) from None
-
-
-def _projected(records: Sequence[Record], machine: Machine) -> Projected:
-    limits = [limits_s(record, machine) for record in records]
-    least_s = tuple(max(each[:2]) if each else None for each in limits)
-    bounds = tuple(bound(each[0], each[1], None) if each and max(each[:2]) else None for each in limits)
-    return Projected(machine, least_s, bounds, sum(filter(None, least_s)))
 
 
 def _intensity(record: Record) -> float | None:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.profile.fusing import Fusion, fusions_of
-from bench.harness.profile.operation import NO_SHAPE, Breakdown, Operation, pattern
+from bench.harness.profile.operation import NO_SHAPE, Breakdown, Fusion, Operation, fusions_of, pattern
 from results.record import MIN_TIME_S, Environment, Record
 from results.show.grid import Column, print_grid, print_lines
 from results.show.rows import document
@@ -86,10 +85,6 @@ def records_of(breakdown: Breakdown) -> list[Record]:
 def work_records(breakdown: Breakdown) -> list[Record]:
     """Return a record for each row, with its work and no time."""
     return [_record(row) for row in _rows(breakdown)]
-
-
-def failed_records(breakdown: Breakdown, reason: str) -> list[Record]:
-    return [replace(_record(row), status="failed", reason=reason) for row in _rows(breakdown)]
 
 
 def _rows(breakdown: Breakdown) -> list[list[Operation]]:

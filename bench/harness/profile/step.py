@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_iter
 
 from bench.harness.cli.arguments import UsageError
 from bench.harness.profile.counts import count, distinct, dtypes_of, name_of, tensors_in
-from bench.harness.profile.meta import MetaAdamW
 from bench.harness.profile.operation import MODULE, TAG, UNMODELLED, Breakdown, Operation
 from bench.harness.profile.target import ORIGINALS, Target, guarded_call
 
@@ -59,6 +58,37 @@ class ProfiledStep:
             self._optimizer.step()
         if self.target.device.startswith("cuda"):
             torch.cuda.synchronize()
+
+
+class MetaAdamW:
+    """The fused AdamW step on the meta device, which `torch.optim` refuses there, with two moments per parameter."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._moments = [[torch.empty_like(x) for x in self._parameters] for _ in range(2)]
+        self._steps = [torch.empty((), device="meta") for _ in self._parameters]
+
+    def step(self) -> None:
+        given = [index for index, x in enumerate(self._parameters) if x.grad is not None]
+        parameters: Any = [self._parameters[index] for index in given]
+        lists: Any = [[values[index] for index in given] for values in (*self._moments, self._steps)]
+        gradients: Any = [x.grad for x in parameters]
+        with torch.no_grad():
+            torch._fused_adamw_(
+                parameters,
+                gradients,
+                exp_avgs=lists[0],
+                exp_avg_sqs=lists[1],
+                max_exp_avg_sqs=[],
+                state_steps=lists[2],
+                lr=0.0,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=0.01,
+                eps=1e-8,
+                amsgrad=False,
+                maximize=False,
+            )
 
 
 def leaves_of(target: Target) -> list[torch.Tensor]:

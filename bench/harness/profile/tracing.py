@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import UsageError
 from bench.harness.measure.measure_row import sample_steps
 from bench.harness.profile.operation import MODULE, STEP, TAG, Breakdown, Operation
-from bench.harness.profile.report import failed_records, records_of
+from bench.harness.profile.report import records_of, work_records
 from bench.harness.profile.target import Target, guarded_call
 from bench.harness.timing.launched import Kernel, kernels_of, prepare_profiler, span_of
 from results.record import Record
@@ -58,7 +58,7 @@ def profiled(
     try:
         return records_of(timed(step, breakdown, device, left_s, trace, is_compiled))
     except UsageError as error:
-        return failed_records(breakdown, str(error))
+        return [replace(record, status="failed", reason=str(error)) for record in work_records(breakdown)]
 
 
 def timed(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.harness.profile.fusing import chains_of, fusions_of
+from bench.harness.profile.operation import chains_of, fusions_of
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import target_of
 

@@ -14,7 +14,7 @@ import bench
 from bench.__main__ import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import detect
-from bench.harness.profile.report import failed_records, records_of
+from bench.harness.profile.report import records_of, work_records
 from bench.harness.profile.step import ProfiledStep, account, backward
 from bench.harness.profile.target import Target, target_of
 from bench.harness.profile.tracing import timed
@@ -188,7 +188,7 @@ def test_unique_bytes_count_each_storage_once():
 )
 def test_a_row_has_its_floating_point_dtype_if_any(dtypes, named):
     made = [torch.ones(3, dtype=dtype) for dtype in dtypes]
-    (record,) = failed_records(account_of(lambda: torch.cat(made)), "not timed")
+    (record,) = work_records(account_of(lambda: torch.cat(made)))
     assert record.dtype == named
 
 
