@@ -166,11 +166,9 @@ def row_of(record: Record) -> dict[str, Any]:
         row["median_s"] = median(slowest_s(record))
         row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
         row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(record.op, record.options["ranks"])
-    if last := record.telemetry.get("last_ranks"):
-        row["last_rank"] = rank = max(last, key=last.count)
-        late_s = [late for who, late in zip(last, record.telemetry["late_s"], strict=True) if who == rank]
-        row |= {"last_share": len(late_s) / len(last), "late_s": median(late_s)}
-    return row
+    return row | {
+        key: record.telemetry[key] for key in ("last_rank", "last_share", "late_s") if key in record.telemetry
+    }
 
 
 def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
