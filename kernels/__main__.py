@@ -46,9 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from kernels.audit import listing, table
+    from kernels import versions
+    from kernels.audit import table
 
-    rows = listing.by_version() if args.format in ("table", "md") else listing.by_operation()
+    rows = versions.by_version() if args.format in ("table", "md") else versions.by_operation()
     print_out(table.render(rows, args.format, tuple(rows[0]), {}))
 
 

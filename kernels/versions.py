@@ -7,15 +7,38 @@ single file, its version 1. Each of these files defines
     variants    `variants(arch)`: every `Variant` that it compiles for an architecture, 80 for sm_80
 """
 
+import ast
 import hashlib
 import re
 from modulefinder import ModuleFinder
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 CALIBRATION = ("bandwidth", "fma", "launch_floor")
 """Families of one version that measure ceilings, not an operation of `bench`."""
 VERSION_FILE = re.compile(r"(v[1-9]\d*)_\w+\.py")
+FLOATS = "fp32 fp16 bf16"
+OPERATIONS = {
+    "bandwidth": {"v1": ("read write copy triad", "int32")},
+    "cross_entropy": {"v1": ("cross-entropy", FLOATS)},
+    "elementwise": {
+        "v1": ("copy add mul triad relu gelu gelu-tanh silu swiglu bias-gelu residual-add dropout", FLOATS),
+    },
+    "fma": {"v1": ("fma", "fp32 fp16 bf16 fp64")},
+    "launch_floor": {"v1": ("launch-floor", "fp32")},
+    "matmul": {
+        "v1": ("matmul", FLOATS),
+        "v2": ("matmul", "fp32 tf32 fp16 bf16"),
+        "v3": ("matmul", "fp32 tf32 fp16 bf16 int8 fp8e4m3 fp8e5m2"),
+    },
+    "matvec": {"v1": ("matvec", FLOATS), "v3": ("matvec matvec-int8", FLOATS)},
+    "norm": {"v1": ("rmsnorm layernorm residual-rmsnorm", FLOATS)},
+    "reduction": {"v1": ("sum dot", FLOATS)},
+    "softmax": {"v1": ("softmax", FLOATS)},
+}
+"""Operations and dtypes of each family. An entry also holds for later versions, up to the next entry. A test compares
+them with the variants of each version."""
 
 
 def families() -> list[str]:
@@ -33,6 +56,38 @@ def modules(family: str) -> dict[str, str]:
         if match:
             names[match[1]] = f"kernels.{family}.{path.stem}"
     return dict(sorted(names.items(), key=lambda item: int(item[0].removeprefix("v"))))
+
+
+def by_version() -> list[dict[str, Any]]:
+    """Return a row for each version of each family, oldest first: what the table and Markdown show."""
+    rows = []
+    for family in families():
+        for version, module in modules(family).items():
+            if version in OPERATIONS[family]:
+                ops, dtypes = (names.split() for names in OPERATIONS[family][version])
+            row = {"family": family, "version": version, "ops": ops, "dtypes": dtypes}
+            rows.append(row | {"change": _change(PACKAGE.parent / _file(module))})
+    return rows
+
+
+def by_operation() -> list[dict[str, Any]]:
+    """Return a row for each operation of each version: what JSON and CSV have."""
+    return [
+        {"family": row["family"], "op": op, "version": row["version"], "dtypes": row["dtypes"]}
+        | {"file": _file(modules(row["family"])[row["version"]]), "change": row["change"]}
+        for row in by_version()
+        for op in row["ops"]
+    ]
+
+
+def _file(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"
+
+
+def _change(path: Path) -> str:
+    """Return what is new, from the first paragraph of a file: `Version 2 of softmax: ...`."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return " ".join(docstring.partition("\n\n")[0].partition(": ")[2].split()).rstrip(".")
 
 
 def source_files(module: str) -> list[Path]:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from roofline.estimate.budgets import gpus as gpus
     from roofline.estimate.budgets import mfu as mfu
     from roofline.estimate.budgets import train as train
-    from roofline.estimate.capacity import context as context
     from roofline.estimate.ladder import intensity as intensity
     from roofline.estimate.layout import parallel as parallel
     from roofline.estimate.models import flops as flops
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from roofline.estimate.products import dtype as dtype
     from roofline.estimate.products import matmul as matmul
     from roofline.estimate.products import tensor as tensor
+    from roofline.estimate.serving import context as context
     from roofline.estimate.serving import generate as generate
     from roofline.estimate.serving import infer as infer
 
@@ -43,7 +43,7 @@ QUESTIONS = {
     "fit": ("budgets", "largest model that fits in memory"),
     "chinchilla": ("budgets", "compute-optimal model size"),
     "parallel": ("layout", "how devices share a training step"),
-    "context": ("capacity", "longest context and largest batch that fit"),
+    "context": ("serving", "longest context and largest batch that fit"),
     "generate": ("serving", "time and price of generating a reply"),
     "infer": ("serving", "time of prefill and decode"),
 }

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from results.show.grid import WHOLE_WORDS, Column, print_grid, print_lines
-from results.show.notebook import html_of
+from results.show.grid import WHOLE_WORDS, Column, html_of, print_grid, print_lines
 from results.show.terminal import drawn, one_line
 from results.show.units import abbreviated, count, devices, duration, memory, number, si, size
 

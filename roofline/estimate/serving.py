@@ -1,19 +1,21 @@
-"""Estimates of generation: minimum time of prefill, decode and a reply, and its price."""
+"""Estimates of generation: minimum time of prefill, decode and a reply, its price, and what fits in memory."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple, Unpack
 
-from results.show.units import count, devices, duration, memory, number, size
-from roofline.accounting.config import ConfigError, ModelConfig
+from results.show.units import count, devices, duration, number, size
+from results.show.units import memory as in_gib
+from roofline.accounting.config import MAX_EXTENT, ConfigError, ModelConfig
 from roofline.accounting.inference import Serving as Limits
 from roofline.accounting.inference import kv_bytes_per_token, kv_cache_bytes, weight_bytes_read
-from roofline.accounting.machines import bandwidth_of
+from roofline.accounting.machines import bandwidth_of, memory_of
 from roofline.accounting.number_formats import STORED_BITS
 from roofline.accounting.parameters import count_parameters
 from roofline.estimate.answer import Answer, Step, by_machine
-from roofline.estimate.options import Serving, Use, model_of, sources_of, uses_of
+from roofline.estimate.options import Serving, Training, Use, machines_of, model_of, sources_of, uses_of
 from roofline.estimate.question import Model, Number, OneOf, Whole, question
 from roofline.gpu_table import load_gpus
 from roofline.model import bound
@@ -29,6 +31,13 @@ BY_PARAMETERS = (
 STEPS_BY_PARAMETERS = "prefill >= max(2 N B s / peak, N w / bandwidth); decode >= max(2 N B / peak, N w / bandwidth)"
 
 
+def _element_bytes(kv_dtype: str) -> int:
+    whole, rest = divmod(DTYPE_BITS[kv_dtype], 8)
+    if rest:
+        raise ConfigError(f"--kv-dtype {kv_dtype}: expected a type of whole bytes, such as bf16 or fp8e4m3")
+    return whole
+
+
 class _Plan(NamedTuple):
     config: ModelConfig
     prompt: int
@@ -38,11 +47,9 @@ class _Plan(NamedTuple):
     kv_dtype: str
 
     def limits(self, use: Use) -> Limits:
-        if DTYPE_BITS[self.kv_dtype] % 8:
-            raise ConfigError(f"--kv-dtype {self.kv_dtype}: expected a type of whole bytes, such as bf16 or fp8e4m3")
         weight_bytes = STORED_BITS[self.weight_dtype or use.dtype] / 8
         rates = (use.speed(self.gpus), self.gpus * bandwidth_of(use.machine))
-        return Limits(self.config, self.batch, *rates, weight_bytes, DTYPE_BITS[self.kv_dtype] // 8)
+        return Limits(self.config, self.batch, *rates, weight_bytes, _element_bytes(self.kv_dtype))
 
     def held(self, use: Use, positions: int) -> dict[str, Any]:
         limits, memory_bytes = self.limits(use), use.machine.usable_memory_bytes
@@ -79,7 +86,7 @@ class _Plan(NamedTuple):
         held = f"{size(row['weight_bytes'])} of weights"
         if row["cache_bytes"] is not None:
             held += f" and {size(row['cache_bytes'])} of cache"
-        available = f"{devices(self.gpus)} {row['gpu']} of {memory(row['memory_bytes'])}"
+        available = f"{devices(self.gpus)} {row['gpu']} of {in_gib(row['memory_bytes'])}"
         needed = f"at least {row['gpus_needed']:,} are needed; the times are hypothetical"
         return [f"does not fit: {held} on {available}; {needed}"]
 
@@ -169,7 +176,7 @@ def _infer_steps(plan: _Plan, row: Mapping[str, Any]) -> list[Step]:
         steps.append(Step("without a cache", "the same at 0 tokens", _batch(row["critical_batch_without_cache"])))
     if row["used"] is None:
         return [*steps, Step("memory", "unknown for this machine", "-")]
-    parts = f"weights{' and cache' * has_cache} / all devices of {memory(row['memory_bytes'])}"
+    parts = f"weights{' and cache' * has_cache} / all devices of {in_gib(row['memory_bytes'])}"
     return [*steps, Step("memory", parts, f"{100 * row['used']:.1f} %")]
 
 
@@ -244,3 +251,86 @@ def _reply(plan: _Plan, use: Use, tokens: int, price: float | None) -> dict[str,
         **cost,
         **plan.held(use, plan.prompt + tokens - 1),
     }
+
+
+@question
+def context(
+    model: Model | None = None,
+    prompt: Whole = 2048,
+    batch: Whole = 1,
+    weight_dtype: Stored = "bf16",
+    kv_dtype: Cached = "bf16",
+    gpus: Whole = 1,
+    memory: Number | None = None,
+    **options: Unpack[Training],
+) -> Answer:
+    """Longest context of a batch, and largest batch of a context, that fit beside the weights."""
+    config = model_of(model, options)
+    element_bytes, machines = _element_bytes(kv_dtype), machines_of(options, memory)
+    weight_bytes = max(1, round(count_parameters(config).total * STORED_BITS[weight_dtype] / 8))
+    rows: list[dict[str, Any]] = []
+    for machine in machines:
+        free = gpus * memory_of(machine) - weight_bytes
+        rows.append(
+            {
+                "gpu": machine.slug,
+                "gpus": gpus,
+                "memory_bytes": memory_of(machine),
+                "free_bytes": free,
+                "kv_bytes_per_token": kv_bytes_per_token(config, element_bytes),
+                "context": _longest_context(config, free, batch, element_bytes),
+                "batch": max(0, free) // kv_cache_bytes(config, prompt, 1, element_bytes),
+            }
+        )
+    row = rows[0]
+    cache = size(kv_cache_bytes(config, prompt, 1, element_bytes))
+    steps = [
+        Step("memory", f"{gpus:,} x {in_gib(row['memory_bytes'])}", size(gpus * row["memory_bytes"])),
+        Step("weights", f"{count(count_parameters(config).total)} parameters in {weight_dtype}", size(weight_bytes)),
+        Step("left for the cache", "memory - weights", size(max(0, row["free_bytes"]))),
+        Step("cache per token", f"{config.layers} layers in {kv_dtype}", size(row["kv_bytes_per_token"])),
+        Step("longest context", f"of {batch} sequence{'s' * (batch > 1)}", _limit(row["context"], "tokens")),
+        Step("largest batch", f"of {prompt} tokens each, {cache} of cache", _limit(row["batch"], "sequences")),
+    ]
+    notes = [
+        "activations, workspaces and fragmentation need memory too: leave 10 % or more free",
+        "weights and cache are shared evenly by all devices",
+    ]
+    if config.context and (row["context"] or MAX_EXTENT) > config.context:
+        notes.append(f"{config.name} was made for {config.context:,} tokens")
+    return Answer(
+        main=("context", "batch"),
+        title=f"Context and batch of {config.name} on {devices(gpus)}",
+        warnings=[
+            f"does not fit: {size(weight_bytes)} of weights on {devices(gpus)} {each['gpu']}"
+            for each in rows
+            if each["free_bytes"] < 0
+        ],
+        **by_machine(rows, weight_bytes=weight_bytes),
+        steps=steps,
+        formula="longest s with batch x cache(s) <= devices x memory - weights; cache(s) = 2 L k d w s at most",
+        source=f"Pope et al. (2022); {config.source}; {sources_of(machines)}",
+        assumptions=[*notes, *config.notes_on(prompt)],
+        columns={
+            **{"gpu": "GPU", "gpus": "GPUs", "free_bytes": "left for the cache"},
+            **{"context": "longest context", "batch": "largest batch"},
+        },
+    )
+
+
+def _longest_context(config: ModelConfig, free_bytes: int, batch: int, element_bytes: int) -> int | None:
+    """Return the most tokens of each sequence whose caches fit, 0 if none do; None if there is no limit.
+
+    A cache does not grow without limit if each layer has a window or a state.
+    """
+
+    def needed(tokens: int) -> int:
+        return kv_cache_bytes(config, tokens, batch, element_bytes)
+
+    if needed(MAX_EXTENT) <= free_bytes:
+        return None
+    return max(0, bisect_right(range(MAX_EXTENT), free_bytes, lo=1, key=needed) - 1) if free_bytes > 0 else 0
+
+
+def _limit(value: int | None, unit: str) -> str:
+    return "no limit" if value is None else f"{value:,} {unit}"

@@ -13,9 +13,9 @@ from results.show.picture import INK, SERIES_COLORS
 from results.show.terminal import one_line
 from roofline.machine import KINDS, Ceiling, Machine, judging, machines_of
 from roofline.model import judge, limits_s, peak_of, ridge_intensity
-from roofline.picture.labels import chosen_for_labels, point_label, roof_label
 from roofline.picture.scene import MAX_NAME_LETTERS, Measured, NoCeilingError, Point, Roof, Scene
 from roofline.picture.style import MARKERS, dtype_color
+from roofline.picture.texts import chosen_for_labels, point_label, roof_label
 
 MIN_DRAWN_SHARE = 0.001
 """Fraction of the step's time; smaller rows of a profile are not drawn."""

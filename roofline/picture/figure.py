@@ -31,10 +31,9 @@ from results.show.picture import (
 )
 from results.show.units import rate_unit, significant, tick
 from roofline.picture.build import build_scene
-from roofline.picture.caption import caption, title_lines, version_steps
-from roofline.picture.labels import flat_labels, shared_color, slope_labels
 from roofline.picture.scene import MAX_DECADES, Point, Roof, Scene
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width, text_color
+from roofline.picture.texts import caption, flat_labels, shared_color, slope_labels, title_lines, version_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

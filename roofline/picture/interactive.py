@@ -12,9 +12,9 @@ from results.record import Record
 from results.show.picture import INK, MUTED
 from results.show.terminal import one_line
 from results.show.units import format_percent, format_rate, format_time, significant
-from roofline.picture.labels import OUTSIDE, chosen_for_labels, flat_labels, slope_labels
 from roofline.picture.scene import Point, Roof, Scene, View
 from roofline.picture.style import KIND_DASHES, MARKERS, machine_width
+from roofline.picture.texts import OUTSIDE, chosen_for_labels, flat_labels, slope_labels
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

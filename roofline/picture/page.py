@@ -25,9 +25,9 @@ from results.show.table import describe, table_rows
 from results.show.terminal import one_line
 from results.show.words import BOUNDS, COLUMNS, FLAGS, Word
 from results.store.runfile import Run, StoreError, load_run, reason_of
-from roofline.picture.caption import caption, title_lines
 from roofline.picture.interactive import modules_figure, not_drawn, roofline_figure
 from roofline.picture.scene import PlotError, Scene
+from roofline.picture.texts import caption, title_lines
 
 if TYPE_CHECKING:
     from jinja2 import Template

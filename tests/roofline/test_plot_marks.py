@@ -15,8 +15,8 @@ from plot_scenes import BOTH, CPU, drawn, last_line, machine, markers, matmul, o
 
 from roofline.machine import Ceiling
 from roofline.picture.build import build_scene
-from roofline.picture.caption import version_steps
 from roofline.picture.figure import draw_roofline
+from roofline.picture.texts import version_steps
 
 GPU = machine("g", {"bf16": 800e12}, 4e12, "measured")
 

@@ -33,7 +33,7 @@ from results.compare.comparison import Compared, ComparedRow, compare_live
 from results.compare.output import UNMATCHED, as_text, describe, json_row, json_unmatched, print_table
 from results.compare.sides import WRONG
 from results.record import Record
-from results.show.notebook import html_of
+from results.show.grid import html_of
 from results.stats.comparison import DEFAULT_MARGIN
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.harness.cli.arguments import UsageError
 from bench.harness.run import run_text
 from results.record import Environment, Record
-from results.show.grid import Column
-from results.show.notebook import HtmlPage, html_of
+from results.show.grid import Column, HtmlPage, html_of
 from results.show.picture import Picture
 from results.show.rows import to_frame
 from results.show.table import render_table

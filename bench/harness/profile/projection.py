@@ -20,8 +20,7 @@ from bench.harness.profile.report import count_text, moved_bytes, product_dtypes
 from bench.harness.profile.step import ProfiledStep, account
 from bench.harness.profile.target import Target
 from results.record import Record
-from results.show.grid import Column, Table, print_grid, print_lines, rows_of
-from results.show.notebook import html_of
+from results.show.grid import Column, Table, html_of, print_grid, print_lines, rows_of
 from results.show.units import ABSENT, format_number, format_rate, format_time
 from results.store.runfile import StoreError, load_run
 from results.store.runs import find_run
