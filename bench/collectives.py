@@ -166,9 +166,7 @@ def row_of(record: Record) -> dict[str, Any]:
         row["median_s"] = median(slowest_s(record))
         row["algbw_bytes_per_s"] = row["bytes"] / row["median_s"]
         row["busbw_bytes_per_s"] = row["algbw_bytes_per_s"] * bus_factor(record.op, record.options["ranks"])
-    return row | {
-        key: record.telemetry[key] for key in ("last_rank", "last_share", "late_s") if key in record.telemetry
-    }
+    return {**row, **record.telemetry.get("last", {})}
 
 
 def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
@@ -198,6 +196,8 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         low, high = (si(end, "B/s") if end else "unknown" for end in fit["bytes_per_s_ci95"])
         latency = f"{fit['op']}: latency {duration(fit['latency_s'])} ({low_s} to {high_s})"
         lines.append(f"{latency}, busbw {si(fit['bytes_per_s'], 'B/s')} ({low} to {high})")
+    unfitted = {row["op"] for row in rows} - {fit["op"] for fit in found["fits"]}
+    lines += [f"{op}: no fit, which takes three sizes with growing times" for op in sorted(unfitted)]
     if found["link_bytes_per_s"]:
         lines.append(f"link, one way, by its datasheet: {si(found['link_bytes_per_s'], 'B/s')}")
     for pair in found["pairs"]:
