@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
@@ -23,8 +24,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.cli.arguments import add, command_parser, number
+from bench.harness.cli.arguments import add, chosen, number
 from bench.harness.cli.main import guarded
+from bench.harness.op_file import module_of
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.terminal import OK, Parser, drawn, fail, print_out, say
@@ -35,10 +37,14 @@ if TYPE_CHECKING:
     from bench.harness.device.device import Device
     from bench.harness.fleet.measure import Item
 
-EXAMPLES = (
-    ("--quick -o fleet/", "this device alone"),
-    ("-o fleet/   # after: torchrun --nproc-per-node 8", "all GPUs of a node"),
-)
+EPILOG = """\
+exit codes: 0 ok, also if a row failed; 2 usage, or rows could not be saved; 130 interrupted, finished rows are saved
+
+examples:
+  # all GPUs of a node
+  torchrun --nproc-per-node 8 -m bench.fleet --quick -o fleet
+  # the first GPU
+  python -m bench.fleet --quick -o fleet"""
 
 LISTED = (
     *("bench.fleet", "fleet", "fixed", "fp32, bf16", "torch"),
@@ -62,14 +68,16 @@ POLL_S = 0.2
 
 
 def build_parser() -> Parser:
-    parser = command_parser("python -m bench.fleet", "[--quick] [--dtype LIST] -o DIR", __doc__ or "", EXAMPLES)
+    prog = "python -m bench.fleet"
+    parser = Parser(prog=prog, usage=f"{prog} [--quick] [--dtype LIST] -o DIR", description=__doc__, epilog=EPILOG)
     measuring = parser.group("how to measure")
     measuring.add_argument("--quick", action="store_true", help="measure each row for about a quarter of the time")
     add(parser, "--dtype", help="data types of the matmul (default: bf16; fp32 on a CPU)")
     seconds = number(10, 1e6, "a number of seconds from 10 to 1e6")
     text = f"time limit for the run; rank 0 then names the ranks without an answer (default: {LIMIT_S:g})"
     measuring.add_argument("--deadline", metavar="SECONDS", type=seconds, default=LIMIT_S, help=text)
-    add(parser, "--output", required=True, metavar="DIR", help="directory of the run files, one for each rank")
+    text = "directory of the run files, one for each rank"
+    add(parser, "--output", action="store", required=True, metavar="DIR", help=text)
     add(parser, "--quiet")
     return parser
 
@@ -88,16 +96,18 @@ class Member:
         from bench.harness import worker
         from bench.harness.fleet.launcher import Peers, open_store, rank_here
 
+        chosen("dtype", args.dtype, module_of("matmul").OPS[0].dtypes, ())
         self.args, self.argv, self.rank = args, sys.argv[1:] if argv is None else argv, rank_here()
         self.began_s = time.monotonic()
         self.deadline: float = self.began_s + args.deadline
-        self.start_by: float = self.began_s + SOLO_SHARE * args.deadline
+        self.start_by, self.is_alone = self.began_s + SOLO_SHARE * args.deadline, False
         worker.start_server()
         self.peers = Peers(self.rank, open_store(self.rank, CONNECT_S))
-        self.problem, self.device, self.rows = "", "unknown", list[tuple[str, str]]()
+        self.problem, self.device, self.rows = "", "unknown", dict[str, list[str]]()
         self.steps, self.answers = dict[int, tuple[str, str]](), dict[int, dict[str, Any]]()
 
     def run(self) -> int:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, lambda *_: self.finish_soon())
         self.measure()
         answer = {"rank": self.rank.rank, "node": self.rank.node, "device": self.device, "rows": self.rows}
@@ -112,16 +122,12 @@ class Member:
         return fail("python -m bench.fleet", f"{self.rank.name}: {self.problem}") if self.problem else OK
 
     def finish_soon(self) -> None:
-        now = time.monotonic()
-        self.deadline, self.start_by = min(self.deadline, now + GRACE_S), min(self.start_by, now)
+        """Measure what there is still time for, without waiting for a common start."""
+        self.deadline, self.is_alone = min(self.deadline, time.monotonic() + GRACE_S), True
 
-    def has_time(self) -> bool:
+    def has_time(self, until: float = math.inf) -> bool:
         self.follow()
-        return time.monotonic() < self.deadline
-
-    def can_wait(self) -> bool:
-        """Return whether there is time to wait for other ranks."""
-        return self.has_time() and time.monotonic() < self.start_by
+        return time.monotonic() < min(until, self.deadline)
 
     def step(self, text: str) -> None:
         """Report progress to rank 0, which prints it."""
@@ -148,10 +154,13 @@ class Member:
     def show(self) -> None:
         """Print the rows of all ranks, and name those without an answer."""
         answers = [self.answers[rank] for rank in sorted(self.answers)]
-        pairs = [(answer, phase) for answer in answers for phase in dict.fromkeys(row[0] for row in answer["rows"])]
-        columns = [Column(key, [str(answer[key]) for answer, _ in pairs]) for key in ("rank", "node", "device")]
-        rows = [", ".join(text for of, text in answer["rows"] if of == phase) for answer, phase in pairs]
-        columns += [Column("phase", [phase for _, phase in pairs]), Column("rows", rows)]
+        lines = [
+            {**answer, "phase": phase, "rows": ", ".join(texts)}
+            for answer in answers
+            for phase, texts in answer["rows"].items()
+        ]
+        titles = ("rank", "node", "device", "phase", "rows")
+        columns = [Column(title, [str(line[title]) for line in lines]) for title in titles]
         print_out(drawn(lambda console: print_grid(console, columns)))
         for rank in self.missing():
             name, step = self.steps.get(rank, (f"rank {rank}", "none, it has not started"))
@@ -170,10 +179,10 @@ class Member:
         except StoreError as error:
             self.stop(error)
         solo, together = (items_of(phase, device.is_gpu, self.args.dtype, self.args.quick) for phase in PHASES)
-        with turn(self.rank, self.can_wait) as is_mine:
-            limit_s = HANG_S + sum(item.seconds for item in solo)
-            self.measure_rows(solo, device, min(self.start_by, time.monotonic() + limit_s) if is_mine else 0.0, reason)
-        if not self.peers.meet("together", self.can_wait):
+        with turn(self.rank, lambda: self.has_time(self.start_by)) as is_mine:
+            turn_s = HANG_S + sum(item.seconds for item in solo) if is_mine else 0.0
+            self.measure_rows(solo, device, min(self.start_by, time.monotonic() + turn_s), reason)
+        if not self.peers.meet("together", lambda: self.has_time(self.start_by) and not self.is_alone):
             self.step("starts without all ranks")
         self.measure_rows(together, device, self.deadline, reason)
 
@@ -203,8 +212,7 @@ class Member:
         from bench.harness.fleet import measure
 
         def left_s() -> float:
-            limit_s = HANG_S + items[0].seconds if items else HANG_S
-            return min(until - time.monotonic(), self.deadline - time.monotonic(), limit_s)
+            return min(HANG_S + items[0].seconds, min(until, self.deadline) - time.monotonic())
 
         while items and not self.problem:
             if reason or left_s() <= 0:
@@ -215,8 +223,9 @@ class Member:
                 for record in worker.stream(measure.measured, items, device, limit_s=left_s):
                     self.keep(record)
                     del items[0]
-                    if items and not self.problem:
-                        self.step(items[0].title)
+                    if self.problem or not items:
+                        break
+                    self.step(items[0].title)
             except worker.WorkerError as error:
                 self.step(f"{items[0].title} failed: {brief(error)}")
                 self.keep(items.pop(0).blank(brief(error), "failed"))
@@ -224,7 +233,7 @@ class Member:
     def keep(self, record: Record) -> None:
         try:
             self.writer.append(record)
-            self.rows.append((record.options["phase"], text_of(record)))
+            self.rows.setdefault(record.options["phase"], []).append(text_of(record))
         except StoreError as error:
             self.stop(error)
 

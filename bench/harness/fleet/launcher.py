@@ -35,11 +35,8 @@ LAUNCHERS = {
 Source: torchrun's documentation; srun(1), where `SLURM_TASKS_PER_NODE` may be `4(x2),3`; Open MPI FAQ, running MPI
 jobs; Kubernetes documentation, indexed Jobs: one pod for each index."""
 
-POLL_S = 0.02
+POLL_S = 0.05
 """Time between two looks at the lock of a node or at the store, and so the difference between the starts of ranks."""
-
-MAX_LOOKS_PER_S = 20_000
-"""Looks of all ranks together, which the one thread of a store can answer."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Peers:
         size = self.rank.world_size or 1
         arrived = self._try(lambda store: store.add(name, 1)) or 1
         while arrived < size and self.store is not None and has_time():
-            time.sleep(max(POLL_S, size / MAX_LOOKS_PER_S))
+            time.sleep(POLL_S)
             arrived = self._try(lambda store: store.add(name, 0)) or 1
         return arrived == self.rank.world_size
 

@@ -1,6 +1,5 @@
 """`bench.fleet` in real processes: every fault costs the rows of its own rank, and is named."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -203,7 +202,6 @@ def fake_call(function, *arguments, timeout_s):
 
 def test_a_device_that_cannot_be_used_has_failed_rows(member, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(worker, "call", fake_call)
-    monkeypatch.setattr(fleet, "SOLO_SHARE", 0.0)
     member.start_by = 0.0
     member.measure()
     [path] = (tmp_path / "fleet").iterdir()
@@ -217,7 +215,7 @@ def test_a_device_that_cannot_be_used_has_failed_rows(member, monkeypatch, capsy
 def test_ranks_without_an_answer_are_named_with_their_last_step(member, capsys):
     member.step("starting")
     member.peers.send("steps", json.dumps([1, "rank 1 (node b)", "solo copy"]))
-    member.peers.send("answers", json.dumps({"rank": 0, "node": "a", "device": "X", "rows": [["solo", "copy 1 TB/s"]]}))
+    member.peers.send("answers", json.dumps({"rank": 0, "node": "a", "device": "X", "rows": {"solo": ["copy 1 TB/s"]}}))
     assert member.has_time()
     assert member.missing() == [1, 2]
     member.show()
@@ -231,11 +229,13 @@ def test_ranks_without_an_answer_are_named_with_their_last_step(member, capsys):
     ]
 
 
-def test_after_sigterm_a_rank_no_longer_waits(member):
-    assert member.can_wait()
+def test_after_sigterm_a_rank_no_longer_waits_for_others(member, monkeypatch):
+    monkeypatch.setattr(worker, "call", fake_call)
     member.finish_soon()
+    began_s = time.monotonic()
+    member.measure()
+    assert time.monotonic() - began_s < 1
     assert member.has_time()
-    assert not member.can_wait()
 
 
 def test_no_row_starts_after_the_deadline(member, monkeypatch):
@@ -277,4 +277,5 @@ def test_options_are_checked(capsys):
         with pytest.raises(SystemExit):
             fleet.build_parser().parse_args(words)
         assert capsys.readouterr().err.startswith("python -m bench.fleet: error: ")
-    assert isinstance(fleet.build_parser().parse_args(["-o", "x"]), argparse.Namespace)
+    assert fleet.main(["-o", "x", "--dtype", "int64"]) == 2
+    assert capsys.readouterr().err.startswith("python -m bench.fleet: error: unknown dtype 'int64'")
