@@ -47,7 +47,7 @@ real_measured, real_detected = measure.measured, measure.detected
 
 def main():
     measure.measured, measure.detected = faults.measured, faults.detected
-    fleet.HANG_S = 4.0
+    fleet.HANG_S = 8.0
     if is_faulty() and FAULT == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
     if is_faulty() and FAULT in PARENT_SIGNALS:
