@@ -173,6 +173,7 @@ def test_two_ranks_verify_fit_and_save_all_ops(tmp_path):
     assert {row["status"] for row in rows.values()} == {"ok"}
     assert rows["all-reduce", 1001]["bytes"] == 1004
     assert rows["all-to-all", 1001]["bytes"] == 1008
+    assert {row["op"] for row in rows.values() if "last_rank" not in row} == {"broadcast", "send-recv"}
     row = rows["all-gather", 100001]
     assert row["algbw_bytes_per_s"] == pytest.approx(100008 / row["median_s"])
     assert row["busbw_bytes_per_s"] == pytest.approx(row["algbw_bytes_per_s"] / 2)
