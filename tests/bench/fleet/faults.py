@@ -25,7 +25,8 @@ def is_faulty():
 
 def measured(items, device):
     """Measure briefly; a matmul of the faulty rank never returns, or ends its process."""
-    bandwidth.operand_bytes, measure.LINK_BYTES, measure.CPU_EXTENT = lambda _: 2**20, 2**20, 64
+    bandwidth.operand_bytes, measure.LINK_BYTES = lambda _: 2**20, 2**20
+    measure.CPU_EXTENT = measure.GPU_EXTENT = 64
     for item in items:
         if is_faulty() and item.op == "matmul":
             if FAULT == "hang":
