@@ -2,7 +2,7 @@
 
 The natural spread of a device is a standard deviation: matmul and FMA have the given one, of which 0.3 % (at most) is
 the device at its clock and the rest is its clock. Copy and link have 0.3 %, the launch 1 %. A power-limited device with
-a low clock also has a larger share of power capping. The noise of a row, and the half width of its interval, is 0.2 %.
+a low clock also has a larger share of power capping. The noise of a row is 0.2 %, the half width of its interval 0.4 %.
 """
 
 import json
@@ -116,7 +116,7 @@ def environment(rank, size, per_node=8, health=None, started=STARTED, **device):
     }
 
 
-def record(op, median_s, phase="solo", telemetry=None, half_width=0.002, **keys):
+def record(op, median_s, phase="solo", telemetry=None, half_width=0.004, **keys):
     low_s, high_s = median_s * (1 - half_width), median_s * (1 + half_width)
     return {
         "kind": "record",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from results.show.picture import add_picture, check_picture, save_picture
-from results.show.terminal import ADVANCED, NO_DEVICE, OutputError, print_out, say
+from results.show.terminal import ADVANCED, NO_DEVICE, OutputError, fail, print_out, say
 from results.store.runfile import StoreError
 
 DESCRIPTION = """\
@@ -37,6 +38,8 @@ def add_parser(commands: Any) -> None:
     text = "meaning of the exit codes (default: own)"
     parser.group(ADVANCED).add_argument("--exit-codes", choices=("own", "nagios"), default="own", help=text)
     parser.set_defaults(run=run)
+    if {"nagios", "--exit-codes=nagios"} & {*sys.argv}:  # 2 would be critical
+        parser.error = lambda message: sys.exit(NO_DEVICE if fail(parser.prog, message) else None)
 
 
 def run(args: argparse.Namespace, *_: object) -> int:
