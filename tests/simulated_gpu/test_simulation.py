@@ -123,3 +123,14 @@ def test_without_synchronizing_a_matmul_seems_faster_than_the_device(run):
     assert list(rows) == ["not synchronized", "synchronized", "device"]
     assert rows["not synchronized"]["seconds"] < rows["device"]["seconds"] <= rows["synchronized"]["seconds"]
     assert [row["possible"] for row in rows.values()] == [False, True, True]
+
+
+def test_a_rank_of_a_fleet_measures_its_gpu(run, tmp_path):
+    done = run("tests.bench.fleet.faults", "--quick", "--quiet", "-o", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-4000:]
+    [path] = tmp_path.iterdir()
+    environment, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    assert environment["versions"]["torch"].endswith("+simulated.gpu")
+    measured = [(row["options"]["phase"], row["op"]) for row in rows if row["status"] == "ok"]
+    ops = ("launch", "copy", "matmul", "h2d", "d2h")  # the simulation has no FMA kernel
+    assert measured == [(phase, op) for phase in ("solo", "together") for op in ops]

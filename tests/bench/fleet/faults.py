@@ -48,7 +48,7 @@ real_measured, real_detected = measure.measured, measure.detected
 
 def main():
     measure.measured, measure.detected = faults.measured, faults.detected
-    fleet.HANG_S = 8.0
+    fleet.HANG_S = 8.0 if FAULT else fleet.HANG_S
     if is_faulty() and FAULT == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
     if is_faulty() and FAULT in PARENT_SIGNALS:
