@@ -58,7 +58,7 @@ def draw(page: str) -> None:
     st.write(about["asks"])
     head = st.container()
     left, right = st.columns((2, 3), gap="large")
-    form = Form(about.get("estimate", page), DATA["ranges"])
+    form = Form(about.get("estimate", page))
     try:
         with left:
             options = form.fields(about["fields"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,20 +10,11 @@ import streamlit as st
 from results.store.runfile import StoreError
 from results.store.runs import list_runs
 from roofline import estimate
-from roofline.accounting.config import ConfigError, ModelConfig
+from roofline.accounting.config import ModelConfig
 from roofline.accounting.presets import config_of_bytes, preset_names
 from roofline.accounting.state import RECIPES
 from roofline.estimate.options import REQUIRED, STYLES
-from roofline.estimate.question import (
-    HELP,
-    OneOf,
-    Parameter,
-    exact,
-    extents,
-    parameters,
-    positive,
-    product_shape,
-)
+from roofline.estimate.question import HELP, OneOf, Parameter, parameters
 from roofline.gpu_table import load_gpus
 
 Options = dict[str, str | bool]
@@ -32,20 +22,18 @@ Options = dict[str, str | bool]
 
 PARAMS, PRESET, FILE, SIZES = "parameters", "preset", "config.json", "dimensions"
 LLAMA_1B = {"layers": "16", "width": "2048", "heads": "32", "kv_heads": "8", "ffn": "8192", "vocab": "128256"}
-MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
-NOT_GIVEN, BY_DEFAULT, RUN = 0, "by default", "measured: run "
-MAX_RUNS, MAX_LETTERS, NUMBER_PX = 10, 500, 116
-"""Number of listed runs, letters of a text, and width of a number field, pixels."""
+BY_DEFAULT, RUN = "by default", "measured: run "
+MAX_RUNS, MAX_LETTERS = 10, 500
+"""Number of listed runs, and letters of a text."""
 URL = "query-params"
 
 
 class Form:
     """The fields of one page."""
 
-    def __init__(self, question: str, ranges: Mapping[str, tuple[float, float]]) -> None:
+    def __init__(self, question: str) -> None:
         self.question = question
         self.config: ModelConfig | None = None
-        self._ranges = ranges
         self._known = parameters(getattr(estimate, question))
 
     def fields(self, first: Mapping[str, Any]) -> Options:
@@ -70,46 +58,13 @@ class Form:
             return {name: st.toggle(_label(name), key=name, bind=URL)}
         if isinstance(first, list) and isinstance(read, OneOf):
             return {name: ",".join(_choices(name, read.known, first))}
-        if read is product_shape:
-            return {name: self._product(first.split("x"))}
         if isinstance(read, OneOf):
             known = read.known if first else (BY_DEFAULT, *read.known)
             chosen = choice(name, known, first or BY_DEFAULT)
             if name == "recipe":
                 st.caption(RECIPES[chosen].source)
             return {name: "" if chosen == BY_DEFAULT else chosen}
-        if read in (extents, exact) or name in ("checkpoint", "einsum", "sizes", "then"):
-            return {name: _text(name, first, _label(name), help=HELP[name])}
-        return {name: self.number(name, first)}
-
-    def number(self, name: str, default: str, label: str = "") -> str:
-        """Draw a text field for a number, such as 70B, and its slider."""
-        label = label or _label(name)
-        first = positive(default) if default else NOT_GIVEN
-        stops = sorted({*_stops(*self._ranges[name]), first})
-        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-            left = st.container()
-            text = _text(name, default, f"{label}, typed", label_visibility="collapsed", width=NUMBER_PX)
-        try:
-            value = positive(text)
-        except ConfigError:
-            value = first
-        st.session_state[f"{name} slider"] = min(stops, key=lambda stop: abs(stop - value))
-        left.select_slider(
-            label,
-            stops,
-            key=f"{name} slider",
-            format_func=number_text,
-            help=HELP.get(name),
-            on_change=_take,
-            args=(name,),
-        )
-        return text
-
-    def _product(self, first: Sequence[str]) -> str:
-        extents = {"m": "rows of A", "n": "columns of B", "k": "columns of A, rows of B"}
-        sides = zip(extents.items(), first, strict=True)
-        return "x".join(self.number(name, default, f"{name}: {text}") for (name, text), default in sides)
+        return {name: st.text_input(_label(name), first, key=name, max_chars=MAX_LETTERS, help=HELP[name], bind=URL)}
 
     def _model(self, first: str) -> Options:
         params = next((word for word in first.split() if word[0].isdigit()), "")
@@ -153,15 +108,6 @@ def _choices(name: str, known: Sequence[str], default: Sequence[str]) -> list[st
     return list(st.multiselect(_label(name), known, default, key=name, bind=URL))
 
 
-def _text(name: str, default: str, label: str, **looks: Any) -> str:
-    return str(st.text_input(label, default, key=name, max_chars=MAX_LETTERS, bind=URL, **looks))
-
-
-def _take(name: str) -> None:
-    stop = st.session_state[f"{name} slider"]
-    st.session_state[name] = "" if stop == NOT_GIVEN else number_text(stop)
-
-
 def _label(name: str) -> str:
     return f"{name}: {HELP[name].partition(';')[0]}"
 
@@ -172,21 +118,3 @@ def known_machines() -> list[str]:
     except StoreError:
         runs = []
     return [*load_gpus(), *(f"{RUN}{name}" for name in runs[:MAX_RUNS])]
-
-
-def _stops(low: float, high: float) -> list[float]:
-    """Return powers of two between integers, else round numbers of each decade."""
-    if isinstance(low, int):
-        return [low * 2**power for power in range(int(math.log2(high / low)) + 1)]
-    numbers = (round(10.0**power * mantissa, 9) for power in range(-3, 31) for mantissa in MANTISSAS)
-    return [number for number in numbers if low <= number <= high]
-
-
-def number_text(value: float) -> str:
-    """Return a number as typed text: 70B, 2048, 0.5, 1e23."""
-    if value == NOT_GIVEN:
-        return "not given"
-    for letter, factor in (("T", 10**12), ("B", 10**9), ("M", 10**6)):
-        if value >= factor and 10 * value % factor == 0 and value < 1000 * factor:
-            return f"{value / factor:g}{letter}"
-    return str(int(value)) if value == int(value) and value < 1e15 else f"{value:g}".replace("e+", "e")
