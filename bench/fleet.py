@@ -227,8 +227,9 @@ class Member:
                         break
                     self.step(items[0].title)
             except worker.WorkerError as error:
-                self.step(f"{items[0].title} failed: {brief(error)}")
-                self.keep(items.pop(0).blank(brief(error), "failed"))
+                if left_s() > 0:  # else the deadline ended it
+                    self.step(f"{items[0].title} failed: {brief(error)}")
+                    self.keep(items.pop(0).blank(brief(error), "failed"))
 
     def keep(self, record: Record) -> None:
         try:

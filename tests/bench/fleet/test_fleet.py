@@ -79,6 +79,7 @@ def test_one_rank_measures_its_device(tmp_path):
     assert out.splitlines()[-1] == f"report: python -m bench fleet-report {tmp_path / 'fleet'}"
 
 
+NO_TIME = "skipped", "no time was left"
 REASONS = {
     "hang": "no result after",
     "kill": "killed by SIGKILL, as when memory runs out",
@@ -243,8 +244,23 @@ def test_no_row_starts_after_the_deadline(member, monkeypatch):
     monkeypatch.setattr(member, "keep", kept.append)
     items = measure.items_of("together", True, None, is_quick=True)
     member.measure_rows(items, SimpleNamespace(), until=0.0, reason="")
-    assert [record.op for record in kept] == list(measure.OPS)
-    assert {(record.status, record.reason) for record in kept} == {("skipped", "no time was left")}
+    assert [(record.op, record.status, record.reason) for record in kept] == [(op, *NO_TIME) for op in measure.OPS]
+
+
+def lost_stream(function, items, device, limit_s):
+    time.sleep(0.05)
+    raise worker.WorkerError("no result after 0.05 s; increase --budget")
+    yield
+
+
+@pytest.mark.parametrize(("left_s", "outcome"), [(9, ("failed", "no result after 0.05 s")), (0.02, NO_TIME)])
+def test_only_a_row_with_time_left_fails(left_s, outcome, member, monkeypatch):
+    kept = []
+    monkeypatch.setattr(worker, "stream", lost_stream)
+    monkeypatch.setattr(member, "keep", kept.append)
+    items = measure.items_of("together", True, None, is_quick=True)
+    member.measure_rows(items, SimpleNamespace(), until=time.monotonic() + left_s, reason="")
+    assert [(record.status, record.reason) for record in kept] == [outcome] * len(measure.OPS)
 
 
 @pytest.mark.parametrize(
