@@ -49,6 +49,7 @@ WORK_WIDTHS = {False: 256, True: 4096}
 """n of the fp32 matmul before each collective, on a CPU and on a GPU: about a millisecond."""
 
 WARM_UPS, MIN_ROUNDS, MAX_ROUNDS, ROUNDS_S = 2, 7, 40, 0.5
+SWEEPS, EXCHANGES = 7, 5
 
 LATE_ROUNDS = 0.8
 """A late rank is late in at least this fraction of the rounds."""
@@ -59,7 +60,7 @@ DEVICE_SHARE, HOST_SHARE = 2 / 3, 1 / 3
 
 MIN_LINKED_RANKS = 4
 LINK_DEVIATES, LINK_SHARE = 4.0, 0.1
-"""Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others."""
+"""Robust standard deviations, and fraction of the time, by which a slow pair exceeds the others in every sweep."""
 
 ANSWER_S = 2.0
 """Time for the other ranks to answer after a timeout."""
@@ -171,7 +172,7 @@ def pair_rounds(ranks: int) -> list[list[Pair]]:
 def slow_links(
     pairs_s: Mapping[Pair, Sequence[float]], nodes: Sequence[str], late: Set[int] = frozenset()
 ) -> list[Claim]:
-    """Return claims on pairs that are slower than the others, or on a rank if all its pairs are.
+    """Return claims on pairs that are slower than the others in every sweep, or on a rank if all its pairs are.
 
     Pairs within a node and between nodes are compared separately; pairs of late ranks are left out.
     """
@@ -187,7 +188,7 @@ def slow_links(
         between_s = median_low(abs(median(samples) - center) for samples in kind.values())
         within_s = median(median(abs(value - median(samples)) for value in samples) for samples in kind.values())
         limit_s = center + max(LINK_DEVIATES * 1.4826 * max(between_s, within_s), LINK_SHARE * center)
-        slow = [pair for pair, samples in kind.items() if samples[len(samples) // 4] > limit_s]
+        slow = [pair for pair, samples in kind.items() if samples[0] > limit_s]
         of_slow = Counter(rank for pair in slow for rank in pair)
         ranks = [rank for rank, number in partners.items() if number > 2 and of_slow[rank] == number]
         claimed = [*((rank,) for rank in sorted(ranks)), *(pair for pair in slow if not set(ranks) & set(pair))]
@@ -309,11 +310,15 @@ class Group:
         return Collective(op, row.shape["bytes"], DTYPES[row.dtype], self.rank, self.ranks, self.run.device.torch_name)
 
     def measure_pairs(self, row: Record) -> None:
-        """Measure exchanges of each pair: the rank that arrived last did not wait, so the shorter time counts."""
+        """Measure exchanges of each pair in several sweeps, because a disturbance may last for all those of one.
+
+        The rank that arrived last did not wait, so the shorter time of the two counts.
+        """
         job = self.job("send-recv", row)
-        for pairs in pair_rounds(self.ranks):
+        for pairs in pair_rounds(self.ranks) * SWEEPS:
             partner = next((sum(pair) - self.rank for pair in pairs if self.rank in pair), self.rank)
             exchange = job.prepare if partner == self.rank else partial(job.exchange, partner, partner)
             self.check()
-            all_s = self.gathered([finished_s(exchange, self.run.device) for _ in range(1 + MIN_ROUNDS)][1:])
-            self.pairs_s |= {(one, two): [*map(min, all_s[one], all_s[two])] for one, two in pairs}
+            all_s = self.gathered([finished_s(exchange, self.run.device) for _ in range(1 + EXCHANGES)][1:])
+            for one, two in pairs:
+                self.pairs_s.setdefault((one, two), []).append(median(map(min, all_s[one], all_s[two])))
