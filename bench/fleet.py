@@ -249,10 +249,9 @@ def text_of(record: Record) -> str:
     name = f"{record.op} {record.dtype}" if record.op == "matmul" else record.op
     if not record.median_s:
         return f"{name} {record.status}"
-    if record.flops:
-        return f"{name} {format_rate(record.flops / record.median_s, 'FLOP/s')}"
-    moved = (record.bytes_read or 0) + (record.bytes_written or 0)
-    return f"{name} {format_rate(moved / record.median_s, 'B/s') if moved else format_time(record.median_s)}"
+    work = record.flops or (record.bytes_read or 0) + (record.bytes_written or 0)
+    unit = "FLOP/s" if record.flops else "B/s"
+    return f"{name} {format_rate(work / record.median_s, unit) if work else format_time(record.median_s)}"
 
 
 def brief(error: Exception) -> str:

@@ -155,14 +155,16 @@ def health(uuid: str | None) -> dict[str, Any]:
 def pci_bus_id(uuid: str | None) -> str | None:
     """Return the bus id of a GPU as nvidia-smi prints it, such as `00000000:1B:00.0`."""
     info = ask(uuid, "nvmlDeviceGetPciInfo")
-    return info and (info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId))
+    return info and str(info.busId)
 
 
 def link_state(uuid: str | None) -> dict[str, Any]:
     """Return generation and width of the PCI Express link now, and its replays so far; an idle link is slower."""
-    calls = {"link_generation": "CurrPcieLinkGeneration", "link_width": "CurrPcieLinkWidth"}
-    calls["pcie_replays"] = "PcieReplayCounter"
-    return {key: ask(uuid, f"nvmlDeviceGet{name}") for key, name in calls.items()}
+    return {
+        "link_generation": ask(uuid, "nvmlDeviceGetCurrPcieLinkGeneration"),
+        "link_width": ask(uuid, "nvmlDeviceGetCurrPcieLinkWidth"),
+        "pcie_replays": ask(uuid, "nvmlDeviceGetPcieReplayCounter"),
+    }
 
 
 def driver_version() -> str | None:
