@@ -69,7 +69,7 @@ MAX_LAYERS = 9999
 
 
 def parse_model(name: str) -> str:
-    load_model(name)  # raises `ConfigError` for a name that is neither a preset nor a file
+    load_model(name)  # raises `UsageError` for a name that is neither a preset nor a file
     return name
 
 

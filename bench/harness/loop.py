@@ -18,9 +18,8 @@ from bench.harness import worker
 from bench.harness.cli.arguments import UsageError
 from bench.harness.device.device import Device
 from bench.harness.measure.budget import Budget, total
-from bench.harness.measure.compile import compile_rows
 from bench.harness.measure.flags import judged, not_converged, reasons_of
-from bench.harness.measure.isolated import launched_fields, load_problem, measure_isolated
+from bench.harness.measure.isolated import compile_rows, launched_fields, load_problem, measure_isolated
 from bench.harness.measure.measure_row import measure_row, release
 from bench.harness.measure.rows import Row, Settings, failed, is_out_of_memory, one_line, out_of_time
 from bench.harness.op_file import modules_sha256

@@ -241,7 +241,11 @@ MAX_EXTENT = 10**18 - 1
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-class ShapeError(ValueError):
+class UsageError(ValueError):
+    """An invalid request; the message is the line that the user sees."""
+
+
+class ShapeError(UsageError):
     """An invalid shape or size; the message says what is expected."""
 
 

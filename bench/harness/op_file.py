@@ -23,12 +23,12 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from bench.harness import op as machinery
-from bench.harness.op import PEAKS, Op, Option
+from bench.harness.op import PEAKS, Op, Option, UsageError
 
 BENCH = Path(__file__).resolve().parents[1]
 
 
-class OpFileError(ValueError):
+class OpFileError(UsageError):
     """An op file cannot be used; the message is one line with the reason."""
 
 

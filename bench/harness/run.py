@@ -157,10 +157,7 @@ class Run(AbstractContextManager["Run"]):
         self._budget_s: float | None = getattr(args, "budget", None)  # calibrate has none
         self._unsaved = 0
         self._calibration = MeasuredCeilings(device, runs_directory(), self.progress.note, self.progress.say)
-        try:
-            self.ceilings = ceilings_of(device, args.gpu)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        self.ceilings = ceilings_of(device, args.gpu)
 
     def __getstate__(self) -> dict[str, Any]:
         """Send to a worker only what the measurement of a row reads."""

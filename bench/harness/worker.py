@@ -23,7 +23,10 @@ from typing import Any, TypeVar
 
 import psutil
 
+from bench.harness.device.device import NoDeviceError
+from bench.harness.op import UsageError
 from bench.harness.timing import protocol
+from results.show.terminal import say
 
 T = TypeVar("T")
 
@@ -88,6 +91,7 @@ def call(
 
     Raises:
         WorkerError: no answer.
+        UsageError, NoDeviceError: raised by the function.
     """
     worker = _Worker(function, arguments)
     left_s = float("inf") if deadline is None else max(0.0, deadline - time.perf_counter()) + BUDGET_GRACE_S
@@ -96,6 +100,10 @@ def call(
     except WorkerError as error:
         error.index = worker.progress[0] if worker.progress[1] else None
         error.output = worker.end()
+        raise
+    except (UsageError, NoDeviceError):  # what it printed may say more
+        for line in dict.fromkeys(worker.end().splitlines()):
+            say(line)
         raise
     except BaseException:
         worker.end()
@@ -163,7 +171,7 @@ class _Worker:
         with suppress(EOFError, OSError):  # it was killed while it sent
             if self._answers.poll():
                 answer = self._answers.recv()
-                if isinstance(answer, WorkerError):
+                if isinstance(answer, Exception):
                     raise answer
                 return answer
         self._process.join(KILL_TIMEOUT_S)
@@ -216,7 +224,7 @@ def _run(
                 answers.send(item)
             answer = None
         answers.send(answer)
-    except WorkerError as error:
+    except (WorkerError, UsageError, NoDeviceError) as error:
         answers.send(error)
     with suppress(Exception):
         sys.stdout.flush()

@@ -27,6 +27,7 @@ from bench.harness.device import gpu_state
 from bench.harness.device.device import Device, environment_facts
 from bench.harness.measure.measure_row import release
 from bench.harness.measure.rows import one_line
+from bench.harness.op import UsageError
 from results.store.runfile import StoreError, lock_file, write_output
 from roofline.gpu_table import clock_limited_flops_per_s, find_gpu, gpus_named, load_gpus, unknown_gpu
 from roofline.machine import Ceiling, CeilingError, Machine
@@ -36,7 +37,7 @@ def ceilings_of(device: Device, gpu_slug: str | None) -> Machine:
     """Return the ceilings of a device that are known without measuring; without a slug, by the driver's name."""
     if not device.is_gpu:
         if gpu_slug is not None:
-            raise ValueError(f"--gpu {gpu_slug} requires a GPU device, got a CPU; remove --gpu")
+            raise UsageError(f"--gpu {gpu_slug} requires a GPU device, got a CPU; remove --gpu")
         return Machine(device.slug, device.name)
     if gpu_slug is not None:
         return find_gpu(gpu_slug)

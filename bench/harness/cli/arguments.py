@@ -14,7 +14,8 @@ from typing import Any
 
 from bench.harness.data.inputs import FILLS
 from bench.harness.op import MAX_CASES, MAX_EXTENT, Case, Op, Option, parse_shapes, parse_size
-from bench.harness.op_file import OpFileError, command_of, own_families, own_file
+from bench.harness.op import UsageError as UsageError
+from bench.harness.op_file import command_of, own_families, own_file
 from results.show.spelling import REMOVED, did_you_mean, known_as
 from results.show.terminal import ADVANCED, TABLE_FORMATS, Parser
 from roofline.work import DTYPE_BITS, dtype_named
@@ -200,10 +201,6 @@ EXIT_CODES = "exit codes: 0 ok; 1 a wrong result; 2 usage; 3 no such device; 130
 NOTES = f"`python -m bench explain COLUMN` explains a column of the table\n\n{EXIT_CODES}"
 
 
-class UsageError(ValueError):
-    """An invalid request; the message is the line that the user sees."""
-
-
 def chosen(what: str, given: Sequence[str] | None, known: Collection[str], default: Iterable[str]) -> list[str]:
     """Return the known names in a list option without duplicates, or the default."""
     return list(dict.fromkeys(one_of(what, word, known) for word in given or default))
@@ -318,10 +315,7 @@ def chosen_ops(given: Sequence[str] | None, families: Mapping[str, Sequence[Op]]
     """
     if not given:
         return [(family, op) for family, ops in families.items() for op in ops]
-    try:
-        own = own_families(given, families)
-    except OpFileError as error:
-        raise UsageError(str(error)) from None
+    own = own_families(given, families)
     known = {op.name: (family, op) for family, ops in {**families, **own}.items() for op in ops}
     names: list[str] = []
     for word in given:

@@ -229,15 +229,12 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
 
 def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
     """Reject providers that a family does not have."""
-    from bench.harness.providers.registry import UnknownProviderError, check_names, is_user_kernel
+    from bench.harness.providers.registry import check_names, is_user_kernel
     from bench.harness.providers.user_kernel import find
 
     unique = list(dict.fromkeys(names))
-    try:
-        for family in dict.fromkeys(families):
-            check_names(unique, family)
-    except UnknownProviderError as error:
-        raise UsageError(str(error)) from None
+    for family in dict.fromkeys(families):
+        check_names(unique, family)
     problems = [find(name).problem if is_user_kernel(name) else None for name in unique]
     if problems and all(problems):
         raise UsageError(f"provider '{unique[0]}': {problems[0]}")

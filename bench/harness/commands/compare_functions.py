@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +18,7 @@ from bench.harness.cli import main
 from bench.harness.cli.arguments import UsageError
 from bench.harness.compare.turns import ComparePolicy
 from bench.harness.data.inputs import Filler
-from bench.harness.device.device import Device, NoDeviceError
+from bench.harness.device.device import Device
 from bench.harness.profile.target import guarded_call
 from bench.harness.providers.user_kernel import UserKernelError, find
 from bench.harness.run import Progress, Run
@@ -29,26 +29,18 @@ MAKE_INPUTS = "make_inputs"
 """Name of the function in a user's file that returns the arguments of one call."""
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """How to make the arguments if no file has `make_inputs`: a filled tensor for each parameter."""
-
-    shapes: tuple[tuple[int, ...], ...]
-    """One for each parameter, or one for all; empty if `--shape` is not given."""
-    dtype: str
-    fill: str
-    seed: int
-
-    def make(self, name: str, function: Callable[..., Any], device: Device) -> tuple[Any, ...]:
-        if not self.shapes:
-            raise UsageError(f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype")
-        required = [each for each in inspect.signature(function).parameters.values() if is_required(each)]
-        if len(self.shapes) not in (1, len(required)):
-            names = ", ".join(each.name for each in required)
-            raise UsageError(f"expected one --shape for all parameters of {name}, or {len(required)}: {names}")
-        fill = Filler(self.fill, self.dtype, device, self.seed)
-        shapes = self.shapes * len(required) if len(self.shapes) == 1 else self.shapes
-        return tuple(fill(*shape) for shape in shapes)
+def filled(args: argparse.Namespace, function: Callable[..., Any], device: Device) -> tuple[Any, ...]:
+    """Return the arguments of a call if no file has `make_inputs`: a tensor of `--shape` for each parameter."""
+    if not args.shape:
+        raise UsageError(f"no file has a function {MAKE_INPUTS}(); add one, or use --shape and --dtype")
+    required = [each for each in inspect.signature(function).parameters.values() if is_required(each)]
+    if len(args.shape) not in (1, len(required)):
+        names = ", ".join(each.name for each in required)
+        name = args.functions[0]
+        raise UsageError(f"expected one --shape for all parameters of {name}, or {len(required)}: {names}")
+    fill = Filler(args.fill, args.dtype[0], device, args.seed)
+    shapes = args.shape * len(required) if len(args.shape) == 1 else args.shape
+    return tuple(fill(*shape) for shape in shapes)
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
@@ -58,10 +50,9 @@ def is_required(parameter: inspect.Parameter) -> bool:
 
 def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
     """Measure the functions that the arguments name, in a worker, and return the run, not shown yet."""
-    names = checked_names(args)
-    shapes = tuple(extents(text) for text in args.shape or ())
-    dtype = (args.dtype or ["fp32"])[0]
-    if len(args.dtype or ()) > 1:
+    args.functions = names = checked_names(args)
+    args.shape, args.dtype = [extents(text) for text in args.shape or ()], args.dtype or ["fp32"]
+    if len(args.dtype) > 1:
         raise UsageError("functions are compared in one --dtype")
     main.check_places(args)
     worker.start_server()
@@ -74,9 +65,8 @@ def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
         run.ceilings = known_ceilings(device)
         run.start(None)
         run.progress.say(", ".join(names))
-        what = names, Arguments(shapes, dtype, args.fill, args.seed), device, policy, args.cache
         try:
-            records, _ = worker.call(measure_in_worker, *what, timeout_s=args.timeout)
+            records, _ = worker.call(measure_in_worker, args, device, policy, timeout_s=args.timeout)
         except worker.WorkerError as error:
             culprit = "" if error.index is None else f"{names[error.index]}: "
             raise UsageError(f"{culprit}{error}") from None
@@ -107,35 +97,25 @@ def checked_names(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def measure_in_worker(
-    names: Sequence[str], arguments: Arguments, device: Device, policy: ComparePolicy, cache: str
-) -> list[Record]:
-    """Import the functions, make their arguments and time them in turns.
-
-    Raises:
-        worker.WorkerError: with what is wrong, and the index of the function.
-    """
+def measure_in_worker(args: argparse.Namespace, device: Device, policy: ComparePolicy) -> list[Record]:
+    """Import the functions, make their arguments and time them in turns."""
     functions: dict[str, Callable[..., Any]] = {}
     modules: list[ModuleType] = []
-    index = None
-    try:
-        for index, name in enumerate(names):
-            protocol.announce(index)
-            with guarded_call(name):
-                source = find(name)
-                modules.append(source.module())
-                functions[name] = getattr(modules[-1], source.function)
-        with guarded_call(MAKE_INPUTS):
-            made = next((vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None)
-        protocol.announce(runs=False)
-        index = None
-        if made is None:
-            made = arguments.make(names[0], functions[names[0]], device)
-        args = made if isinstance(made, tuple) else (made,)
-        subject = Function(functions[names[0]], args, {}, None, {}, None, cache, device.torch_name)
-        _, records = interleaved(functions, subject, policy)
-    except (UsageError, NoDeviceError) as error:
-        raise worker.WorkerError(str(error), index) from None
+    for index, name in enumerate(args.functions):
+        protocol.announce(index)
+        with guarded_call(name):
+            source = find(name)
+            modules.append(source.module())
+            functions[name] = getattr(modules[-1], source.function)
+    with guarded_call(MAKE_INPUTS):
+        made = next((vars(module)[MAKE_INPUTS]() for module in modules if MAKE_INPUTS in vars(module)), None)
+    protocol.announce(runs=False)
+    baseline = functions[args.functions[0]]
+    if made is None:
+        made = filled(args, baseline, device)
+    inputs = made if isinstance(made, tuple) else (made,)
+    subject = Function(baseline, inputs, {}, None, {}, None, args.cache, device.torch_name)
+    _, records = interleaved(functions, subject, policy)
     # without the class of the Python interface, and with the file that was measured
     plain = [Record(**{each.name: getattr(record, each.name) for each in fields(Record)}) for record in records]
     return [replace(record, source_sha256=find(record.provider).sha256()) for record in plain]

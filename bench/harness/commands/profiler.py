@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import MACHINE, OPTIONS, OUTPUT, UsageError, add, number, path
 from bench.harness.model.layers import load_model, unsupported
-from bench.harness.op import Op, ShapeError, parse_batch_shape
+from bench.harness.op import Op, parse_batch_shape
 from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
 from bench.harness.timing import protocol
 from results.show.terminal import ADVANCED, Parser, print_out, say
-from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -160,24 +159,12 @@ def answer_of(args: argparse.Namespace, function: Callable[..., Any], what: Any)
     if args.target is None:
         return function(args, what)
     try:
-        answer, output = worker.call(tried, function, args, what, timeout_s=args.timeout, step="a call, or the import,")
+        answer, output = worker.call(function, args, what, timeout_s=args.timeout, step="a call, or the import,")
     except worker.WorkerError as error:
         raise UsageError(f"{args.target}: {error}") from None
     for line in dict.fromkeys(output.splitlines()):  # each of the many steps prints the same
         say(line)
-    if isinstance(answer, Exception):
-        raise answer
     return answer
-
-
-def tried(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result or the error of a function: a worker sends no errors."""
-    from bench.harness.device.device import NoDeviceError
-
-    try:
-        return function(*arguments)
-    except (UsageError, NoDeviceError) as error:
-        return error
 
 
 def records_of(args: argparse.Namespace, device: Device) -> list[Record]:
@@ -212,13 +199,9 @@ def check(args: argparse.Namespace) -> None:
     for option in ("compile", "trace", "by", "plot", "output") if args.on else ():
         if getattr(args, option):
             raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
-    try:
-        args.shape = parse_batch_shape(args.shape or DEFAULT_SHAPE)
-        if args.model is not None:
-            args.model = load_model(args.model)
-    except (ShapeError, ConfigError) as error:
-        raise UsageError(str(error)) from None
+    args.shape = parse_batch_shape(args.shape or DEFAULT_SHAPE)
     if args.model is not None:
+        args.model = load_model(args.model)
         if args.layers is not None:
             args.model = replace(args.model, layers=args.layers)
         if problem := unsupported(args.model, args.shape[1]):

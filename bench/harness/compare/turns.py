@@ -17,8 +17,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from bench.harness.compare.contender import Contender, running
-from bench.harness.compare.exchange import Exchange, share_launches
+from bench.harness.compare.contender import Contender, Exchange, running, share_launches
 from bench.harness.device.device import Device
 from bench.harness.device.telemetry import Poller, row_telemetry, snapshot
 from bench.harness.measure.flags import disturbance

@@ -1,22 +1,28 @@
-"""Measures a row in a new process, for a user's function or after an error that this process's GPU keeps."""
+"""What is done in other processes: a row that may crash or cannot use the GPU of this one, and compiling in advance."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from bench.harness import worker
+from bench.harness.data.inputs import Filler
 from bench.harness.device.device import Device
 from bench.harness.measure.measure_row import Ready, measure_row, prepare
 from bench.harness.measure.rows import Row
-from bench.harness.providers.registry import is_user_kernel, load, numerics
+from bench.harness.providers.registry import AUTOTUNE, has_triton, is_user_kernel, kernel_versions, load, numerics
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 from bench.harness.timing.launched import launched
 from bench.harness.timing.protocol import Limits
 from results.record import Record
 from roofline.machine import Machine
+
+MIN_KERNELS = 8
+"""Minimum number of kernels to compile in other processes: each process takes some seconds to load torch and Triton."""
 
 
 def measure_isolated(
@@ -36,7 +42,7 @@ def measure_isolated(
     blank = row.blank()
     arguments = row, device, ceilings, limits, deadline, rows_left
     try:
-        record, output = worker.call(_measure, *arguments, timeout_s=timeout_s, deadline=deadline)
+        record, output = worker.call(measure_row, *arguments, timeout_s=timeout_s, deadline=deadline)
         if record.op_sha256 != blank.op_sha256:
             reason = f"the definition of {blank.op} changed during the run; start it again"
             record = replace(blank, status="failed", reason=reason)
@@ -45,18 +51,6 @@ def measure_isolated(
     if record.source_sha256 is None and is_user_kernel(row.provider):
         record = replace(record, source_sha256=find(row.provider).sha256())
     return replace(record, output=output or None)
-
-
-def _measure(
-    row: Row,
-    device: Device,
-    ceilings: Machine | None,
-    limits: Limits | None,
-    deadline: float | None,
-    rows_left: int,
-) -> Record:
-    device.use()
-    return measure_row(row, device, ceilings, limits, deadline, rows_left)
 
 
 def load_problem(row: Row, device: Device, timeout_s: float) -> str | None:
@@ -98,3 +92,36 @@ def _launched(row: Row, device: Device, launch_s: float) -> dict[str, Any]:
             protocol.announce()
             return launched(ready.calls, launch_s, device.synchronize)
     return {}
+
+
+def compile_rows(rows: Iterable[Row], device: Device) -> dict[str, str]:
+    """Compile the kernels of the rows if there are many; return the errors by row."""
+    if device.type != "cuda" or not has_triton():
+        return {}
+    from kernels.launch import INTERPRETED
+    from kernels.precompile import precompile
+
+    launches = launches_of(rows)
+    return {} if INTERPRETED or len(launches) < MIN_KERNELS else precompile(launches)
+
+
+def launches_of(rows: Iterable[Row]) -> dict[str, Callable[[], object]]:
+    """Return the launches of rows with a Triton version, on tensors without memory, by name."""
+    launches: dict[str, Callable[[], object]] = {}
+    for row in rows:
+        op, case, version = row.op, row.case, kernel_versions(row.family).get(row.provider)
+        if version is None or row.refused or row.provider.endswith(AUTOTUNE):
+            continue
+        absent = Filler("zeros", case.dtype, None)
+        inputs, out = op.make_inputs(case, absent), absent(*op.output_shape(case), dtype=op.output_dtype(case.dtype))
+        launch = partial(launch_in, case.dtype, version, op.name, *inputs, out=out)
+        launches[f"{op.name} {case.dtype} {case.name}, {row.provider}"] = launch
+    return launches
+
+
+def launch_in(dtype: str, module: str, op: str, *inputs: Any, out: Any) -> None:
+    """Launch a kernel version with the settings of a dtype: tf32 and fp32 differ only in a setting of torch."""
+    from kernels.precompile import launch_version
+
+    with numerics(dtype):
+        launch_version(module, op, *inputs, out=out)

@@ -58,6 +58,7 @@ def measure_row(
     """
     if row.refused is not None:
         return row.refused
+    device.use()
     passed_over: dict[str, str] = {}
     errors = BaseException if is_user_kernel(row.provider) else Exception
     for provider in (row.provider, *row.stand_ins):

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.op import Op
-from bench.harness.providers.user_kernel import UserKernelError, find
+from bench.harness.op import Op, UsageError
+from bench.harness.providers.user_kernel import find
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
 
@@ -51,10 +51,6 @@ FAST_TOLERANCE = 4.0
 """14-bit accumulation of 4,096 products has an error of up to 2 %.
 
 Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 3.3.2."""
-
-
-class UnknownProviderError(ValueError):
-    """No provider has this name; the message lists the known ones."""
 
 
 class ProviderUnavailableError(RuntimeError):
@@ -181,16 +177,14 @@ def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
 
 
 def check_names(names: list[str], family: str) -> None:
+    """Raise `UsageError` for a name that is no provider of a family."""
     known = provider_names(family)
     for name in names:
         if is_user_kernel(name):
-            try:
-                find(name)
-            except UserKernelError as error:
-                raise UnknownProviderError(str(error)) from None
+            find(name)
         elif name not in known:
             listed = ", ".join((*known, USER_KERNEL))
-            raise UnknownProviderError(f"unknown provider '{name}' for {family}; choose from {listed}")
+            raise UsageError(f"unknown provider '{name}' for {family}; choose from {listed}")
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from bench.harness.op import UsageError
 from bench.harness.op_file import error_text, import_file
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MORE_INPUTS = 2
 """Additional inputs of an op in some dtypes: the two scales of an fp8 matmul."""
 
 
-class UserKernelError(ValueError):
+class UserKernelError(UsageError):
     """A user's kernel cannot be used; the message is one line without the provider's name."""
 
 

@@ -8,8 +8,7 @@ import pytest
 from bench.elementwise import OPS
 from bench.harness.compare import interleave as interleaving
 from bench.harness.compare import turns
-from bench.harness.compare.contender import Contender
-from bench.harness.compare.exchange import Exchange, share_launches
+from bench.harness.compare.contender import Contender, Exchange, share_launches
 from bench.harness.compare.interleave import SharedCopies, interleave
 from bench.harness.compare.turns import ComparePolicy, take_turns
 from bench.harness.device.device import cpu_device

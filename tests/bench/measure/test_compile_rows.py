@@ -10,7 +10,7 @@ import kernels.launch
 from bench.__main__ import families
 from bench.harness.cli.arguments import make_cases
 from bench.harness.device.device import Device
-from bench.harness.measure import compile as beforehand
+from bench.harness.measure import isolated as beforehand
 from bench.harness.measure.rows import Settings, plan
 from bench.harness.op_file import options_of
 from bench.harness.providers.registry import default_providers

@@ -276,6 +276,7 @@ def test_a_rejected_row_is_not_run(providers, never_timed):
 
 def test_gpu_memory_is_released_after_a_failed_row(providers, monkeypatch):
     log = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("emptied"))
     providers["broken"] = RuntimeError("no device")

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from bench.harness.device import device
-from bench.harness.measure.compile import compile_rows
+from bench.harness.measure.isolated import compile_rows
 from bench.harness.measure.measure_row import measure_row
 from bench.harness.measure.rows import Settings, plan
 from bench.harness.op import Case
