@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
+from bench.harness.cli.main import main
 from bench.harness.model.layers import attention_magnitude, causal_attention, plain_attention
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_count, sequences_by_length
 from roofline.work import Work, causal_attention_work
@@ -100,6 +101,4 @@ OPS = (
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.cli.main import main
-
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

@@ -35,6 +35,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
+from bench.harness.cli.main import main
 from bench.harness.model.layers import (
     LAYER,
     attention_magnitude,
@@ -69,7 +70,7 @@ MAX_LAYERS = 9999
 
 
 def parse_model(name: str) -> str:
-    load_model(name)  # raises `UsageError` for a name that is neither a preset nor a file
+    load_model(name)  # raises `ConfigError` for a name that is neither a preset nor a file
     return name
 
 
@@ -292,6 +293,4 @@ OPS = (ATTENTION, BLOCK, STEP)
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.cli.main import main
-
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

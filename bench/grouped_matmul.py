@@ -23,6 +23,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
+from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_choice, parse_count
 from roofline.work import DTYPE_BITS, Work, grouped_matmul_work
 
@@ -150,6 +151,4 @@ OPS = (
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.cli.main import main
-
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

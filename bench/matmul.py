@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
+from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, Option, TensorMaker, UnsupportedCaseError, parse_choice, parse_count
 from roofline.work import Work, matmul_work
 
@@ -151,6 +152,4 @@ OPS = (
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.cli.main import main
-
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS, OPTIONS))

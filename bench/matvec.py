@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
+from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, TensorMaker, library, rows_of
 from roofline.work import Work, int8_matvec_work, matvec_work
 
@@ -103,6 +104,4 @@ OPS = (
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.cli.main import main
-
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

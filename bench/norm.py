@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.api.family import run_of
+from bench.harness.cli.main import main
 from bench.harness.data.verify import sum_roundings
 from bench.harness.op import ROW_SHAPES, Case, Op, TensorMaker, rows_by_width
 from roofline.work import FLOPS_PER_ELEMENT, elementwise_work
@@ -176,6 +177,4 @@ OPS = (
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.cli.main import main
-
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bench.harness.api.family import run_of
+from bench.harness.cli.main import main
 from bench.harness.op import Case, Op, TensorMaker, library
 from roofline.work import FLOPS_PER_ELEMENT, reduction_work
 
@@ -78,6 +79,4 @@ OPS = (
 run = run_of(__file__)
 
 if __name__ == "__main__":
-    from bench.harness.cli.main import main
-
     raise SystemExit(main(__file__, __doc__, EXAMPLES, OPS))

@@ -22,7 +22,7 @@ from bench.harness.device.device import Device, NoDeviceError, cpu_device, detec
 from bench.harness.measure.flags import Flag, recorded
 from bench.harness.measure.measure_row import interpreted, take_samples
 from bench.harness.measure.rows import Settings, one_line
-from bench.harness.profile.target import TORCH_DTYPES
+from bench.harness.profile.target import MODEL_DTYPES
 from bench.harness.run import stamp
 from bench.harness.timing.protocol import LIMITS
 from results.record import MAX_COUNT, Environment, Record
@@ -114,8 +114,8 @@ def sweep(
     functions, sizes = functions_of(fn_by_name), [extents(shape) for shape in shapes]
     given = dtypes if isinstance(dtypes, list | tuple | set) else [dtypes]
     names = [dtype_named(str(dtype)) for dtype in given]
-    if not names or not set(names) <= TORCH_DTYPES.keys():
-        raise UsageError(f"dtypes={dtypes!r:.60} must be of {', '.join(TORCH_DTYPES)}")
+    if not names or not set(names) <= set(MODEL_DTYPES):
+        raise UsageError(f"dtypes={dtypes!r:.60} must be of {', '.join(MODEL_DTYPES)}")
     if not sizes:
         raise UsageError("shapes= is empty; give at least one")
     for fn in functions.values():

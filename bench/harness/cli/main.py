@@ -229,12 +229,15 @@ def chosen_providers(args: argparse.Namespace, family: str) -> list[str]:
 
 def check_providers(names: Iterable[str], families: Iterable[str]) -> None:
     """Reject providers that a family does not have."""
-    from bench.harness.providers.registry import check_names, is_user_kernel
+    from bench.harness.providers.registry import USER_KERNEL, is_user_kernel, provider_names
     from bench.harness.providers.user_kernel import find
 
     unique = list(dict.fromkeys(names))
-    for family in dict.fromkeys(families):
-        check_names(unique, family)
     problems = [find(name).problem if is_user_kernel(name) else None for name in unique]
+    for family in dict.fromkeys(families):
+        known = provider_names(family)
+        if unknown := next((name for name in unique if not is_user_kernel(name) and name not in known), None):
+            listed = ", ".join((*known, USER_KERNEL))
+            raise UsageError(f"unknown provider '{unknown}' for {family}; choose from {listed}")
     if problems and all(problems):
         raise UsageError(f"provider '{unique[0]}': {problems[0]}")

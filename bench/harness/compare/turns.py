@@ -238,13 +238,10 @@ def warm_up(contenders: Sequence[Contender], device: Device) -> bool:
     for contender, taken_s in zip(contenders, times_s, strict=True):
         if contender.record is None:
             contender.call_s = min(taken_s) / contender.sampler.launches_per_sample  # a single turn may be delayed
-            contender.samples = samples_per_turn(median(taken_s[-CALIBRATION_TURNS:]), device.type)
+            sample_s = max(median(taken_s[-CALIBRATION_TURNS:]), 1e-9)
+            contender.samples = max(1, math.floor(SLOT_S[device.type] / sample_s))
     share_launches(contenders)
     return settling.settled
-
-
-def samples_per_turn(sample_s: float, device_type: str) -> int:
-    return max(1, math.floor(SLOT_S[device_type] / max(sample_s, 1e-9)))
 
 
 def samples_of(contender: Contender, rounds: Rounds, index: int, settled: bool, telemetry: dict[str, Any]) -> Samples:

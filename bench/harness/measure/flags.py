@@ -80,9 +80,6 @@ def reasons_of(flags: Iterable[Flag | None], has_advice: bool = True) -> dict[st
     return {flag.name: f"{flag.reason}; {flag.advice}" if has_advice else flag.reason for flag in flags if flag}
 
 
-# ---- one record ---------------------------------------------------------------------------------------------------
-
-
 def recorded(
     blank: Record,
     samples: Samples,
@@ -125,9 +122,6 @@ def sampled(blank: Record, samples: Samples) -> Record:
     values = {name: getattr(samples, name) for name in SAMPLED}
     outliers, telemetry = outlier_count(samples.samples_s), dict(samples.telemetry)
     return replace(blank, status="ok", reason=None, outliers=outliers, telemetry=telemetry, **values)
-
-
-# ---- by the ceilings ----------------------------------------------------------------------------------------------
 
 
 def judged(record: Record, device: Device, ceilings: Machine | None, has_advice: bool = True) -> Record:
@@ -271,9 +265,6 @@ def l2_suspect(record: Record, device: Device, ceilings: Machine) -> Flag | None
     return Flag("l2-suspect", reason, advice)
 
 
-# ---- by the samples -----------------------------------------------------------------------------------------------
-
-
 def not_cold(cache: str) -> Flag:
     if cache == "warm":
         reason, advice = "every launch reuses the same inputs", "free memory for a second copy of the inputs"
@@ -343,9 +334,6 @@ def launch_limited(samples: Samples) -> Flag | None:
 def _percent(share: float) -> str:
     """Return a fraction in percent with two significant digits and no exponent."""
     return f"{float(f'{100 * share:.2g}'):,g}"
-
-
-# ---- by the telemetry ---------------------------------------------------------------------------------------------
 
 
 def slowed(telemetry: Mapping[str, Any], is_gpu: bool) -> Iterator[Flag]:

@@ -26,7 +26,7 @@ from results.stats.samples import two_modes
 from roofline.machine import Machine
 
 if TYPE_CHECKING:
-    from bench.harness.op import Launch
+    pass
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
 """Limits of the warm time of a cold row. It only shows whether cold made a difference, so a few samples are enough."""
@@ -103,9 +103,6 @@ class Ready:
     replay: ReplayCheck | None
     """Verifies a CUDA graph of the calls; None on a CPU."""
     before: CheckResult
-    earlier: Launch | None
-    """The first launch, for an op whose results must differ."""
-    first_call_s: float
     prepared_s: float
     """Time to make and check inputs and results, before and after the timing."""
     check_s: float
@@ -156,8 +153,6 @@ def prepare(
         cache=cache,
         replay=ReplayCheck(op, case, sets) if device.is_gpu else None,
         before=before,
-        earlier=(sets[0].inputs, checks.result) if op.check_result else None,
-        first_call_s=checks.call_s,
         prepared_s=ready - begin + check_s,  # it is checked once more at the end
         check_s=check_s,
     )
@@ -173,13 +168,14 @@ def make_copies(row: Row, device: Device) -> tuple[list[InputSet], str]:
 
 def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | None) -> Record:
     """Verify the result again, on another copy of the inputs, and return the record with its flags."""
-    row, provider, sets = ready.row, ready.provider, ready.sets
+    row, provider, sets, checks = ready.row, ready.provider, ready.sets, ready.checks
+    first_call_s, earlier = checks.call_s, (sets[0].inputs, checks.result) if row.op.check_result else None
     protocol.announce(runs=False)
     last = len(sets) - 1 - row.settings.seed % max(1, len(sets) - 1)
     interpreted()  # forgets the kernels of other rows
     with numerics(row.case.dtype):
         replayed = ready.replay.after() if ready.replay else None
-        after = ready.checks.last(ready.calls[last], sets[last], ready.earlier)
+        after = checks.last(ready.calls[last], sets[last], earlier)
     if after.is_right and replayed is not None and not replayed.is_right:
         after = replace(replayed, reason=f"a replay of the timed graph: {replayed.reason}")
     verified = {"before": ready.before.to_dict(), "after": after.to_dict()}
@@ -196,7 +192,7 @@ def finish(ready: Ready, samples: Samples, device: Device, ceilings: Machine | N
         also.append(Flag("beyond-rounding", reason, advice))
     return replace(
         recorded(row.blank(), samples, device, ceilings, row.settings.cache, also),
-        first_call_s=ready.first_call_s,
+        first_call_s=first_call_s,
         verified=verified,
         copies=len(sets),
         source_sha256=provider.source_sha256,

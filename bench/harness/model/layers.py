@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.harness.op import UsageError
 from roofline.accounting.config import ConfigError, ModelConfig
 
 if TYPE_CHECKING:
@@ -44,10 +43,12 @@ empty tensor leaves out a bias or the norms of queries and keys."""
 def load_model(name: str) -> ModelConfig:
     from roofline.accounting.presets import load_config, load_preset
 
+    if name.endswith(".json") or "/" in name:
+        return load_config(Path(name))
     try:
-        return load_config(Path(name)) if name.endswith(".json") or "/" in name else load_preset(name)
+        return load_preset(name)
     except ConfigError as error:
-        raise UsageError(str(error).replace("--config", "--model")) from None
+        raise ConfigError(str(error).replace("--config", "--model")) from None
 
 
 def unsupported(config: ModelConfig, sequence: int) -> str | None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.harness.cli.arguments import UsageError
+from bench.harness.data.inputs import torch_dtype
 from bench.harness.providers.user_kernel import UserKernelError, find, left_by
 from bench.harness.timing import protocol
 
 if TYPE_CHECKING:
     from roofline.accounting.config import ModelConfig
 
-TORCH_DTYPES = {"fp64": "float64", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+MODEL_DTYPES = ("fp64", "fp32", "bf16", "fp16")
 """Dtypes that a model can be converted to."""
 
 SIGNATURE = '''\
@@ -84,7 +85,7 @@ def from_file(word: str, dtype: str | None, device: str) -> Target:
         raise UsageError(f"expected path/to/file.py:function, got '{word}'; --signature prints a file") from None
     if source.problem is not None:
         raise UsageError(f"'{word}': {source.problem}")
-    wanted = getattr(torch, TORCH_DTYPES[dtype]) if dtype else None
+    wanted = torch_dtype(dtype) if dtype else None
     without_memory = torch.device("meta") if device == "meta" else contextlib.nullcontext()
     with guarded_call(word):
         module = source.module()
@@ -127,7 +128,7 @@ def from_preset(config: ModelConfig, shape: tuple[int, int], dtype: str, device:
 
     from bench.harness.model.transformer import Transformer
 
-    wanted = getattr(torch, TORCH_DTYPES[dtype])
+    wanted = torch_dtype(dtype)
     torch.manual_seed(0)
     with torch.device(device):
         model = Transformer(config)

@@ -47,18 +47,8 @@ OURS = "ridgepoint "
 Events = Sequence[Mapping[str, Any]]
 
 
-class Trace(NamedTuple):
-    """A trace from a file."""
-
-    breakdown: Breakdown
-    gpu: Device | None
-    """None if no kernels were recorded."""
-    host: str
-    """Empty if it is not known."""
-
-
-def from_trace(path: Path) -> Trace:
-    """Return the operations of a trace, plain or compressed by gzip, and where it was recorded.
+def from_trace(path: Path) -> tuple[Breakdown, Device | None, str]:
+    """Return the operations of a trace, plain or compressed by gzip, the GPU of its kernels if any, and its host.
 
     Raises:
         UsageError: the file is not a trace with operations and their shapes.
@@ -66,7 +56,7 @@ def from_trace(path: Path) -> Trace:
     try:
         document = load(path.read_bytes())
         breakdown = breakdown_of(document["traceEvents"])
-        return Trace(breakdown, gpu_of(document), str(document.get("host_name", "")))
+        return breakdown, gpu_of(document), str(document.get("host_name", ""))
     except OSError as error:
         raise UsageError(f"cannot read '{path}': {error.strerror or error}") from None
     except UsageError as error:
@@ -131,9 +121,6 @@ def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
     return event.get("pid"), event.get("tid")
 
 
-# ---- which events are operations ----------------------------------------------------------------------------------
-
-
 class Around(NamedTuple):
     """An event around others in its thread."""
 
@@ -195,9 +182,6 @@ class Calls:
         if key not in self._known:
             self._known[key] = operation_of(namespace, op, given)
         return self._known[key]
-
-
-# ---- a call from what was recorded of it --------------------------------------------------------------------------
 
 
 class Argument(NamedTuple):

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from bench.harness.op import Op, UsageError
+from bench.harness.op import Op
 from bench.harness.providers.user_kernel import find
 from bench.harness.providers.user_kernel import load as load_user_kernel
 from kernels import versions
@@ -174,17 +174,6 @@ def unavailable(name: str, device: Device, dtype: str = "") -> str | None:
     if needs_triton and not has_triton():
         return f"{name} needs Triton on a GPU, which is not installed; its wheels are for Linux only"
     return None
-
-
-def check_names(names: list[str], family: str) -> None:
-    """Raise `UsageError` for a name that is no provider of a family."""
-    known = provider_names(family)
-    for name in names:
-        if is_user_kernel(name):
-            find(name)
-        elif name not in known:
-            listed = ", ".join((*known, USER_KERNEL))
-            raise UsageError(f"unknown provider '{name}' for {family}; choose from {listed}")
 
 
 def load(name: str, op: Op, family: str, device: Device) -> Provider:

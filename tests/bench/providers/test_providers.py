@@ -9,13 +9,13 @@ import torch
 
 from bench.__main__ import families
 from bench.elementwise import OPS as ELEMENTWISE
+from bench.harness.cli.main import check_providers
 from bench.harness.data.inputs import Filler, InputSet, make_sets
 from bench.harness.data.verify import Checks, check
 from bench.harness.op import Case, UsageError
 from bench.harness.providers import registry
 from bench.harness.providers.registry import (
     ProviderUnavailableError,
-    check_names,
     default_providers,
     kernel_versions,
     load,
@@ -96,9 +96,9 @@ def test_versions_are_found_by_file_name_in_numeric_order(versions):
 
 
 def test_an_unknown_provider_lists_the_known_ones(versions):
-    check_names(["torch", "torch-compile", "triton-v10"], "elementwise")
+    check_providers(["torch", "torch-compile", "triton-v10"], ["elementwise"])
     with pytest.raises(UsageError) as caught:
-        check_names(["torch", "triton-v4"], "elementwise")
+        check_providers(["torch", "triton-v4"], ["elementwise"])
     assert str(caught.value) == (
         "unknown provider 'triton-v4' for elementwise; "
         "choose from torch, torch-compile, triton-v1, triton-v2, triton-v3, triton-v10, path/to/file.py:function"
@@ -266,7 +266,7 @@ def test_a_version_with_autotuning_is_two_providers(versions):
     assert (fixed.function.__name__, tuned.function.__name__) == ("add", "tuned_add")
     assert fixed.source_sha256 == tuned.source_sha256
     with pytest.raises(UsageError):
-        check_names(["triton-v10-autotune"], "elementwise")
+        check_providers(["triton-v10-autotune"], ["elementwise"])
 
 
 def test_the_default_is_the_newest_version_the_gpu_can_run(versions):

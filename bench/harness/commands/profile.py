@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from bench.harness.cli.arguments import MACHINE, OPTIONS, OUTPUT, UsageError, add, number, path
 from bench.harness.model.layers import load_model, unsupported
 from bench.harness.op import Op, parse_batch_shape
-from bench.harness.profile.target import SIGNATURE, TORCH_DTYPES, Target, from_file, from_preset
+from bench.harness.profile.target import MODEL_DTYPES, SIGNATURE, Target, from_file, from_preset
 from bench.harness.timing import protocol
 from results.show.terminal import ADVANCED, Parser, print_out, say
+from roofline.accounting.config import ConfigError
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -68,7 +69,7 @@ def add_parser(commands: Any) -> None:
     )
     shape = f"sequences x tokens (default: {DEFAULT_SHAPE})"
     what.add_argument("--shape", metavar="BxS", help=shape)
-    dtypes = f"{', '.join(TORCH_DTYPES)} (default: the target's; fp32 for --model)"
+    dtypes = f"{', '.join(MODEL_DTYPES)} (default: the target's; fp32 for --model)"
     add(parser, "--dtype", metavar="NAME", nargs=None, help=dtypes)
     what.add_argument("--backward", action="store_true", help="add the backward pass")
     what.add_argument(
@@ -137,14 +138,14 @@ def run_trace(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
         name = "FILE:FUNCTION" if given[0] == "target" else f"--{given[0]}"
         raise UsageError(f"--from reads a recorded trace and runs no model; leave {name} out")
     check_places(args)
-    trace = from_trace(args.source)
+    breakdown, gpu, host = from_trace(args.source)
     args.device = "cpu"
-    records = report.records_of(trace.breakdown)
-    with Run(args, "bench", "profile", trace.gpu or device_of(args), Settings(cache="warm").to_dict(), argv) as run:
-        if trace.gpu is None:
+    records = report.records_of(breakdown)
+    with Run(args, "bench", "profile", gpu or device_of(args), Settings(cache="warm").to_dict(), argv) as run:
+        if gpu is None:
             run.start(report.product_dtypes(records))
-            if trace.host not in ("", platform.node()):
-                run.progress.note(f"the trace was recorded on '{trace.host}'; the roofs are those of this machine")
+            if host not in ("", platform.node()):
+                run.progress.note(f"the trace was recorded on '{host}'; the roofs are those of this machine")
         else:
             run.start(None, is_here=False)
         for record in records:
@@ -190,8 +191,8 @@ def mode_of(args: argparse.Namespace) -> str:
 def check(args: argparse.Namespace) -> None:
     if (args.target is None) == (args.model is None):
         raise UsageError("expected one of FILE:FUNCTION, --model NAME and --from TRACE")
-    if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in TORCH_DTYPES):
-        raise UsageError(f"--dtype expects one of {', '.join(TORCH_DTYPES)}, got {','.join(args.dtype)}")
+    if args.dtype is not None and (len(args.dtype) != 1 or args.dtype[0] not in MODEL_DTYPES):
+        raise UsageError(f"--dtype expects one of {', '.join(MODEL_DTYPES)}, got {','.join(args.dtype)}")
     if args.target is not None and args.layers is not None:
         raise UsageError("--layers requires --model; your own function builds its model")
     if args.trace is not None and not args.trace.absolute().parent.is_dir():
@@ -201,7 +202,10 @@ def check(args: argparse.Namespace) -> None:
             raise UsageError(f"--on measures nothing and saves nothing; remove --{option}")
     args.shape = parse_batch_shape(args.shape or DEFAULT_SHAPE)
     if args.model is not None:
-        args.model = load_model(args.model)
+        try:
+            args.model = load_model(args.model)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
         if args.layers is not None:
             args.model = replace(args.model, layers=args.layers)
         if problem := unsupported(args.model, args.shape[1]):
