@@ -28,6 +28,9 @@ COMMANDS = {
     "explain": "explain a column, warning flag or verdict, and how to react to it",
 }
 
+MODULES = {"profile": "profiler", "fleet-report": "fleet_report"}
+"""Commands whose module in `bench.harness.commands` has another name."""
+
 HELP = {"-h", "--help"}
 
 EPILOG = """\
@@ -162,7 +165,7 @@ def add_commands(parser: Parser, words: Sequence[str], found: Catalog) -> None:
             named = [family for family, ops in found.families.items() if {op.name for op in ops} & {*op_words(words)}]
             add_parser(commands, found.families if HELP.isdisjoint(words) else named)
         else:
-            import_module(f"bench.harness.commands.{name.replace('-', '_')}").add_parser(commands)
+            import_module(f"bench.harness.commands.{MODULES.get(name, name)}").add_parser(commands)
     for subcommand in commands.choices.values():
         subcommand.set_defaults(prog=subcommand.prog)
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from bench.harness.data.checks import ReplayCheck, UserChecks
 from bench.harness.data.inputs import Filler, InputSet, make_sets, plan_rotation
@@ -24,9 +23,6 @@ from bench.harness.timing.protocol import LIMITS, Limits, Sampler, Samples, coll
 from results.record import Record
 from results.stats.samples import two_modes
 from roofline.machine import Machine
-
-if TYPE_CHECKING:
-    pass
 
 WARM_LIMITS = Limits(10, 0.02, 0.0, 0.15, 0.0, 1e-3)
 """Limits of the warm time of a cold row. It only shows whether cold made a difference, so a few samples are enough."""

@@ -7,7 +7,7 @@ import pytest
 
 from bench import train_step
 from bench.__main__ import main
-from bench.harness.commands import profile
+from bench.harness.commands import profiler
 from bench.harness.commands.explain import KINDS, answer
 from bench.harness.model import step
 from bench.harness.profile import operation, report
@@ -51,7 +51,7 @@ def test_explain_knows_every_column():
         *train_step.IN_PHASES,
         *step.PHASES,
         "allocator peak",
-        *profile.BY,
+        *profiler.BY,
         "GFLOP/s",
         "TFLOP/s",
         "SM clock",
