@@ -6,7 +6,7 @@ Only the keys that the report needs are decoded. A file or line that is not usab
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -104,8 +104,7 @@ class Device:
     uuid: str | None
     group: tuple[Any, ...]
     """What comparable devices share, see `judge.GROUP_PARTS`."""
-    readings: dict[tuple[Metric, str], Reading] = field(default_factory=dict)
-    """By metric and phase."""
+    readings: dict[tuple[Metric, str], Reading] = field(default_factory=dict)  # by metric and phase
     facts: dict[str, float] = field(default_factory=dict)
     """What may explain a slow device, see `rules.toml`."""
     failures: list[str] = field(default_factory=list)
@@ -113,6 +112,12 @@ class Device:
     @property
     def identity(self) -> tuple[Any, ...]:
         return (self.uuid,) if self.uuid else (self.fleet.node, self.fleet.rank)
+
+    @property
+    def slot(self) -> tuple[Any, ...]:
+        """Place in the run; without a launcher every device is rank 0 of 1."""
+        rank = self.fleet
+        return (rank.node, rank.rank, rank.world_size) if (rank.world_size or 1) > 1 else self.identity
 
     def observe(self, name: str, value: object) -> None:
         """Keep the largest value of a fact."""
@@ -145,8 +150,8 @@ def read_fleet(directories: Iterable[Path], history: Iterable[Path] = ()) -> tup
         )
         for paths in (directories, history)
     )
-    newest = list({device.identity: device for device in read}.values())
-    newest = list({_slot(device): device for device in newest}.values())
+    last = {device.identity: device for device in read}.values()
+    newest = list({device.slot: device for device in last}.values())
     if len(newest) < len(read):
         notes.append(f"{len(read) - len(newest)} files are older or duplicates: the newest of each rank is used")
     earlier: Earlier = defaultdict(list)
@@ -180,7 +185,7 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
     except (OSError, ValueError, RecursionError) as error:
         notes.append(f"{path}: not a rank's file: {error}; left out")
         return None
-    rows, problems, has_clock_of_0 = [], [], False
+    rows, problems = [], []
     for index, line in enumerate(lines[:MAX_ROWS], start=2):
         try:
             rows += [_RECORDS.decode(line)] if line else []
@@ -189,15 +194,15 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
     if rows and not any(row.op in OPS for row in rows):
         notes.append(f"{path}: not a rank's file: it has no op of a fleet run; left out")
         return None
-    for row in rows:
-        if row.op in OPS:
-            has_clock_of_0 |= 0 in (row.telemetry.get("sm_clock_hz"), row.telemetry.get("memory_clock_hz"))
-            _add(device, row)
     problems = [f"{len(problems)} invalid lines left out, {problems[0]}"] if problems else []
-    problems += ["clocks of 0 Hz ignored"] if has_clock_of_0 else []
+    if any(row.telemetry.get(clock_key) == 0 for row in rows for _, clock_key in OPS.values()):
+        problems.append("clocks of 0 Hz ignored")
     if len(content) == MAX_FILE_BYTES or len(lines) > MAX_ROWS:
         problems.append(f"only {MAX_ROWS:,} rows and {MAX_FILE_BYTES >> 20} MiB are read")
     notes += [f"{path}: {'; '.join(problems)}"] if problems else []
+    for row in rows:
+        if row.op in OPS:
+            _add(device, row)
     return device
 
 
@@ -220,11 +225,9 @@ def _device(environment: _Environment) -> Device:
         # A limit below the default is evidence: a capped node is compared with the others, not with itself.
         default_w or limit_w,
         bool(health.get("mig_mode")),
-        str(health.get("driver")),
-        str(health.get("vbios")),
+        *(value if isinstance(value := health.get(key), str) else None for key in ("driver", "vbios")),
     )
-    uuid = str(about["uuid"]) if about.get("uuid") else None
-    device = Device(environment.run_id, started_s, rank, uuid, group)
+    device = Device(environment.run_id, started_s, rank, about.get("uuid") and str(about["uuid"]), group)
     if limit_w and default_w:
         device.observe("power_limit_lost", 1 - limit_w / default_w)
     for fact, (key, *inner) in DATA["health"].items():
@@ -270,38 +273,27 @@ def _observe(device: Device, telemetry: Mapping[str, Any]) -> None:
     device.observe("pcie_replays", telemetry.get("pcie_replays"))
 
 
-def _slot(device: Device) -> tuple[Any, ...]:
-    # Without a launcher every device is rank 0 of 1.
-    rank = device.fleet
-    return device.identity if rank.world_size in (1, None) else (rank.node, rank.rank, rank.world_size)
-
-
 def _clear_stale(devices: Sequence[Device], earlier: Earlier) -> None:
     """Clear a device that was not measured again when most others were."""
     starts = [(earlier[d.identity][-1].started_s, d.started_s) for d in devices if earlier.get(d.identity)]
-    if 2 * len(starts) > len(devices):
-        between_s = sum(map(median, zip(*starts, strict=True))) / 2
-        for device in devices:
-            if device.started_s < between_s:
-                device.failures = [f"no file of this rank since {datetime.fromtimestamp(device.started_s, UTC):%F %T}"]
-                device.readings, device.facts = {}, {}
+    between_s = sum(map(median, zip(*starts, strict=True))) / 2 if 2 * len(starts) > len(devices) else -math.inf
+    for device in devices:
+        if device.started_s < between_s:
+            device.failures = [f"no file of this rank since {datetime.fromtimestamp(device.started_s, UTC):%F %T}"]
+            device.readings, device.facts = {}, {}
 
 
 def _missing(devices: Sequence[Device]) -> Iterator[Device]:
     """Yield a device without readings for each rank of a run that has no file."""
-    by_size: dict[int, list[Device]] = defaultdict(list)
+    files = Counter(device.fleet.world_size for device in devices)
+    launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in devices:
-        by_size[device.fleet.world_size or 1].append(device)
-    for size, run in by_size.items():
-        launches: dict[str, list[Device]] = defaultdict(list)
-        for device in run:
-            # With that many files, each node has launched ranks 0 to `size` - 1.
-            launches[device.fleet.node if len(run) >= 1.5 * size else ""].append(device)
-        for launch in launches.values():
-            nodes = {device.fleet.rank: device.fleet.node for device in launch}
-            for rank in set(range(size)) - nodes.keys():
-                node = nodes.get(rank - 1, nodes.get(rank + 1, ""))
-                failures = ["no file of this rank"]
-                yield replace(
-                    launch[0], uuid=None, fleet=Rank(rank, node, size), readings={}, facts={}, failures=failures
-                )
+        rank, size = device.fleet, device.fleet.world_size or 1
+        # With that many files, each node has launched ranks 0 to `size` - 1.
+        launches[size, rank.node if files[size] >= 1.5 * size else ""][rank.rank] = device
+    for (size, node), launch in launches.items():
+        for absent in set(range(size)) - launch.keys():
+            near = launch.get(absent - 1, next(iter(launch.values())))
+            fleet = Rank(absent, node or near.fleet.node, size)
+            failures = ["no file of this rank"]
+            yield replace(near, uuid=None, fleet=fleet, readings={}, facts={}, failures=failures)

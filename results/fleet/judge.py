@@ -48,8 +48,8 @@ class Group:
     members: list[int]
     only_peers: set[int]
     """Members that are judged in a narrower group."""
-    differing: tuple[str, ...] = ()
-    """Parts in which members differ, because the group was widened."""
+    ignored: tuple[str, ...]
+    """Parts in which members may differ, because the group would be small."""
     smallest_change: dict[str, float] = field(default_factory=dict)
     """Smallest slowdown of each ceiling, as a fraction, that would be found in 95 % of devices."""
 
@@ -117,10 +117,8 @@ def grouped(devices: Sequence[Device]) -> list[Group]:
     groups: dict[tuple[Any, ...], Group] = {}
     for index, own in keys.items():
         key = next((key for key in own if len(members[key]) >= LIMITS["min_peers"]), own[-1])
-        groups.setdefault(key, Group(key, members[key], {*members[key]})).only_peers.remove(index)
-    for group in groups.values():
-        values = zip(*{devices[index].group for index in group.members}, strict=True)
-        group.differing = tuple(name for name, part in zip(GROUP_PARTS, values, strict=True) if len(set(part)) > 1)
+        group = groups.setdefault(key, Group(key, members[key], {*members[key]}, GROUP_PARTS[len(key) :]))
+        group.only_peers.remove(index)
     return list(groups.values())
 
 
@@ -162,13 +160,11 @@ def _tables(group: Group, devices: Sequence[Device]) -> list[dict[int, Row]]:
             readings[key][index] = reading
     tables = []
     for (metric, phase), known in sorted(readings.items(), key=lambda item: str(item[0])):
-        rate = median(reading.rate for reading in known.values())
-        clock = _median(reading.clock for reading in known.values())
+        rate, clock = (_median(reading[place] for reading in known.values()) for place in (0, 3))
         table = {}
         for index, reading in known.items():
-            deviation, own = reading.rate - rate, None
-            if clock is not None and reading.clock is not None:
-                own = reading.clock - clock
+            deviation = reading.rate - rate
+            own = None if reading.clock is None else reading.clock - clock
             per_clock = None if own is None else deviation - own
             table[index] = Row(metric, phase, deviation, reading.below, reading.above, per_clock, own)
         tables += [table] if len(table) > 1 else []
@@ -180,15 +176,15 @@ def _median(values: Iterable[float | None]) -> Any:
     return median(known) if known else None
 
 
-def _units(table: Mapping[int, Row], level: str, devices: Sequence[Device]) -> dict[Any, list[int]]:
-    """Return the members of each rack or node that has enough of them."""
-    units: dict[Any, list[int]] = defaultdict(list)
-    for index in table:
-        units[getattr(devices[index].fleet, level)].append(index)
+def _units(table: Mapping[int, Row], level: str, devices: Sequence[Device]) -> dict[Any, dict[int, Row]]:
+    """Return the rows of each rack or node that has enough devices; a rack of one node is that node."""
+    units: dict[Any, dict[int, Row]] = defaultdict(dict)
+    for index, row in table.items():
+        units[getattr(devices[index].fleet, level)][index] = row
     units.pop(None, None)
-    if level == "rack":  # a rack of one node is that node
-        units = {name: part for name, part in units.items() if len({devices[i].fleet.node for i in part}) > 1}
-    return {name: part for name, part in units.items() if len(part) >= LIMITS["min_unit"]}
+    least = {"rack": 2, "node": 1}[level]
+    nodes = {name: {devices[index].fleet.node for index in part} for name, part in units.items()}
+    return {name: part for name, part in units.items() if len(part) >= LIMITS["min_unit"] and len(nodes[name]) >= least}
 
 
 def _median_row(rows: Sequence[Row]) -> Row:
@@ -196,10 +192,8 @@ def _median_row(rows: Sequence[Row]) -> Row:
     return Row(rows[0].metric, rows[0].phase, *(_median(getattr(row, name) for row in rows) for name in names))
 
 
-Found = dict[Any, set[Metric]]
-"""What fell by unit: an index of a device, or the name of a node or rack."""
-Facts = dict[int, dict[str, float]]
-"""By index of a device; see `rules.toml`."""
+Found = dict[Any, set[Metric]]  # by index of a device, or name of a node or rack
+Facts = dict[int, dict[str, float]]  # by index of a device
 
 
 def _found(tables: Iterable[tuple[Group, Mapping[Any, Row]]]) -> tuple[Found, Found]:
@@ -269,29 +263,25 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], l
     findings: list[Finding] = []
     for level in ("rack", "node"):
         parts = [_units(table, level, devices) for _, table in tables]
-        of_units = [
-            {name: _median_row([table[index] for index in part]) for name, part in own.items()}
-            for (_, table), own in zip(tables, parts, strict=True)
-        ]
-        found, _ = _found([(group, rows) for (group, _), rows in zip(tables, of_units, strict=True)])
+        medians_of = [{name: _median_row([*part.values()]) for name, part in units.items()} for units in parts]
+        found, _ = _found([(group, rows) for (group, _), rows in zip(tables, medians_of, strict=True)])
         for name, metrics in sorted(found.items()):
-            fallen = [
-                (rows[name], {index: table[index] for index in own[name]})
-                for (_, table), own, rows in zip(tables, parts, of_units, strict=True)
-                if name in rows and rows[name].metric in metrics
-            ]
+            pairs = [(rows[name], units[name]) for rows, units in zip(medians_of, parts, strict=True) if name in rows]
+            fallen = [(row, part) for row, part in pairs if row.metric in metrics]
             findings.append(_unit_finding(level, name, fallen, facts))
     slow, suspect = _found(tables)
     rows: dict[int, list[Row]] = defaultdict(list)
     for group, table in tables:
         for index in table.keys() - group.only_peers:
             rows[index].append(table[index])
-    units = {finding.rack or finding.node for finding in findings}
+    slow_units = {finding.rack or finding.node for finding in findings}
     for index, device in enumerate(devices):
         finding = Finding(device, device.fleet.node, device.fleet.rack, rows[index], facts[index])
         drift = drift_of(device, earlier.get(device.identity, ()))
         _judge_device(finding, device, slow[index], suspect[index], drift)
-        finding.evidence += [f"{name} is slow as a whole" for name in (finding.rack, finding.node) if name in units]
+        finding.evidence += [
+            f"{name} is slow as a whole" for name in (finding.rack, finding.node) if name in slow_units
+        ]
         findings.append(finding)
     return findings, groups
 

@@ -16,27 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
+MAX_NAMES = 40
+"""Maximum number of devices with a name in the plot."""
+
 
 def exit_code(findings: Iterable[Finding], is_nagios: bool = False) -> int:
     verdicts = {finding.verdict for finding in findings} or {UNMEASURED}
-    slow, other = (2, 1) if is_nagios else (1, 0)
     if SLOW in verdicts:
-        return slow
-    return 3 if UNMEASURED in verdicts else other * (verdicts != {OK})
+        return 2 if is_nagios else 1
+    return 3 if UNMEASURED in verdicts else int(is_nagios and verdicts != {OK})
 
 
 def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, Any]:
-    largest = max(groups, key=lambda group: len(group.members) - len(group.only_peers), default=None)
+    largest = max(groups, key=lambda group: len(group.members), default=None)
     return {
         "devices": [_entry(finding) for finding in findings if finding.device],
         "nodes": [_entry(finding) for finding in findings if not finding.device],
         "groups": [
             dict(zip(GROUP_PARTS, group.key, strict=False))
-            | {
-                "devices": len(group.members) - len(group.only_peers),
-                "peers": len(group.members),
-                "differing": group.differing,
-            }
+            | {"peers": len(group.members), "only_peers": len(group.only_peers), "ignored": group.ignored}
             | {"smallest_change": group.smallest_change}
             for group in groups
         ],
@@ -47,10 +45,9 @@ def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, 
 def _entry(finding: Finding) -> dict[str, Any]:
     device, rule = finding.device, finding.rule
     row = finding.rows[0] if finding.rows else None
-    values = (row.deviation, row.per_clock, *row.ends) if row else (None,) * 4
+    logs = (row.deviation, row.per_clock, *row.ends, finding.drift) if row else (None,) * 5
     deviation, per_clock, low, high, drift = (
-        None if value is None or math.isinf(value) else round(math.expm1(value), 6)
-        for value in (*values, finding.drift)
+        None if log is None or math.isinf(log) else round(math.expm1(log), 6) for log in logs
     )
     return {
         "rank": device.fleet.rank if device else None,
@@ -72,37 +69,31 @@ def _entry(finding: Finding) -> dict[str, Any]:
 
 
 def _cells(finding: Finding) -> dict[str, str]:
-    row, rule = finding.rows[0] if finding.rows else None, finding.rule
-    where = f"node {finding.node}" if finding.node else f"rack {finding.rack}"
-    if finding.device:
-        where = f"rank {finding.device.fleet.rank} on {finding.node or 'an unknown node'}"
+    entry, row = _entry(finding), finding.rows[0] if finding.rows else None
+    whole = f"node {finding.node}" if finding.node else f"rack {finding.rack}"
     return {
-        "where": where,
-        "device": finding.device.uuid or finding.device.group[0] if finding.device else "",
+        "where": f"rank {entry['rank']} on {finding.node or 'an unknown node'}" if finding.device else whole,
+        "device": entry["uuid"] or entry["device"] or "",
         "verdict": finding.verdict,
         "fell": ", ".join(finding.fell),
         "deviation": percent(row.deviation) if row else "",
         "95% CI": " to ".join(map(percent, row.ends)) if row else "",
         "per clock": "" if row is None or row.per_clock is None else percent(row.per_clock),
-        "cause": rule.cause if rule else "",
+        "cause": entry["cause"] or "",
         "severity": finding.severity or "",
-        "evidence": "; ".join([*finding.evidence, *([rule.action] if rule else [])]),
+        "evidence": "; ".join([*finding.evidence, *filter(None, [entry["action"]])]),
     }
-
-
-def _counts(findings: Iterable[Finding]) -> str:
-    counts = Counter(finding.verdict for finding in findings if finding.device)
-    return ", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]) or "no device"
 
 
 def summary(findings: Sequence[Finding], groups: Sequence[Group]) -> list[str]:
     """Return the counts of verdicts, the groups of peers, and the smallest slowdowns that would be found."""
-    texts = [_counts(findings)]
+    counts = Counter(finding.verdict for finding in findings if finding.device)
+    texts = [", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]) or "no device"]
     for group in groups:
         names = ", ".join(f"{name} {value}" for name, value in zip(GROUP_PARTS, group.key, strict=False) if value)
-        wider = f", including others of different {' and '.join(group.differing)}" if group.differing else ""
+        wider = f", of any {' and '.join(group.ignored)}" if group.ignored else ""
         texts.append(
-            f"{len(group.members) - len(group.only_peers):,} devices among {len(group.members):,} peers{wider}: {names}"
+            f"{len(group.members) - len(group.only_peers):,} devices among {len(group.members):,} peers: {names}{wider}"
         )
         if group.smallest_change:
             found = ", ".join(
@@ -127,15 +118,10 @@ def as_text(findings: Sequence[Finding], groups: Sequence[Group], form: str, sho
             *titles, notes = cells[0]
             columns = [Column(name, [row[name] for row in cells], leaves=leaves.get(name, 0)) for name in titles]
             print_grid(console, columns, [row[notes] for row in cells], notes, "--format json has all")
-            print_lines(console, "")
         print_lines(console, *map(printable, texts), indent="  ")
 
-    table = Table(
-        rows=lambda: cells,
-        document=lambda: document(findings, groups),
-        draw=draw,
-        notes=lambda: "".join(f"\n{escaped(text)}\n" for text in texts),
-    )
+    notes = "".join(f"\n{escaped(text)}\n" for text in texts)
+    table = Table(rows=lambda: cells, document=lambda: document(findings, groups), draw=draw, notes=lambda: notes)
     return table.render(form)
 
 
@@ -151,7 +137,6 @@ def junit(findings: Sequence[Finding]) -> str:
             ElementTree.SubElement(case, kind, type=finding.verdict, message=message)
     for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{kind}"))))
-    ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode") + "\n"
 
 
@@ -160,60 +145,58 @@ def prometheus(findings: Sequence[Finding]) -> str:
     from results.export.openmetrics import label_text
 
     metrics: dict[str, list[str]] = defaultdict(list)
-    for finding in findings:
-        if not (device := finding.device):
-            continue
-        rank, about = device.fleet, {"modelName": device.group[0], "Hostname": device.fleet.node}
-        gpu = None if rank.local_rank is None else str(rank.local_rank)
-        labels = {"gpu": gpu, "UUID": device.uuid, "pci_bus_id": rank.pci_bus_id} | about
+    for device, finding in ((finding.device, finding) for finding in findings if finding.device):
+        rank = device.fleet
+        gpu = "" if rank.local_rank is None else str(rank.local_rank)
+        labels = {"gpu": gpu, "UUID": device.uuid, "pci_bus_id": rank.pci_bus_id}
+        labels |= {"modelName": device.group[0], "Hostname": rank.node}
         samples = [("verdict", {"verdict": name}, float(finding.verdict == name)) for name in VERDICTS]
         for row in finding.rows:
             own = {"op": row.metric.op, "dtype": row.metric.dtype, "case": row.metric.case, "phase": row.phase}
             samples.append(("deviation", own, math.expm1(row.deviation)))
         if limit_w := number((rank.health or {}).get("power_limit_w")):
             samples.append(("power_limit_watts", {}, limit_w))
-        samples.append(("measured_timestamp_seconds", {}, device.started_s))
         for name, own, value in samples:
             texts = {key: text and printable(text) for key, text in (labels | own).items()}
-            metrics[f"ridgepoint_fleet_{name}"].append(f"{{{label_text(texts)}}} {value!r}\n")
-    parts = ((name, f"# TYPE {name} gauge\n", samples) for name, samples in metrics.items())
-    return "".join(head + "".join(f"{name}{sample}" for sample in samples) for name, head, samples in parts)
+            metrics[name].append(f"ridgepoint_fleet_{name}{{{label_text(texts)}}} {value!r}\n")
+    return "".join(f"# TYPE ridgepoint_fleet_{name} gauge\n{''.join(rows)}" for name, rows in metrics.items())
 
 
 def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:
     """Return a plot of the largest slowdown of each device, a column for each node, with names at those not ok."""
-    from results.show.picture import (
-        AXIS_PT,
-        LABEL_PT,
-        LEGEND_PT,
-        MUTED,
-        frame,
-        new_figure,
-        own_style,
-        plain,
-        tone,
-        write_head,
-    )
+    from textalloc import allocate
+
+    from results.show import picture
 
     measured = [finding for finding in findings if finding.device and finding.rows]
     nodes = {node: index for index, node in enumerate(dict.fromkeys(finding.node for finding in measured))}
-    with own_style(theme):
-        figure = new_figure(11, 5)
-        top = write_head(figure, _counts(findings), "largest deviation of each device from its peers, by node", 4.6)
-        axes = figure.add_axes((0.08, 0.13, 0.89, top - 0.16))
-        frame(axes, "y")
-        for verdict, color in zip(VERDICTS, (MUTED, "#D55E00", "#E69F00", "#CC79A7"), strict=False):
-            chosen = [finding for finding in measured if finding.verdict == verdict]
-            points = [(nodes[finding.node], 100 * math.expm1(finding.rows[0].deviation)) for finding in chosen]
-            if points:
+    with picture.own_style(theme):
+        figure = picture.new_figure(11, 5)
+        about = "largest deviation of each device from its peers, by node"
+        top = picture.write_head(figure, summary(findings, ())[0], about, 4.6)
+        axes = figure.add_axes((0.08, 0.08, 0.89, top - 0.1))
+        picture.frame(axes, "y")
+        points = [(nodes[finding.node], 100 * math.expm1(finding.rows[0].deviation)) for finding in measured]
+        for verdict, color in zip(VERDICTS, (picture.MUTED, "#D55E00", "#E69F00", "#CC79A7"), strict=False):
+            chosen = [point for finding, point in zip(measured, points, strict=True) if finding.verdict == verdict]
+            if chosen:
                 marker, size = ("o", 12) if verdict == OK else ("v", 40)
-                xs, ys = zip(*points, strict=True)
-                axes.scatter(xs, ys, size, color=tone(color), marker=marker, label=verdict)
-            for finding, point in zip(chosen if verdict != OK else (), points, strict=False):
-                cells = _cells(finding)
-                axes.annotate(plain(f"  {cells['where']}  {cells['cause']}"), point, fontsize=LABEL_PT, va="center")
+                xs, ys = map(list, zip(*chosen, strict=True))
+                axes.scatter(xs, ys, size, picture.tone(color), marker, label=verdict)
+        named = [(*point, _cells(f)) for f, point in zip(measured, points, strict=True) if f.verdict != OK]
+        named.sort(key=lambda entry: entry[1])
+        if named:
+            xs, ys, cells = map(list, zip(*named[:MAX_NAMES], strict=True))
+            texts = [picture.plain(f"{cell['where']} {cell['cause']}") for cell in cells]
+            style: dict[str, Any] = {
+                "textsize": picture.POINT_PT,
+                "linecolor": picture.tone(picture.SPINE),
+                "linewidth": 0.8,
+            }
+            scatter: dict[str, Any] = {"x_scatter": [x for x, _ in points], "y_scatter": [y for _, y in points]}
+            allocate(axes, xs, ys, texts, **scatter, **style)
         axes.set_xticks([])
-        axes.set_xlabel(f"{len(nodes):,} nodes", fontsize=AXIS_PT)
-        axes.set_ylabel("deviation of the rate (%)", fontsize=AXIS_PT)
-        axes.legend(fontsize=LEGEND_PT, frameon=False, loc="lower left")
+        axes.set_xlabel(f"{len(nodes):,} nodes", fontsize=picture.AXIS_PT)
+        axes.set_ylabel("deviation of the rate (%)", fontsize=picture.AXIS_PT)
+        axes.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
     return figure
