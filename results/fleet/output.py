@@ -182,7 +182,7 @@ def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:
             if chosen:
                 marker, size = ("o", 12) if verdict == OK else ("v", 40)
                 xs, ys = map(list, zip(*chosen, strict=True))
-                axes.scatter(xs, ys, size, picture.tone(color), marker, label=verdict)
+                axes.scatter(xs, ys, size, color=picture.tone(color), marker=marker, label=verdict)
         named = [(*point, _cells(f)) for f, point in zip(measured, points, strict=True) if f.verdict != OK]
         named.sort(key=lambda entry: entry[1])
         if named:
