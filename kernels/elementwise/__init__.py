@@ -8,10 +8,10 @@ import torch
 from kernels.launch import DTYPES, Variant, require_companion, require_contiguous, require_shape, require_tensors
 
 MAX_COLUMNS = 2**30  # a column number plus one block still fits 32 bits
+MORE_INPUTS = {"bias-gelu": ("bias",), "dropout": ("seed",)}
 
 Ops = Mapping[str, tuple[Any, Any, Sequence[str]]]
-"""By operation: kernel, formula, and the names of the inputs of one shape. bias-gelu also takes a bias, dropout a
-seed."""
+"""By operation: kernel, formula, and the names of the inputs of one shape, to which `MORE_INPUTS` are added."""
 Variants = Mapping[tuple[str, torch.dtype], Variant]
 
 
@@ -25,7 +25,8 @@ def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
     return {
         (op, dtype): Variant(
             kernel=kernel,
-            constants={"FORMULA": formula, "BLOCK": block_bytes // dtype.itemsize},
+            constants={"FORMULA": formula, "BLOCK": block_bytes // dtype.itemsize}
+            | ({"y_ptr": None} if len(names) == 1 and op not in MORE_INPUTS else {}),
             options={"num_warps": warps, "enable_fp_fusion": True},
             op=op,
             dtype=DTYPES[dtype],
@@ -47,7 +48,9 @@ def launchers(
         sizes = _read(f"{op} {version}", op, ops[op][2], inputs, out)
         if out.numel():
             variant = variants[op, out.dtype]
-            variant.launch(programs(out.numel(), variant.constants["BLOCK"]), *inputs, out, out.numel(), *sizes)
+            first, *others = inputs
+            count = programs(out.numel(), variant.constants["BLOCK"])
+            variant.launch(count, first, out, out.numel(), *others, *sizes)
 
     def of(op: str) -> Callable[..., None]:
         return lambda *inputs, out: run(op, inputs, out)
@@ -59,7 +62,7 @@ def _read(
     label: str, op: str, names: Sequence[str], inputs: Sequence[torch.Tensor], out: torch.Tensor
 ) -> tuple[int, ...]:
     """Check the tensors and return the columns of bias-gelu, or nothing for other operations."""
-    wanted = [*names, *{"bias-gelu": ["bias"], "dropout": ["seed"]}.get(op, [])]
+    wanted = [*names, *MORE_INPUTS.get(op, ())]
     if len(inputs) != len(wanted):
         raise ValueError(f"{label}: expected the inputs {', '.join(wanted)}, got {len(inputs)}")
     operands = dict(zip(wanted, inputs, strict=True))

@@ -122,41 +122,27 @@ def dropout(
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("masked"))
-def unary_kernel(
-    x_ptr,  # input, n elements
-    out_ptr,  # output, n elements
-    n,  # number of elements, not specialized: one binary serves every n
-    FORMULA: tl.constexpr,  # block of x -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n
-    x = tl.load(x_ptr + offsets, mask=inside)
-    tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
-
-
-@triton.jit(do_not_specialize=["n"], repr=named("masked"))
-def binary_kernel(
+def map_kernel(
     x_ptr,  # first input, n elements
-    y_ptr,  # second input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    FORMULA: tl.constexpr,  # blocks of x and y -> block of out
+    y_ptr,  # second input, n elements, or None
+    FORMULA: tl.constexpr,  # block of x, or blocks of x and y -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     x = tl.load(x_ptr + offsets, mask=inside)
-    y = tl.load(y_ptr + offsets, mask=inside)
-    tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
+    result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+    tl.store(out_ptr + offsets, result, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("masked"))
 def row_bias_kernel(
     x_ptr,  # input, n elements in rows of cols elements
-    bias_ptr,  # bias, cols elements
     out_ptr,  # output, n elements
     n,  # rows * cols, not specialized: one binary serves every n
+    bias_ptr,  # bias, cols elements
     cols,  # elements per row
     FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
@@ -171,9 +157,9 @@ def row_bias_kernel(
 @triton.jit(do_not_specialize=["n"], repr=named("masked"))
 def random_kernel(
     x_ptr,  # input, n elements
-    seed_ptr,  # one 64-bit integer
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
+    seed_ptr,  # one 64-bit integer
     FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
@@ -185,17 +171,17 @@ def random_kernel(
 
 
 OPS = {  # kernel, formula, and the names of the inputs of one shape
-    "copy": (unary_kernel, copy, ("x",)),
-    "add": (binary_kernel, add, ("x", "y")),
-    "mul": (binary_kernel, mul, ("x", "y")),
-    "triad": (binary_kernel, triad, ("x", "y")),
-    "relu": (unary_kernel, relu, ("x",)),
-    "gelu": (unary_kernel, gelu, ("x",)),
-    "gelu-tanh": (unary_kernel, gelu_tanh, ("x",)),
-    "silu": (unary_kernel, silu, ("x",)),
-    "swiglu": (binary_kernel, swiglu, ("gate", "up")),
+    "copy": (map_kernel, copy, ("x",)),
+    "add": (map_kernel, add, ("x", "y")),
+    "mul": (map_kernel, mul, ("x", "y")),
+    "triad": (map_kernel, triad, ("x", "y")),
+    "relu": (map_kernel, relu, ("x",)),
+    "gelu": (map_kernel, gelu, ("x",)),
+    "gelu-tanh": (map_kernel, gelu_tanh, ("x",)),
+    "silu": (map_kernel, silu, ("x",)),
+    "swiglu": (map_kernel, swiglu, ("gate", "up")),
     "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
-    "residual-add": (binary_kernel, add, ("x", "residual")),
+    "residual-add": (map_kernel, add, ("x", "residual")),
     "dropout": (random_kernel, dropout, ("x",)),
 }
 

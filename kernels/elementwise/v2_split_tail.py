@@ -30,52 +30,33 @@ BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access per thread
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("split"))
-def unary_kernel(
-    x_ptr,  # input, n elements
-    out_ptr,  # output, n elements
-    n,  # number of elements, not specialized: one binary serves every n
-    FORMULA: tl.constexpr,  # block of x -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
-    if start + BLOCK <= n:
-        x = tl.load(x_ptr + offsets)
-        tl.store(out_ptr + offsets, FORMULA(x))
-    else:
-        inside = offsets < n
-        x = tl.load(x_ptr + offsets, mask=inside)
-        tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
-
-
-@triton.jit(do_not_specialize=["n"], repr=named("split"))
-def binary_kernel(
+def map_kernel(
     x_ptr,  # first input, n elements
-    y_ptr,  # second input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    FORMULA: tl.constexpr,  # blocks of x and y -> block of out
+    y_ptr,  # second input, n elements, or None
+    FORMULA: tl.constexpr,  # block of x, or blocks of x and y -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.arange(0, BLOCK)
     if start + BLOCK <= n:
         x = tl.load(x_ptr + offsets)
-        y = tl.load(y_ptr + offsets)
-        tl.store(out_ptr + offsets, FORMULA(x, y))
+        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets))
+        tl.store(out_ptr + offsets, result)
     else:
         inside = offsets < n
         x = tl.load(x_ptr + offsets, mask=inside)
-        y = tl.load(y_ptr + offsets, mask=inside)
-        tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
+        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+        tl.store(out_ptr + offsets, result, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("split"))
 def row_bias_kernel(
     x_ptr,  # input, n elements in rows of cols elements
-    bias_ptr,  # bias, cols elements
     out_ptr,  # output, n elements
     n,  # rows * cols, not specialized: one binary serves every n
+    bias_ptr,  # bias, cols elements
     cols,  # elements per row; a multiple of 16 makes the bias loads wide
     FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
@@ -104,9 +85,9 @@ def row_bias_kernel(
 @triton.jit(do_not_specialize=["n"], repr=named("split"))
 def random_kernel(
     x_ptr,  # input, n elements
-    seed_ptr,  # one 64-bit integer
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
+    seed_ptr,  # one 64-bit integer
     FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
@@ -125,8 +106,7 @@ def random_kernel(
 
 KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
 OPS = {  # kernel, formula of version 1, and the names of the inputs of one shape
-    op: (KERNEL_OF.get(op, unary_kernel if len(names) == 1 else binary_kernel), formula, names)
-    for op, (_, formula, names) in FIRST_OPS.items()
+    op: (KERNEL_OF.get(op, map_kernel), formula, names) for op, (_, formula, names) in FIRST_OPS.items()
 }
 
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)

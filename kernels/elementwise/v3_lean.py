@@ -131,33 +131,12 @@ def random_words(
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("lean"))
-def unary_kernel(
-    x_ptr,  # input, n elements
-    out_ptr,  # output, n elements
-    n,  # number of elements, not specialized: one binary serves every n
-    FORMULA: tl.constexpr,  # block of x -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    whole = n // WHOLE * WHOLE
-    if start < whole:
-        offsets = start + tl.arange(0, BLOCK)
-        inside = offsets < whole
-        x = tl.load(x_ptr + offsets, mask=inside)
-        tl.store(out_ptr + offsets, FORMULA(x), mask=inside)
-    else:
-        rest = whole + tl.arange(0, WHOLE)
-        last_x = tl.load(x_ptr + rest, mask=rest < n)
-        tl.store(out_ptr + rest, FORMULA(last_x), mask=rest < n)
-
-
-@triton.jit(do_not_specialize=["n"], repr=named("lean"))
-def binary_kernel(
+def map_kernel(
     x_ptr,  # first input, n elements
-    y_ptr,  # second input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    FORMULA: tl.constexpr,  # blocks of x and y -> block of out
+    y_ptr,  # second input, n elements, or None
+    FORMULA: tl.constexpr,  # block of x, or blocks of x and y -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
@@ -166,21 +145,21 @@ def binary_kernel(
         offsets = start + tl.arange(0, BLOCK)
         inside = offsets < whole
         x = tl.load(x_ptr + offsets, mask=inside)
-        y = tl.load(y_ptr + offsets, mask=inside)
-        tl.store(out_ptr + offsets, FORMULA(x, y), mask=inside)
+        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+        tl.store(out_ptr + offsets, result, mask=inside)
     else:
         rest = whole + tl.arange(0, WHOLE)
         last_x = tl.load(x_ptr + rest, mask=rest < n)
-        last_y = tl.load(y_ptr + rest, mask=rest < n)
-        tl.store(out_ptr + rest, FORMULA(last_x, last_y), mask=rest < n)
+        last = FORMULA(last_x) if y_ptr is None else FORMULA(last_x, tl.load(y_ptr + rest, mask=rest < n))
+        tl.store(out_ptr + rest, last, mask=rest < n)
 
 
 @triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def row_bias_kernel(
     x_ptr,  # input, n elements in rows of cols elements
-    bias_ptr,  # bias, cols elements
     out_ptr,  # output, n elements
     n,  # rows * cols, not specialized: one binary serves every n
+    bias_ptr,  # bias, cols elements
     cols,  # elements per row; a multiple of 16 makes the bias loads wide
     FORMULA: tl.constexpr,  # blocks of x and bias -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
@@ -208,9 +187,9 @@ def row_bias_kernel(
 @triton.jit(do_not_specialize=["n"], repr=named("lean"))
 def random_kernel(
     x_ptr,  # input, n elements
-    seed_ptr,  # one 64-bit integer
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
+    seed_ptr,  # one 64-bit integer
     FORMULA: tl.constexpr,  # blocks of x and of random words -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
 ):
@@ -232,7 +211,7 @@ KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
 FORMULA_OF = {"gelu": gelu, "gelu-tanh": gelu_tanh, "silu": silu, "swiglu": swiglu}
 FORMULA_OF |= {"bias-gelu": bias_gelu, "dropout": dropout}
 OPS = {  # kernel, formula, and the names of the inputs of one shape
-    op: (KERNEL_OF.get(op, unary_kernel if len(names) == 1 else binary_kernel), FORMULA_OF.get(op, formula), names)
+    op: (KERNEL_OF.get(op, map_kernel), FORMULA_OF.get(op, formula), names)
     for op, (_, formula, names) in FIRST_OPS.items()
 }
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)

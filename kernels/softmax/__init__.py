@@ -1,32 +1,21 @@
 """Argument checks and the launcher shared by all versions of softmax."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from kernels.launch import require_shape, require_tensors, row_stride
 
 
-@dataclass(frozen=True)
-class Operands:
-    """Shape of x and out, and their row strides in elements."""
-
-    m: int
-    n: int
-    x_stride: int
-    out_stride: int
-
-
 def launcher(
     version: str,
     max_columns: int,
-    launch: Callable[[Operands, torch.Tensor, torch.Tensor], None],
+    launch: Callable[[torch.Tensor, torch.Tensor, int, int], None],
     unit: int = 1,
 ) -> Callable[..., None]:
     """Return the launcher of a version such as `v2`; the row strides of x and out must differ by a multiple of `unit`.
 
-    It calls `launch` unless out is empty.
+    It calls `launch` with x, out and their row strides in elements, unless out is empty.
     """
     label = f"softmax {version}"
 
@@ -35,7 +24,7 @@ def launcher(
         x_stride = row_stride(label, "x", x)
         require_shape(label, "out", out, x.shape)
         out_stride = row_stride(label, "out", out)
-        m, n = x.shape
+        n = x.shape[1]
         if n > max_columns:
             raise ValueError(f"{label}: x has {n} columns; at most {max_columns} are supported by this version")
         if (x_stride - out_stride) % unit:
@@ -44,6 +33,6 @@ def launcher(
                 f"by a multiple of {unit} (version 1 supports any)"
             )
         if out.numel():
-            launch(Operands(m, n, x_stride, out_stride), x, out)
+            launch(x, out, x_stride, out_stride)
 
     return softmax

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import DTYPES, Variant
-from kernels.softmax import Operands, launcher
+from kernels.softmax import launcher
 
 WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}  # by elements of the block
 
@@ -66,9 +66,10 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(VARIANTS.values())
 
 
-def _launch(operands: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
-    block = min(size for size in WARPS if size >= operands.n)
-    VARIANTS[x.dtype, block].launch(operands.m, x, out, operands.n, operands.x_stride, operands.out_stride)
+def _launch(x: torch.Tensor, out: torch.Tensor, x_stride: int, out_stride: int) -> None:
+    m, n = x.shape
+    block = min(size for size in WARPS if size >= n)
+    VARIANTS[x.dtype, block].launch(m, x, out, n, x_stride, out_stride)
 
 
 KERNELS = {"softmax": launcher("v1", max(WARPS), _launch)}

@@ -31,7 +31,7 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
 from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, running
-from kernels.softmax import Operands, launcher
+from kernels.softmax import launcher
 
 WARPS = {256: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by elements of a row in registers
 WALK_WARPS = 16
@@ -152,13 +152,12 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return (*ROWS.values(), *WALKS.values())
 
 
-def launch(operands: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+def launch(x: torch.Tensor, out: torch.Tensor, x_stride: int, out_stride: int) -> None:
     """Launch the kernel for rows that programs do not share."""
-    if operands.n > max(WARPS):
-        variant = WALKS[x.dtype]
-    else:
-        variant = ROWS[x.dtype, min(block for block in WARPS if block >= operands.n)]
-    variant.launch(operands.m, x, out, operands.n, operands.x_stride, operands.out_stride)
+    m, n = x.shape
+    block = next((block for block in WARPS if block >= n), None)
+    variant = WALKS[x.dtype] if block is None else ROWS[x.dtype, block]
+    variant.launch(m, x, out, n, x_stride, out_stride)
 
 
 KERNELS = {"softmax": launcher("v2", MAX_COLUMNS, launch, UNIT.value)}

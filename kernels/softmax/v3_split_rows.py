@@ -24,7 +24,7 @@ import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, MAX_PIECES, Variant, gpu_of, pieces_of
 from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, top_and_total
-from kernels.softmax import Operands, launcher, v2_aligned
+from kernels.softmax import launcher, v2_aligned
 from kernels.softmax.v2_aligned import out_shift
 
 PIECE_WARPS = 4
@@ -127,20 +127,20 @@ def variants(arch: int) -> tuple[Variant, ...]:
     return (*v2_aligned.variants(arch), *SHARED.values())
 
 
-def _launch(operands: Operands, x: torch.Tensor, out: torch.Tensor) -> None:
+def _launch(x: torch.Tensor, out: torch.Tensor, x_stride: int, out_stride: int) -> None:
     partial, finish = SHARED[x.dtype, "partial"], SHARED[x.dtype, "finish"]
-    m, n = operands.m, operands.n
+    m, n = x.shape
     pieces = pieces_of(m, n, n * x.element_size(), partial.elements, UNIT.value, gpu_of(x.device))
     if pieces is None:
-        v2_aligned.launch(operands, x, out)
+        v2_aligned.launch(x, out, x_stride, out_stride)
         return
     sizes_of_sums = (pieces.rows, pieces.count)
     tops, totals = (torch.empty(sizes_of_sums, dtype=torch.float32, device=x.device) for _ in range(2))
-    for first in range(0, operands.m, pieces.rows):
-        programs = min(pieces.rows, operands.m - first) * pieces.count
+    for first in range(0, m, pieces.rows):
+        programs = min(pieces.rows, m - first) * pieces.count
         sizes = (first, pieces.count, pieces.elements)
-        partial.launch(programs, x, tops, totals, operands.n, operands.x_stride, *sizes)
-        finish.launch(programs, x, tops, totals, out, operands.n, operands.x_stride, operands.out_stride, *sizes)
+        partial.launch(programs, x, tops, totals, n, x_stride, *sizes)
+        finish.launch(programs, x, tops, totals, out, n, x_stride, out_stride, *sizes)
 
 
 KERNELS = {"softmax": launcher("v3", MAX_COLUMNS, _launch, UNIT.value)}
