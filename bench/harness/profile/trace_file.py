@@ -121,13 +121,8 @@ def thread_of(event: Mapping[str, Any]) -> tuple[Any, Any]:
     return event.get("pid"), event.get("tid")
 
 
-class Around(NamedTuple):
-    """An event around others in its thread."""
-
-    end: float
-    phase: str
-    owns: bool
-    """Whether all that happens in it belongs to one operation."""
+Around = tuple[float, str, bool]
+"""End and phase of an event around others in its thread, and whether all that happens in it is of one operation."""
 
 
 def tagged(events: Events) -> tuple[list[Operation], list[dict[str, Any]]]:
@@ -137,9 +132,9 @@ def tagged(events: Events) -> tuple[list[Operation], list[dict[str, Any]]]:
     on_host = [event for event in events if event["cat"] in ("cpu_op", "user_annotation")]
     for event in sorted(on_host, key=lambda event: (event["ts"], -event["dur"])):
         around = open_events.setdefault(thread_of(event), [])
-        while around and around[-1].end <= event["ts"]:
+        while around and around[-1][0] <= event["ts"]:
             around.pop()
-        _, phase, is_owned = around[-1] if around else Around(0.0, "forward", False)
+        _, phase, is_owned = around[-1] if around else (0.0, "forward", False)
         phase = next((phase for prefix, phase in PHASES.items() if event["name"].startswith(prefix)), phase)
         operation = None if is_owned else calls.operation(event)
         if operation is not None:
@@ -147,7 +142,7 @@ def tagged(events: Events) -> tuple[list[Operation], list[dict[str, Any]]]:
             operations.append(replace(operation, phase=phase, kernels=set()))
         # What has no rule may call operations that have one: the own time stays with it.
         is_owned |= operation is not None and operation.is_modelled
-        around.append(Around(event["ts"] + event["dur"], phase, is_owned))
+        around.append((event["ts"] + event["dur"], phase, is_owned))
     if not operations:
         raise UsageError("has no torch operations")
     return operations, tags
