@@ -26,7 +26,7 @@ from bench.harness.commands.doctor import (
 from bench.harness.compare import interleave
 from bench.harness.device import device as facts
 from bench.harness.device.device import cpu_device
-from bench.harness.measure import isolated, measure_row
+from bench.harness.measure import measure_row
 from bench.harness.run import Progress
 from results.record import Record
 from roofline.gpu_table import load_gpus
@@ -295,9 +295,8 @@ def test_a_lost_gpu_moves_rows_and_comparison_to_new_processes(monkeypatch):
     def lost(*_):
         raise AssertionError("measured in the process that lost its GPU")
 
-    assert isolated.measure_row is measure_row.measure_row  # of a new process, not replaced below
     monkeypatch.setattr(measure_row, "release", lambda device: False)
-    monkeypatch.setattr(measure_row, "measure_row", lost)
+    monkeypatch.setattr(measure_row, "prepare", lost)
     monkeypatch.setattr(interleave, "compare_contenders", lost)
     monkeypatch.setitem(doctor.LARGE, "cpu", (("matmul", "matmul", "bf16", "128"),))
     checked = replace(checkup(Machine(), budget=0.3), families={"matmul": command.families()["matmul"]})
