@@ -188,13 +188,9 @@ def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:
         if named:
             xs, ys, cells = map(list, zip(*named[:MAX_NAMES], strict=True))
             texts = [picture.plain(f"{cell['where']} {cell['cause']}") for cell in cells]
-            style: dict[str, Any] = {
-                "textsize": picture.POINT_PT,
-                "linecolor": picture.tone(picture.SPINE),
-                "linewidth": 0.8,
-            }
-            scatter: dict[str, Any] = {"x_scatter": [x for x, _ in points], "y_scatter": [y for _, y in points]}
-            allocate(axes, xs, ys, texts, **scatter, **style)
+            style: dict[str, Any] = {"textcolor": picture.tone(picture.INK), "linecolor": picture.tone(picture.SPINE)}
+            style |= {"x_scatter": [x for x, _ in points], "y_scatter": [y for _, y in points]}
+            allocate(axes, xs, ys, texts, textsize=picture.POINT_PT, **style)
         axes.set_xticks([])
         axes.set_xlabel(f"{len(nodes):,} nodes", fontsize=picture.AXIS_PT)
         axes.set_ylabel("deviation of the rate (%)", fontsize=picture.AXIS_PT)

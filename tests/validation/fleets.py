@@ -67,7 +67,7 @@ def main(seeds=20):
         cells = []
         for counts in columns.values():
             found, false = (counts[key] if name == "fleet-report" else counts[name, key] for key in ("found", "false"))
-            cells.append(f"{found / counts['slow']:.3f} / {false / seeds:.2g}")
+            cells.append(f"{found / counts['slow']:.3f} / {round(false / seeds, 2):g}")
         print(f"| {name} | {' | '.join(cells)} |")
     causes = [f"{counts['right cause'] / counts['found']:.3f}" for counts in columns.values()]
     print(f"| right cause, of those found | {' | '.join(causes)} |")
