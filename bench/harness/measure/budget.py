@@ -120,8 +120,10 @@ class Budget:
                 self._pilots[key] = size, record.median_s
 
     def enough_s(self, done: int) -> int:
-        """Return a budget in seconds for about all rows, extrapolated from the `done` rows."""
-        return round((self._clock() - self._began) / max(1, done) * self._rows) + 1
+        """Return a budget in seconds for about all rows, extrapolated from the `done` rows, or twice the budget."""
+        budget_s = self._settings.budget_s or 0.0
+        row_s = (self._clock() - self._began) / done if done else budget_s / self._rows
+        return round(budget_s + (self._rows - done) * row_s) + 1
 
     def refusal(self, row: Row, together: int = 1) -> str | None:
         """Return the reason to skip a row that would exceed the time left, or None.

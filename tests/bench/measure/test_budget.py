@@ -142,6 +142,13 @@ def test_slow_rows_raise_the_expected_time_of_the_next(clock):
 ADD = Row(OPS["add"], Case("add", "fp32", {"n": 2**22}), "torch")
 
 
+def test_a_budget_for_all_rows_exceeds_the_given_one(clock):
+    made = Budget(CPU, Settings(budget_s=32.0), 132.0, 9, clock)
+    assert made.enough_s(0) == 65
+    clock.now += 12.0  # the other 20 s were spent before the first row
+    assert made.enough_s(6) == 39
+
+
 def refusal_of(monkeypatch, call_s=None, budget_s=None, left_s=None, row=ADD, device=CPU, together=1):
     monkeypatch.setattr(Budget, "call_s", lambda self, op, case: call_s)
     deadline = None if left_s is None else 1000.0 + left_s
