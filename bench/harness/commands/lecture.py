@@ -85,10 +85,11 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     rows = [_row(claim, figures.get(claim["claim"]), measurements, plan.sizes) for claim in claims]
     trap = [] if lecture.is_interrupted else plan.synchronize_trap(lecture)
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
+    totals = summary(rows, [flag for record in lecture.records for flag in record.flags])
     table = Table(
         rows=lambda: rows,
         document=lambda: {"environment": environment, "rows": rows, "synchronize": {"rows": trap, "note": note}},
-        draw=lambda console: _print_sections(console, rows, trap, note),
+        draw=lambda console: _print_sections(console, rows, trap, note, totals),
     )
     saved = lecture.writer.path if lecture.writer else None
     print_out(table.render(args.format), f"; the run is saved in {saved}" if saved else "")
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
         from bench.harness.lecture.page import write_page
 
         shown = [row | {"figure": figure_text(row["measured"], row["unit"])} for row in rows]
-        texts = {"summary": summary(rows), "titles": notes["notes"], "trap": trap_texts(trap), "note": note}
+        texts = {"summary": totals, "titles": notes["notes"], "trap": trap_texts(trap), "note": note}
         write_page(args.page, lecture.environment, lecture.records, shown, **texts)
         print_path("page", args.page, args.format)
     lecture.raise_if_unsaved()
@@ -150,7 +151,6 @@ def figure_text(value: bool | float | str | None, unit: str) -> str:
 
 
 def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """Return timing, time and MFU of each row."""
     marks = {True: "", False: ", impossible"}
     return [
         (row["timing"], format_time(row["seconds"]), format_share(row["mfu"]) + marks[row["possible"]]) for row in trap
@@ -158,7 +158,7 @@ def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def _print_sections(
-    console: Console, rows: Sequence[Mapping[str, Any]], trap: Sequence[Mapping[str, Any]], note: str
+    console: Console, rows: Sequence[Mapping[str, Any]], trap: Sequence[Mapping[str, Any]], note: str, totals: str
 ) -> None:
     for section in dict.fromkeys(row["section"] for row in rows):
         own = [row for row in rows if row["section"] == section]
@@ -177,9 +177,10 @@ def _print_sections(
             cells = zip(*trap_texts(trap), strict=True)
             print_grid(console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)])
             print_lines(console, note, "")
-    print_lines(console, summary(rows))
+    print_lines(console, totals)
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+def summary(rows: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> str:
     measured = sum(row["measured"] is not None for row in rows)
-    return f"{len(rows)} statements: {verdict_counts(rows)}; {measured} measured here."
+    names = ", ".join(dict.fromkeys(flags)) or "none"
+    return f"{len(rows)} statements: {verdict_counts(rows)}; {measured} measured here; flags of measured rows: {names}."

@@ -20,13 +20,12 @@ STATE = ("parameters", "gradients", "optimizer_state")
 
 
 def state_per_parameter(step: Any, bytes_per_element: int) -> float:
-    measured: dict[str, int] = step.memory_bytes["measured"]
-    return bytes_per_element * sum(measured[part] for part in STATE) / measured["parameters"]
+    measured = step.memory_bytes["measured"]
+    return float(bytes_per_element * sum(measured[part] for part in STATE) / measured["parameters"])
 
 
 def kept_by_layers(step: Any) -> int:
-    kept: int = step.memory_bytes["estimated"]["kept_by_layers"]
-    return kept
+    return int(step.memory_bytes["estimated"]["kept_by_layers"])
 
 
 FIGURES: dict[str, Callable[..., Any]] = {

@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +41,9 @@ def write_page(
     **texts: Any,
 ) -> None:
     """Write the page; rows have the text of their figure in `figure`; `texts` are other variables of the template."""
-    parts = "Where memory goes in a training step in fp32: what stays is measured, the rest estimated"
     pictures = {
-        "Roofline": (
-            lambda theme: ladder(environment, records, theme),
-            "Operations under this machine's roof, measured",
-        ),
-        "State": (lambda theme: memory_parts(records, theme), parts),
+        "Roofline": (partial(ladder, environment, records), "Operations under this machine's roof, measured"),
+        "State": (partial(memory_parts, records), "Memory of an fp32 step: the state is measured, the rest estimated"),
     }
     sections = dict.fromkeys(row["section"] for row in rows)
     page = template("lecture.html").render(
@@ -76,15 +73,16 @@ def uris(draw: Callable[[str], Figure]) -> dict[str, str]:
 
 
 def ladder(environment: Environment, records: Sequence[Record], theme: str) -> Figure:
-    ops = [record for record in records if (record.op, record.provider, record.status) in LADDER]
+    ops = list({r.op: r for r in reversed(records) if (r.op, r.provider, r.status) in LADDER}.values())
     if not ops:
         raise NoCeilingError("no operation was measured")
-    dtype = ops[0].dtype
     with own_style(theme):
         figure = new_figure(WIDTH, HEIGHT)
         axes = figure.add_axes((0.13, 0.13, 0.8, 0.78))
-    scene = build_scene([(environment, ops)], dtypes=[dtype])
-    scene = replace(scene, roofs=tuple(roof for roof in scene.roofs if not roof.is_mix))  # too narrow for their label
+    scene = build_scene([(environment, ops)], dtypes=[ops[0].dtype])
+    roofs = tuple(roof for roof in scene.roofs if not roof.is_mix)  # too narrow for their label
+    points = tuple(replace(point, label=point.record.op) for point in scene.points)  # longer labels do not all fit
+    scene = replace(scene, roofs=roofs, points=points)
     draw_roofline(scene, "", axes, theme)
     if legend := axes.get_legend():
         legend.remove()  # each point has its label

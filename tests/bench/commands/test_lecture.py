@@ -13,6 +13,8 @@ from bench.harness.commands import lecture as command
 from bench.harness.device.device import cpu_device
 from bench.harness.lecture import measured
 from bench.harness.lecture.figures import FIGURES
+from bench.harness.lecture.page import ladder
+from results.store.runfile import load_run
 from roofline.commands.notes import SECTIONS, load_notes
 from tests.bench.commands import run_files
 
@@ -55,8 +57,10 @@ def test_measured_rows_are_one_ordinary_run(capsys, runs, tiny, monkeypatch):
     code, printed = lecture(capsys, "--section", "3", "--quick")
     assert code == 0
     (path,) = run_files(runs)
-    ops = [json.loads(line)["op"] for line in path.read_text().splitlines()[1:]]
-    assert ops == ["relu", "matmul"]
+    run = load_run(path)
+    assert [record.op for record in run.records] == ["relu", "matmul"]
+    texts = [text.get_text() for text in ladder(run.environment, run.records, "light").axes[0].texts]
+    assert {"relu", "matmul"} <= set(texts)
     rows = {row["statement"]: row for row in printed["rows"]}
     assert rows["intensity of square products"]["measured"] == 64 / 6
     assert rows["intensity of ReLU"]["command"].endswith(
@@ -65,6 +69,11 @@ def test_measured_rows_are_one_ordinary_run(capsys, runs, tiny, monkeypatch):
     overhead, call = printed["synchronize"]["rows"]
     assert overhead["seconds"] < call["seconds"]
     assert "Nothing is asynchronous" in printed["synchronize"]["note"]
+
+
+def test_totals_name_each_flag_once():
+    assert command.summary([], ["preempted", "preempted", "drifting"]).endswith("rows: preempted, drifting.")
+    assert command.summary([], []).endswith("rows: none.")
 
 
 @pytest.mark.exhaustive
