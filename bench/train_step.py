@@ -111,7 +111,7 @@ def build_parser() -> Parser:
 
 def existing(text: str) -> Path:
     if not os.access(text, os.W_OK) or not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"expected a directory that can be written to, got '{text}'")
+        raise argparse.ArgumentTypeError(f"expected an existing directory that can be written to, got '{text}'")
     return Path(text)
 
 

@@ -137,7 +137,7 @@ def test_a_row_is_deterministic_only_if_requested(monkeypatch):
         (["--optimizer", "lion"], "unknown optimizer 'lion'"),
         (["--provider", "triton"], "unknown provider 'triton'"),
         (["--layers", "0"], "integer from 1"),
-        (["--save-checkpoint", "nowhere"], "expected a directory that can be written to"),
+        (["--save-checkpoint", "nowhere"], "expected an existing directory that can be written to"),
     ],
 )
 def test_invalid_train_step_arguments_are_a_one_line_error(capsys, words, said):
