@@ -89,7 +89,7 @@ def _add_options(parser: Parser, name: str) -> None:
     from roofline.estimate.question import parameters
 
     function = getattr(estimate, name)
-    usual = USUAL | {"op"} if name == "intensity" else USUAL
+    usual = {"intensity": USUAL | {"op"}, "train": USUAL - {"batch", "checkpoint"}}.get(name, USUAL)
     parser.description = str(function.__doc__).partition("\n")[0]
     for parameter in parameters(function).values():
         action = "append" if parameter.takes_several else "store_true" if parameter.read is bool else "store"
