@@ -1,6 +1,7 @@
 """`bench fleet-report`: verdicts, causes and outputs on synthetic fleets with known slow devices."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.__main__ import main
 from results.fleet import devices as reading
 from results.fleet import judge as judging
+from results.fleet.causes import explain
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
 from tests.validation.fleet_generator import CLASSES, device_lines, environment, fleet, healthy, record
@@ -145,7 +147,8 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
     rng = random.Random(3)
     for rank in range(80):
         node_loss, cause = (0.1, "memory" if rank == 18 else None) if 16 <= rank < 24 else (0, None)
-        lines = device_lines(rng, rank, 80, node_loss=node_loss, spread=0.003, cause=cause, loss=0.1 * bool(cause))
+        lines = [*device_lines(rng, rank, 80, node_loss=node_loss, spread=0.003, cause=cause, loss=0.1 * bool(cause))]
+        lines[0]["fleet"]["rack"] = f"rack {rank // 8}"
         (tmp_path / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     findings, _, _ = judged(tmp_path)
     (node,) = [finding for finding in findings if not finding.device]
@@ -179,6 +182,30 @@ def test_a_wide_interval_is_unstable(tmp_path):
     small(tmp_path, {})
     edited(tmp_path, 5, lambda lines: [line.update(ci95_s=[1e-9, 1.0]) for line in lines if line.get("op") == "copy"])
     assert not_ok(tmp_path) == {5: "unstable"}
+
+
+def test_an_interval_that_reaches_the_limit_is_suspect(tmp_path):
+    def slower(lines):
+        for line in lines:
+            if line.get("op") == "copy":
+                middle = 1.06 * line["median_s"]
+                line |= {"median_s": middle, "ci95_s": [0.955 * middle, 1.045 * middle]}
+
+    small(tmp_path, {}, size=64, spread=0.001)
+    edited(tmp_path, 5, slower)
+    assert not_ok(tmp_path) == {5: "suspect"}
+
+
+def test_facts_that_all_peers_have_explain_nothing(tmp_path):
+    small(tmp_path, {5: {"cause": "locked clock", "loss": 0.15}})
+    for rank in range(16):
+        edited(tmp_path, rank, lambda lines: [line["telemetry"]["throttle"].update(thermal=0.3) for line in lines[1:]])
+    assert by_rank(tmp_path)[5].rule.cause == "locked clock"
+
+
+def test_a_slow_launch_among_others_is_not_the_host():
+    assert explain({}, {"launch"}).cause == "host"
+    assert explain({}, {"launch", "tensor"}).cause == "unknown"
 
 
 def test_small_differences_never_count(tmp_path):
@@ -340,7 +367,8 @@ def test_devices_that_are_not_files_are_left_out(tmp_path):
     small(tmp_path, {})
     (tmp_path / "directory.jsonl").mkdir()
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "nowhere")
-    assert len(judged(tmp_path)[2]) == 2
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert len(judged(tmp_path)[2]) == 3
 
 
 def test_json_has_an_entry_for_each_device(tmp_path, capsys):
