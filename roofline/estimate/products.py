@@ -40,26 +40,38 @@ def index_sizes(value: object) -> dict[str, int]:
 def axes_of(einsum: str, sizes: Mapping[str, int]) -> dict[str, list[str]]:
     """Return the indices of each axis of the matrix product that an einsum of two operands is: batch, m, n and k.
 
-    Indices are names with spaces between them, as einops writes them, or letters, as torch does. Each is in both
+    Indices are letters, as torch writes them, or names with spaces between them, as einops does. Each is in both
     operands (batch if it is also in the result, else k), or in one operand and the result (m and n).
 
     Raises:
-        ConfigError: it is not a matrix product, or an index has no size.
+        ConfigError: it is not an einsum or not a matrix product, or an index has no size.
     """
-    operands, arrow, result = einsum.partition("->")
-    terms = [term.split() for term in (*operands.split(","), result)]
-    if not arrow or len(terms) != 3:
+    from opt_einsum.parser import get_symbol, parse_einsum_input
+
+    index = r"\.{3}|[^\s,.>-]+"
+    if not re.search(r"\w\s+\w", einsum) and not {*re.findall(index, einsum)} <= sizes.keys():
+        index = index.removesuffix("+")  # letters without spaces
+    names = list(dict.fromkeys(re.findall(index, einsum)))
+    if missing := [name for name in names if name not in sizes]:
+        raise ConfigError(f"index '{one_line(missing[0])}' has no size; --sizes has {', '.join(sizes) or 'none'}")
+    are_letters = all(len(name) == 1 and name.isalpha() for name in names)
+    letters = {name: name if are_letters else get_symbol(number) for number, name in enumerate(names)}
+    operands = [re.findall(index, operand) for operand in einsum.partition("->")[0].split(",")]
+    shapes = [tuple(sizes[name] for name in operand) for operand in operands]
+    text = re.sub(index, lambda match: letters[match[0]], einsum)
+    try:
+        terms, result, _ = parse_einsum_input((text, *shapes), shapes=True)
+    except ValueError as error:
+        raise ConfigError(f"'{one_line(einsum)}' is not an einsum: {one_line(str(error))}") from None
+    if len(operands) != 2:
         raise ConfigError(f"'{one_line(einsum)}' is not an einsum of two operands such as 'b s h, h k -> b s k'")
-    if max(map(len, terms)) < 2:  # without spaces
-        terms = [term if set(term) <= set(sizes) else re.findall(r"\.\.\.|.", "".join(term)) for term in terms]
     axes: dict[str, list[str]] = {axis: [] for axis in AXES.values()}
-    for index in dict.fromkeys(index for term in terms for index in term):
-        axis = AXES.get((index in terms[0], index in terms[1], index in terms[2]))
-        if axis is None or max(term.count(index) for term in terms) > 1:
-            raise ConfigError(f"index '{one_line(index)}' must be in two of the terms of the einsum, once in each")
-        if index not in sizes:
-            raise ConfigError(f"index '{one_line(index)}' has no size; --sizes has {', '.join(sizes) or 'none'}")
-        axes[axis].append(index)
+    for name, letter in letters.items():
+        counts = [term.count(letter) for term in (*terms.split(","), result)]
+        axis = AXES.get((counts[0] > 0, counts[1] > 0, counts[2] > 0))
+        if axis is None or max(counts) > 1:
+            raise ConfigError(f"index '{name}' must be in two of the terms of the einsum, once in each")
+        axes[axis].append(name)
     if not axes["k"]:
         raise ConfigError("the einsum sums over no index, so it is not a matrix product")
     return axes

@@ -54,6 +54,7 @@ EINSUMS = {
     # x[4, 8, 16, 32] @ w[32, 2] of the study notes: w is read once, not 32 times
     ("a b c d, d e -> a b c e", "a=4,b=8,c=16,d=32,e=2", "bf16"): (65_536, 34_944),
     ("abcd,de->abce", "a=4,b=8,c=16,d=32,e=2", "fp32"): (65_536, 69_888),
+    ("bsh,hk", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),  # as in torch, the result may be left out
     ("...ij,jk->...ik", "...=32,i=16,j=32,k=2", "bf16"): (65_536, 34_944),
     ("b s h, h k -> b s k", "b=4,s=8,h=16,k=32", "bf16"): (32_768, 4_096),
     ("batch seq1 hidden, batch seq2 hidden -> batch seq1 seq2", "batch=2,seq1=3,seq2=3,hidden=4", "fp32"): (144, 264),
@@ -73,7 +74,9 @@ def test_an_einsum_reads_each_operand_once(words, counts):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"einsum": "b s h, h k", "sizes": "b=1"}, "is not an einsum of two operands"),
+        ({"einsum": "i j -> i", "sizes": "i=1,j=2"}, "is not an einsum of two operands"),
+        ({"einsum": "ij,jk->iq", "sizes": "i=1,j=2,k=2,q=2"}, "is not an einsum: Output character 'q'"),
+        ({"einsum": "i+j,jk->ik", "sizes": "i=1,j=2,k=2"}, "index '\\+' has no size"),
         ({"einsum": "i j, j k -> i k", "sizes": "i=1,j=2"}, "index 'k' has no size; --sizes has i, j"),
         ({"einsum": "i j, j k -> i", "sizes": "i=1,j=2,k=2"}, "index 'k' must be in two"),
         ({"einsum": "i i, i k -> i k", "sizes": "i=1,k=2"}, "index 'i' must be in two"),
