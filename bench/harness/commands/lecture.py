@@ -85,11 +85,10 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     rows = [_row(claim, figures.get(claim["claim"]), measurements, plan.sizes) for claim in claims]
     trap = [] if lecture.is_interrupted else plan.synchronize_trap(lecture)
     note = ASYNCHRONOUS if device.is_gpu else SYNCHRONOUS
-    totals = summary(rows, [flag for record in lecture.records for flag in record.flags])
     table = Table(
         rows=lambda: rows,
         document=lambda: {"environment": environment, "rows": rows, "synchronize": {"rows": trap, "note": note}},
-        draw=lambda console: _print_sections(console, rows, trap, note, totals),
+        draw=lambda console: _print_sections(console, rows, trap, note),
     )
     saved = lecture.writer.path if lecture.writer else None
     print_out(table.render(args.format), f"; the run is saved in {saved}" if saved else "")
@@ -98,8 +97,8 @@ def run(args: argparse.Namespace, families: Mapping[str, tuple[Op, ...]], argv: 
     if args.page is not None:
         from bench.harness.lecture.page import write_page
 
-        shown = [row | {"figure": figure_text(row["measured"], row["unit"])} for row in rows]
-        texts = {"summary": totals, "titles": notes["notes"], "trap": trap_texts(trap), "note": note}
+        shown = [row | {"figure": figure_text(row)} for row in rows]
+        texts = {"summary": summary(rows), "titles": notes["notes"], "trap": trap_texts(trap), "note": note}
         write_page(args.page, lecture.environment, lecture.records, shown, **texts)
         print_path("page", args.page, args.format)
     lecture.raise_if_unsaved()
@@ -119,10 +118,11 @@ def _check_page(page: Path | str) -> None:
 def _row(
     claim: Mapping[str, Any], figure: Figure | None, measurements: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from bench.harness.lecture.measured import commands_of, value_of
+    from bench.harness.lecture.measured import commands_of, rows_of, value_of
 
     commands = [claim["command"]] if "roofline" in claim["command"] else []
     commands += commands_of(figure, sizes) if figure else []
+    named = [measurements[name] for name in rows_of(figure) if name in measurements] if figure else []
     return {
         "section": claim["subject"],
         "statement": claim["claim"],
@@ -132,22 +132,25 @@ def _row(
         "source": claim["formula"],
         "measured": value_of(figure, measurements) if figure else None,
         "unit": claim["unit"],
+        "flags": list(dict.fromkeys(flag for row in named for flag in row.flags)),
         "command": "; ".join(commands),
         "remark": claim["remark"],
     }
 
 
-def figure_text(value: bool | float | str | None, unit: str) -> str:
+def figure_text(row: Mapping[str, Any]) -> str:
+    """Return the figure of a row with its unit, and `*` if a measurement is flagged."""
+    value, unit, mark = row["measured"], row["unit"], " *" if row["flags"] else ""
     if value is None:
         return "-"
     if isinstance(value, bool | str):
-        return str(value)
+        return f"{value}{mark}"
     if unit == "%":
-        return format_percent(value)
+        return f"{format_percent(value)}{mark}"
     if unit in ("FLOP/s", "B/s"):
-        return format_rate(value, unit)
+        return f"{format_rate(value, unit)}{mark}"
     text = count(value) if unit or value == int(value) else number_text(value, 5)
-    return f"{text} {unit}".rstrip()
+    return f"{text} {unit}".rstrip() + mark
 
 
 def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
@@ -158,7 +161,7 @@ def trap_texts(trap: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def _print_sections(
-    console: Console, rows: Sequence[Mapping[str, Any]], trap: Sequence[Mapping[str, Any]], note: str, totals: str
+    console: Console, rows: Sequence[Mapping[str, Any]], trap: Sequence[Mapping[str, Any]], note: str
 ) -> None:
     for section in dict.fromkeys(row["section"] for row in rows):
         own = [row for row in rows if row["section"] == section]
@@ -167,7 +170,7 @@ def _print_sections(
             Column("notes", [row["notes"] for row in own], goes_below=3),
             Column("right", [row["right"] for row in own], goes_below=4),
             Column("verdict", [row["verdict"] for row in own]),
-            Column("measured here", [figure_text(row["measured"], row["unit"]) for row in own], goes_below=2),
+            Column("measured here", [figure_text(row) for row in own], goes_below=2),
             Column("command", [row["command"] for row in own], goes_below=1),
         ]
         print_grid(console, columns, [row["remark"] for row in own], "remark")
@@ -177,10 +180,11 @@ def _print_sections(
             cells = zip(*trap_texts(trap), strict=True)
             print_grid(console, [Column(title, texts) for title, texts in zip(titles, cells, strict=True)])
             print_lines(console, note, "")
-    print_lines(console, totals)
+    print_lines(console, summary(rows))
 
 
-def summary(rows: Sequence[Mapping[str, Any]], flags: Sequence[str]) -> str:
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     measured = sum(row["measured"] is not None for row in rows)
-    names = ", ".join(dict.fromkeys(flags)) or "none"
-    return f"{len(rows)} statements: {verdict_counts(rows)}; {measured} measured here; flags of measured rows: {names}."
+    flags = ", ".join(dict.fromkeys(flag for row in rows for flag in row["flags"]))
+    marked = f"; *: a measurement is flagged {flags}" if flags else ""
+    return f"{len(rows)} statements: {verdict_counts(rows)}; {measured} measured here{marked}."

@@ -19,7 +19,7 @@ from roofline.commands.notes import SECTIONS, load_notes
 from tests.bench.commands import run_files
 
 CLAIMS = load_notes()["claims"]
-KEYS = ("section", "statement", "notes", "right", "verdict", "source", "measured", "unit", "command", "remark")
+KEYS = ("section", "statement", "notes", "right", "verdict", "source", "measured", "unit", "flags", "command", "remark")
 TINY = {"layers": 1, "size": "64KiB", "n": 64, "m": 32, "step": "2x16", "parts": 2, "copied": "64KiB"}
 
 
@@ -71,9 +71,12 @@ def test_measured_rows_are_one_ordinary_run(capsys, runs, tiny, monkeypatch):
     assert "Nothing is asynchronous" in printed["synchronize"]["note"]
 
 
-def test_totals_name_each_flag_once():
-    assert command.summary([], ["preempted", "preempted", "drifting"]).endswith("rows: preempted, drifting.")
-    assert command.summary([], []).endswith("rows: none.")
+def test_flagged_figures_are_marked_and_explained():
+    row = {"verdict": "holds", "measured": 0.5, "unit": "%", "flags": ["preempted", "drifting"]}
+    plain = row | {"flags": []}
+    assert command.figure_text(row) == command.figure_text(plain) + " *"
+    assert command.summary([row, row]).endswith("; *: a measurement is flagged preempted, drifting.")
+    assert command.summary([plain]).endswith("1 measured here.")
 
 
 @pytest.mark.exhaustive
@@ -134,7 +137,7 @@ def test_an_mfu_above_one_is_impossible(quick):
     ],
 )
 def test_figures_have_their_units(value, unit, text):
-    assert command.figure_text(value, unit) == text
+    assert command.figure_text({"measured": value, "unit": unit, "flags": []}) == text
 
 
 def test_a_page_needs_the_suffix_of_one(capsys):
