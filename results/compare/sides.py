@@ -151,9 +151,7 @@ def check_request(first: Run, second: Run, request: CompareOptions, is_one_run: 
                 "omit --by to compare the runs"
             )
         if before == after and not request.force:
-            changed = _changed_sources(first, second)
-            but = f", but {', '.join(changed)} changed; commit before measuring, or" if changed else ";"
-            raise CompareError(f"--by git: both runs are of revision {before}{but} omit --by to compare them")
+            raise CompareError(f"--by git: both runs are of revision {before}; omit --by to compare them")
 
 
 def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
@@ -172,11 +170,6 @@ def revisions(first: Run, second: Run) -> tuple[str | None, str | None]:
     different = [pair for pair in known if pair[0] != pair[1]]
     before, after = (*different, *known, *pairs, (None, None))[0]
     return before, after
-
-
-def _changed_sources(first: Run, second: Run) -> list[str]:
-    before, after = ({record.provider: record.source_sha256 for record in run.records} for run in (first, second))
-    return [name for name in before if None not in (known := (before[name], after.get(name))) and known[0] != known[1]]
 
 
 def _providers(run: Run, request: CompareOptions) -> list[str]:

@@ -74,7 +74,7 @@ def _run(family: str, save: bool | str | Path, quiet: bool, options: dict[str, A
         if is_scenario:
             run, render = module.measure(args, words), module.render
         else:
-            run, render = measured(family, args, module.OPS, options_of(family), words), None
+            run, render = measured(family, args, module.OPS, words), None
     finally:
         torch.set_num_threads(threads)
     run.raise_if_unsaved()

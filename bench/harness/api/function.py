@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from bench.harness.profile.target import MODEL_DTYPES
 from bench.harness.run import stamp
 from bench.harness.timing.protocol import LIMITS
 from results.record import MAX_COUNT, Environment, Record
-from results.store.runfile import new_run_id, runs_directory
+from results.store.runfile import runs_directory
 from roofline.machine import Machine
 from roofline.work import DTYPES, dtype_named
 
@@ -343,15 +342,9 @@ def known_ceilings(device: Device) -> Machine:
     return ceilings_of(device, None).with_entries(saved)
 
 
-@functools.cache
-def _stamped(device: Device, command: str) -> Environment:
-    return stamp("bench", device, known_ceilings(device), Settings().to_dict(), (command,))
-
-
 def environment_of(device: Device, command: str) -> Environment:
     """Return the environment of a new run in this process, with the current ceilings."""
-    started_at, hardware = datetime.now(UTC).isoformat(timespec="seconds"), known_ceilings(device).to_dict()
-    return replace(_stamped(device, command), run_id=new_run_id(), started_at=started_at, hardware=hardware)
+    return stamp("bench", device, known_ceilings(device), Settings().to_dict(), (command,))
 
 
 def arrays_in(value: Any) -> list[Any]:

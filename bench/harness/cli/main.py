@@ -6,9 +6,8 @@ import argparse
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bench import SIGNALS, leave, leave_when_interrupted
@@ -51,8 +50,8 @@ def main(
     def body(args: argparse.Namespace) -> int:
         if args.signature:
             own_ops = [op for name, op in chosen_ops(args.op, {family: ops}) if name == family]
-            return print_signatures(family, own_ops, len(ops) == 1, args.dtype, options)
-        return measured(family, args, ops, options, argv).conclude()
+            return print_signatures(family, own_ops, args.dtype, options)
+        return measured(family, args, ops, argv).conclude()
 
     return guarded(parser, body, argv)
 
@@ -88,27 +87,21 @@ def _fail(prog: str, message: str, code: int) -> int:
     return code
 
 
-def measured(
-    family: str,
-    args: argparse.Namespace,
-    ops: Sequence[Op],
-    options: Sequence[Option],
-    argv: Sequence[str] | None = None,
-) -> Run:
+def measured(family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Sequence[str] | None = None) -> Run:
     """Measure the requested rows and return the run, which is not shown yet."""
     from bench.harness.loop import measure_run
     from bench.harness.measure import rows as planning
     from bench.harness.providers import registry
     from bench.harness.run import Run
 
-    chosen, own = chosen_ops(args.op, {family: ops}), {family: options}
+    chosen = chosen_ops(args.op, {family: ops})
     is_usual = args.baseline is None and not args.provider
     names = {name: [] if is_usual else chosen_providers(args, name) for name, _ in chosen}
-    cases = make_all_cases(args, chosen, "cpu", own)  # rejects bad values before torch is loaded
+    cases = make_all_cases(args, chosen, "cpu")  # rejects bad values before torch is loaded
     check_places(args)
     device = device_of(args)
     if device.is_gpu:  # a GPU has other default shapes
-        cases = make_all_cases(args, chosen, device.type, own)
+        cases = make_all_cases(args, chosen, device.type)
     settings = planning.Settings(args.fill, args.cache, args.budget, args.seed, args.tolerance, args.kernels)
     rows = []
     for name, op, case in cases:
@@ -121,18 +114,12 @@ def measured(
 
 
 def make_all_cases(
-    args: argparse.Namespace,
-    chosen: Sequence[tuple[str, Op]],
-    device_type: str,
-    own_options: Mapping[str, Sequence[Option]] = MappingProxyType({}),
+    args: argparse.Namespace, chosen: Sequence[tuple[str, Op]], device_type: str
 ) -> list[tuple[str, Op, Case]]:
-    """Return the cases of ops of several families, each with the options of its family.
-
-    `own_options` holds the options of the running command's family, so that its file is not imported again.
-    """
+    """Return the cases of ops of several families, each with the options of its family."""
     cases = []
     for family, op in chosen:
-        options = own_options[family] if family in own_options else options_of(family)
+        options = options_of(family)
         if getattr(args, "size", None) is not None and not op.is_sized:
             raise UsageError(f"--size does not apply to {op.name}; use --shape")
         own = {option.name: getattr(args, option.name, None) for option in options}

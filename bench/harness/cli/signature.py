@@ -38,19 +38,12 @@ EXTENTS = (48, 80, 112, 176)
 """Extents that identify axes: all different, not used as constants by ops, multiples of 16 for narrow dtypes."""
 
 
-def print_signatures(
-    family: str, ops: Sequence[Op], is_only_op: bool, dtypes: Sequence[str] | None, options: Sequence[Option]
-) -> int:
-    """Print a file with a function for each of `ops`, and return the exit code.
-
-    If `is_only_op`, the family has no other op, so its command needs no `--op`.
-    """
+def print_signatures(family: str, ops: Sequence[Op], dtypes: Sequence[str] | None, options: Sequence[Option]) -> int:
+    """Print a file with a function for each of `ops`, and return the exit code."""
     chosen = [(op, chosen_dtypes(dtypes, op)[0]) for op in ops]
     name = chosen[0][0].name
     names = {"command": command_of(family), "module": Path(family).stem if is_own(family) else f"bench.{family}"}
     head = HEAD.format(**names, name=name, dtype=chosen[0][1], file="mine.py", function=name.replace("-", "_"))
-    if is_only_op:
-        head = head.replace(f" --op {name}", "")
     print_out(head + "".join(signature(op, dtype, options) for op, dtype in chosen))
     return 0
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
@@ -21,7 +19,7 @@ from bench.harness.data.inputs import Filler
 from bench.harness.device.device import Device
 from bench.harness.profile.target import guarded_call
 from bench.harness.providers.user_kernel import UserKernelError, find
-from bench.harness.run import Progress, Run
+from bench.harness.run import Run
 from bench.harness.timing import protocol
 from results.record import Record
 
@@ -56,9 +54,7 @@ def run_functions(args: argparse.Namespace, argv: Sequence[str] | None) -> Run:
         raise UsageError("functions are compared in one --dtype")
     main.check_places(args)
     worker.start_server()
-    with closing(Progress(args.quiet or "torch" in sys.modules)) as progress:
-        progress.say("loading torch")
-        device = main.device_of(args)
+    device = main.device_of(args)
     policy = ComparePolicy(args.margin, args.budget or 10.0, args.rounds, args.seed, rows=len(names) - 1)
     settings = policy.to_dict() | {"fill": args.fill, "cache": args.cache, "baseline": names[0]}
     with Run(args, "bench", "compare", device, settings, argv) as run:

@@ -99,15 +99,6 @@ def pattern(module: str) -> str:
     return module if module.replace(".", "").isdigit() else re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
-@dataclass
-class Chain:
-    """Operations that could be one kernel, in the order of the step."""
-
-    operations: list[Operation]
-    saved_bytes: int = 0
-    """Bytes that the fused kernel neither writes nor reads."""
-
-
 @dataclass(frozen=True)
 class Fusion:
     """Chains of the same operations in the same module, or in the same module of each layer."""
@@ -129,9 +120,9 @@ class Fusion:
 def fusions_of(operations: Sequence[Operation]) -> list[Fusion]:
     """Return what could be fused in a step, what saves most first."""
     groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for chain in chains_of(operations):
-        names = tuple(operation.op.removeprefix("aten.") for operation in chain.operations)
-        groups.setdefault((pattern(chain.operations[0].module), names), []).append(chain.saved_bytes)
+    for chain, saved_bytes in chains_of(operations):
+        names = tuple(operation.op.removeprefix("aten.") for operation in chain)
+        groups.setdefault((pattern(chain[0].module), names), []).append(saved_bytes)
     fusions = [Fusion(*key, len(saved), sum(saved)) for key, saved in groups.items()]
     return sorted(fusions, key=lambda fusion: -fusion.saved_bytes)
 
@@ -146,8 +137,8 @@ class Version:
     """Bytes read, by the index of the operation."""
 
 
-def chains_of(operations: Sequence[Operation]) -> list[Chain]:
-    """Return the chains of a step that fusing would save bytes of, in the order of their first operations."""
+def chains_of(operations: Sequence[Operation]) -> list[tuple[list[Operation], int]]:
+    """Return the operations of each chain of a step, with the bytes that its fused kernel neither reads nor writes."""
     versions: list[Version] = []
     current: dict[int, Version] = {}
     inputs: list[list[Version]] = []
@@ -169,14 +160,14 @@ def chains_of(operations: Sequence[Operation]) -> list[Chain]:
             others = [version.writer for version in inputs[index] if first_of[version.writer] != first]
             if operations[latest].phase == operation.phase and all(writer < first for writer in others):
                 first_of[index] = first
-    chains: dict[int, Chain] = {}
+    chains: dict[int, list[Operation]] = {}
     for index, first in enumerate(first_of):
-        chains.setdefault(first, Chain([])).operations.append(operations[index])
+        chains.setdefault(first, []).append(operations[index])
+    saved: Counter[int] = Counter()
     for version in versions:
         first = first_of[version.writer]
         inside = [index for index in version.readers if first_of[index] == first]
-        saved_bytes = sum(version.readers[index] for index in inside)
+        saved[first] += sum(version.readers[index] for index in inside)
         if inside and len(inside) == len(version.readers):
-            saved_bytes += version.written_bytes
-        chains[first].saved_bytes += saved_bytes
-    return [chain for chain in chains.values() if chain.saved_bytes]
+            saved[first] += version.written_bytes
+    return [(chain, saved[first]) for first, chain in chains.items() if saved[first]]

@@ -38,9 +38,9 @@ def parser(family):
 
 
 def cases(family, *argv, device="cpu"):
-    _, ops, options = FAMILIES[family]
+    ops = FAMILIES[family][1]
     args = parser(family).parse_args(argv)
-    return [case for _, _, case in make_all_cases(args, chosen_ops(args.op, {family: ops}), device, {family: options})]
+    return [case for _, _, case in make_all_cases(args, chosen_ops(args.op, {family: ops}), device)]
 
 
 def names(family, *argv, device="cpu"):

@@ -104,7 +104,7 @@ def test_help_examples_pass_all_checks_before_torch_loads(family, tmp_path, monk
     monkeypatch.setattr(main, "device_of", load_torch)
     for arguments, _ in module.EXAMPLES:
         with pytest.raises(EOFError):
-            main.measured(family, parser.parse_args(arguments.split()), module.OPS, options)
+            main.measured(family, parser.parse_args(arguments.split()), module.OPS)
 
 
 @pytest.mark.parametrize(

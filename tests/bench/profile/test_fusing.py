@@ -21,12 +21,8 @@ def operations_of(function, *args, mode="forward"):
 
 
 def fused(function, *args, mode="forward"):
-    names = [
-        [one.op.removeprefix("aten.") for one in each.operations]
-        for each in chains_of(operations_of(function, *args, mode=mode))
-    ]
-    saved = [each.saved_bytes for each in chains_of(operations_of(function, *args, mode=mode))]
-    return list(zip(names, saved, strict=True))
+    chains = chains_of(operations_of(function, *args, mode=mode))
+    return [([one.op.removeprefix("aten.") for one in chain], saved_bytes) for chain, saved_bytes in chains]
 
 
 @pytest.mark.parametrize(
