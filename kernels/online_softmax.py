@@ -72,3 +72,27 @@ def top_and_total(
     top = tl.maximum(tl.max(highest, axis=0), tl.max(x_edge, axis=0))
     of_lanes = tl.sum(total * tl.exp2((highest - top) * LOG2_E), axis=0)
     return top, of_lanes + tl.sum(tl.exp2((x_edge - top) * LOG2_E), axis=0)
+
+
+@triton.jit(do_not_specialize=["n", "x_stride", "first_row", "splits", "chunk"])
+def row_partial(
+    x_ptr,  # input, rows of n elements, each row dense
+    tops_ptr,  # maximum of each piece, `splits` elements per row of this launch
+    totals_ptr,  # sum of each piece, as many
+    n,  # elements per row
+    x_stride,  # elements from one row of x to the next
+    first_row,  # of this launch
+    splits,  # pieces per row
+    chunk,  # elements per piece; the last piece of a row may be shorter, but not empty
+    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
+    LANES: tl.constexpr,  # a power of two; one widest access for each thread
+    STAGES: tl.constexpr,  # steps of the loop in flight
+):
+    """Write the maximum and the sum of one piece of a row."""
+    program = tl.program_id(0).to(tl.int64)
+    row = program // splits
+    begin = (program - row * splits) * chunk
+    first = (first_row + row) * x_stride + begin
+    top, total = top_and_total(x_ptr, first, tl.minimum(n - begin, chunk), DEPTH, LANES, STAGES)
+    tl.store(tops_ptr + program, top)
+    tl.store(totals_ptr + program, total)

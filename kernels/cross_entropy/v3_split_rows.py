@@ -25,33 +25,10 @@ import triton.language as tl
 from kernels.cross_entropy import read, v2_online
 from kernels.cross_entropy.v1_naive import IGNORED
 from kernels.launch import DTYPES, Variant
-from kernels.online_softmax import LOG2_E, LOWEST, UNIT, top_and_total
+from kernels.online_softmax import LOG2_E, LOWEST, UNIT, row_partial
 
 MIN_PROGRAMS = 264  # two for each multiprocessor of an H100 SXM
 MAX_SPLITS = 32  # programs of one row
-
-
-@triton.jit(do_not_specialize=["v", "x_stride", "splits", "chunk"])
-def cross_entropy_partial(
-    x_ptr,  # logits, m rows of v elements, each row dense
-    tops_ptr,  # maximum of each piece, m rows of `splits` elements
-    totals_ptr,  # sum of each piece, m rows of `splits` elements
-    v,  # elements per row
-    x_stride,  # elements from one row of x to the next
-    splits,  # pieces per row
-    chunk,  # elements per piece; the last piece of a row may be shorter, but not empty
-    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
-    LANES: tl.constexpr,  # a power of two; one widest access for each thread
-    STAGES: tl.constexpr,  # steps of the loop in flight
-):
-    """Write the maximum and the sum of one piece of a row."""
-    program = tl.program_id(0).to(tl.int64)
-    row = program // splits
-    begin = (program - row * splits) * chunk
-    first = row * x_stride + begin
-    top, total = top_and_total(x_ptr, first, tl.minimum(v - begin, chunk), DEPTH, LANES, STAGES)
-    tl.store(tops_ptr + program, top)
-    tl.store(totals_ptr + program, total)
 
 
 @triton.jit(do_not_specialize=["v", "x_stride", "splits"])
@@ -87,7 +64,7 @@ def _partial(dtype: torch.dtype) -> Variant:
     whole = v2_online.VARIANTS[dtype]
     return replace(
         whole,
-        kernel=cross_entropy_partial,
+        kernel=row_partial,
         part="partial",
         shape_class=f"m < {MIN_PROGRAMS}, v > {STEP[dtype]}",
         types={"tops_ptr": "*fp32", "totals_ptr": "*fp32"},
@@ -136,7 +113,7 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Ten
         whole.launch(m, logits, labels, out, v, stride)
         return
     tops, totals = (torch.empty((m, splits), dtype=torch.float32, device=logits.device) for _ in range(2))
-    partial.launch(m * splits, logits, tops, totals, v, stride, splits, chunk)
+    partial.launch(m * splits, logits, tops, totals, v, stride, 0, splits, chunk)
     finish.launch(m, logits, labels, tops, totals, out, v, stride, splits)
 
 

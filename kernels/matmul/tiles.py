@@ -7,12 +7,14 @@ fast.cu (128 x 256 on an H100). If such a tile spills registers or exceeds share
 smaller one is used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 import triton.language as tl
 
-from kernels.matmul import Operands
+from kernels.launch import Variant
+from kernels.matmul import LAYOUTS, MAX_TILES, Operands, output_type, read, triton_type, unsupported_dtype
 
 GROUP_M = 8  # rows of tiles that are traversed together; source: Triton tutorials 03 and 09
 MIN_BUSY_FRACTION = 0.75  # of the multiprocessors
@@ -50,11 +52,18 @@ def sizes(table: Table, arch: int, dtype: str) -> Sizes:
     An architecture that is not in the table gets the smallest tile of the nearest older one. It has the same
     instructions, but may have only 99 KiB of shared memory, as sm_86, sm_89 and sm_120.
     """
-    column = 100 if 100 <= arch < 110 else 90 if 90 <= arch < 100 else min(table)
     if arch < min(table):
         return {}
-    tiles = table.get(column, {}).get(dtype, {})
+    tiles = table.get(arch // 10 * 10, table[min(table)]).get(dtype, {})
     return tiles if arch in LARGE_SHARED_ARCHES else dict(list(tiles.items())[-1:])
+
+
+def choices(table: Table, arch: int) -> Iterator[tuple[str, str, str, Tile]]:
+    """Yield dtype, layout, size class and tile of each kernel for an architecture."""
+    for dtype in table[min(table)]:
+        for layout in ("nt",) if dtype.startswith("fp8") else LAYOUTS:
+            for size, tile in sizes(table, arch, dtype).items():
+                yield dtype, layout, size, tile
 
 
 def constants_of(dtype: str, layout: str) -> dict[str, Any]:
@@ -75,3 +84,52 @@ def size_class(tiles: Sizes, operands: Operands) -> str:
         if operands.tiles(tile.m, tile.n) >= MIN_BUSY_FRACTION * operands.processors:
             return name
     return list(tiles)[-1]
+
+
+def scale_types(dtype: str) -> dict[str, str]:
+    return {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"} if dtype.startswith("fp8") else {}
+
+
+def variant_of(
+    kernel: Any, dtype: str, layout: str, size: str, tile: Tile, types: Mapping[str, str], part: str = "", **others: Any
+) -> Variant:
+    """Return the variant of a kernel for one tile; `others` are compile-time arguments of its version."""
+    constants = {**constants_of(dtype, layout), **tile.constants, **others}
+    return Variant(
+        kernel=kernel,
+        constants={name: value for name, value in constants.items() if name in kernel.arg_names},
+        options=tile.options,
+        op="matmul",
+        dtype=dtype,
+        part=part,
+        shape_class=f"{layout}, {size}",
+        types=types,
+    )
+
+
+def pointer_variant(kernel: Any, dtype: str, layout: str, size: str, tile: Tile, **others: Any) -> Variant:
+    """Return the variant of a kernel that reads and writes through pointers."""
+    operand = f"*{triton_type(dtype)}"
+    types = {"a_ptr": operand, "b_ptr": operand, "out_ptr": f"*{output_type(dtype)}", **scale_types(dtype)}
+    return variant_of(kernel, dtype, layout, size, tile, types, **others)
+
+
+def launcher(label: str, table: Table, variant: Callable[[str, str, str, Tile], Variant]) -> Callable[..., None]:
+    """Return the launcher of a version with one program per tile, without scales."""
+
+    def matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
+        operands = read(label, a, b, scales, out)
+        tiles = sizes(table, operands.arch, operands.dtype)
+        if not tiles:
+            raise unsupported_dtype(label, operands.dtype, operands.arch, f"it has {', '.join(table[min(table)])}")
+        size = size_class(tiles, operands)
+        tile = tiles[size]
+        programs = operands.tiles(tile.m, tile.n)
+        if programs > MAX_TILES:
+            raise ValueError(f"{label}: {programs} tiles of {tile.m}x{tile.n}; at most {MAX_TILES} are supported")
+        if programs:
+            shape = (operands.m, operands.n, operands.k)
+            chosen = variant(operands.dtype, operands.layout, size, tile)
+            chosen.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides)
+
+    return matmul

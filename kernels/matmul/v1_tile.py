@@ -16,19 +16,17 @@ Not supported: tf32, int8 and fp8; layout tt. If the stride of stored rows is no
 loaded element by element, because most rows do not start at a multiple of 16 bytes.
 """
 
-from functools import cache
+from functools import cache, partial
 
-import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, MAX_TILES, read, triton_type, unsupported_dtype
-from kernels.matmul.tiles import Tile
+from kernels.matmul.tiles import Table, Tile, choices, launcher, pointer_variant
 
 LABEL = "matmul v1"
-TILE = Tile(64, 64, 32, warps=4, stages=3)
-DTYPES = ("fp32", "fp16", "bf16")
+SIZES = {"any": Tile(64, 64, 32, warps=4, stages=3)}
+TILES: Table = {0: {"fp32": SIZES, "fp16": SIZES, "bf16": SIZES}}
 
 
 @triton.jit
@@ -73,35 +71,11 @@ def tile_matmul(
     tl.store(out_ptr + rows * out_stride + cols, acc.to(out_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
 
 
-@cache
-def _variant(dtype: str, layout: str) -> Variant:
-    transposed = {"A_TRANSPOSED": layout[0] == "t", "B_TRANSPOSED": layout[1] == "t"}
-    return Variant(
-        kernel=tile_matmul,
-        constants={**transposed, **TILE.constants},
-        options=TILE.options,
-        op="matmul",
-        dtype=dtype,
-        shape_class=f"{layout}, any",
-        types={name: f"*{triton_type(dtype)}" for name in ("a_ptr", "b_ptr", "out_ptr")},
-    )
+_variant = cache(partial(pointer_variant, tile_matmul))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(_variant(dtype, layout) for dtype in DTYPES for layout in LAYOUTS)
+    return tuple(_variant(*choice) for choice in choices(TILES, arch))
 
 
-def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    operands = read(LABEL, a, b, scales, out)
-    if operands.dtype not in DTYPES:
-        raise unsupported_dtype(LABEL, operands.dtype, operands.arch, f"it has {', '.join(DTYPES)}")
-    programs = operands.tiles(TILE.m, TILE.n)
-    if programs > MAX_TILES:
-        raise ValueError(f"{LABEL}: {programs} tiles of {TILE.m}x{TILE.n}; at most {MAX_TILES} are supported")
-    if programs:
-        variant = _variant(operands.dtype, operands.layout)
-        shape = (operands.m, operands.n, operands.k)
-        variant.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides)
-
-
-KERNELS = {"matmul": _matmul}
+KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}

@@ -18,15 +18,13 @@ ends, its multiprocessor loads nothing until the next program has filled its pip
 stride of stored rows is not a multiple of 16 elements, they are loaded element by element.
 """
 
-from functools import cache
+from functools import cache, partial
 
-import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, MAX_TILES, read, triton_type, unsupported_dtype
-from kernels.matmul.tiles import GROUP_M, Table, Tile, size_class, sizes
+from kernels.matmul.tiles import Table, Tile, choices, launcher, pointer_variant
 
 LABEL = "matmul v2"
 FP32 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -113,44 +111,11 @@ def grouped_matmul(
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=row_inside & col_inside)
 
 
-@cache
-def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
-    precision = "tf32" if dtype == "tf32" else "ieee"
-    stored = {"A_TRANSPOSED": layout[0] == "t", "B_TRANSPOSED": layout[1] == "t", "PRECISION": precision}
-    return Variant(
-        kernel=grouped_matmul,
-        constants={**stored, **tile.constants, "GROUP_M": GROUP_M},
-        options=tile.options,
-        op="matmul",
-        dtype=dtype,
-        shape_class=f"{layout}, {size}",
-        types={name: f"*{triton_type(dtype)}" for name in ("a_ptr", "b_ptr", "out_ptr")},
-    )
+_variant = cache(partial(pointer_variant, grouped_matmul))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile)
-        for dtype in TILES[min(TILES)]
-        for layout in LAYOUTS
-        for size, tile in sizes(TILES, arch, dtype).items()
-    )
+    return tuple(_variant(*choice) for choice in choices(TILES, arch))
 
 
-def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.Tensor) -> None:
-    operands = read(LABEL, a, b, scales, out)
-    tiles = sizes(TILES, operands.arch, operands.dtype)
-    if not tiles:
-        raise unsupported_dtype(LABEL, operands.dtype, operands.arch, f"it has {', '.join(TILES[min(TILES)])}")
-    size = size_class(tiles, operands)
-    tile = tiles[size]
-    programs = operands.tiles(tile.m, tile.n)
-    if programs > MAX_TILES:
-        raise ValueError(f"{LABEL}: more than {MAX_TILES} tiles of {tile.m}x{tile.n}")
-    if programs:
-        variant = _variant(operands.dtype, operands.layout, size, tile)
-        shape = (operands.m, operands.n, operands.k)
-        variant.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides)
-
-
-KERNELS = {"matmul": _matmul}
+KERNELS = {"matmul": launcher(LABEL, TILES, _variant)}

@@ -32,15 +32,15 @@ loaded 4 bytes at a time. Rows of A and B that are not multiples of 16 bytes are
 C that are not multiples of 16 elements are stored so.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import Variant
-from kernels.matmul import LAYOUTS, MAX_TILES, Operands, aligned_unit, output_type, read, triton_type, unsupported_dtype
-from kernels.matmul.tiles import Sizes, Table, Tile, constants_of, size_class, sizes
+from kernels.matmul import LAYOUTS, MAX_TILES, Operands, aligned_unit, read, unsupported_dtype
+from kernels.matmul.tiles import Sizes, Table, Tile, pointer_variant, size_class, sizes
 
 LABEL = "matmul v3"
 FP32_80 = {"any": Tile(64, 64, 16, 4, 3)}
@@ -169,24 +169,12 @@ def tiles_for(arch: int, dtype: str, unit: int) -> Sizes:
     return SHIFTED_FP32 if dtype == "fp32" else SHIFTED
 
 
-@cache
-def _variant(dtype: str, layout: str, size: str, tile: Tile, unit: int) -> Variant:
-    operand, scale = f"*{triton_type(dtype)}", {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
-    return Variant(
-        kernel=persistent_matmul,
-        constants={**constants_of(dtype, layout), "UNIT": unit, **tile.constants},
-        options=tile.options,
-        op="matmul",
-        dtype=dtype,
-        shape_class=f"{layout}, {size}",
-        types={"a_ptr": operand, "b_ptr": operand, "out_ptr": f"*{output_type(dtype)}"}
-        | (scale if dtype.startswith("fp8") else {}),
-    )
+_variant = cache(partial(pointer_variant, persistent_matmul))
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
     return tuple(
-        _variant(dtype, layout, size, tile, unit)
+        _variant(dtype, layout, size, tile, UNIT=unit)
         for dtype in TILES[90]
         for layout in (("nt",) if dtype.startswith("fp8") else LAYOUTS)
         for unit in (aligned_unit(dtype), 1)
@@ -207,7 +195,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor, out: torch.
         return
     shape = (operands.m, operands.n, operands.k, operands.batch)
     size = size_class(tiles, operands)
-    variant = _variant(operands.dtype, operands.layout, size, tiles[size], operands.unit)
+    variant = _variant(operands.dtype, operands.layout, size, tiles[size], UNIT=operands.unit)
     programs = _programs(operands, tiles[size].m, tiles[size].n)
     variant.launch(programs, a, b, out, *shape, *operands.strides, *operands.batch_strides, *scales)
 

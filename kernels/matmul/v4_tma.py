@@ -20,7 +20,7 @@ If tensor cores need adjacent terms (tf32 and int8 in nn and tn on sm_90), the c
 memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -29,8 +29,8 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import ALIGNMENT_BYTES, Variant
-from kernels.matmul import LAYOUTS, Operands, output_type, read, triton_type, unsupported_dtype
-from kernels.matmul.tiles import Table, Tile, constants_of, size_class, sizes
+from kernels.matmul import Operands, output_type, read, triton_type, unsupported_dtype
+from kernels.matmul.tiles import Table, Tile, choices, scale_types, size_class, sizes, variant_of
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v4"
@@ -111,36 +111,20 @@ def slices_of(dtype: str, tile: Tile) -> int:
     return 2 if tile.m * tile.n * bytes_each > EPILOGUE_BYTES else 1
 
 
+def descriptor_types(names: Sequence[str], elements: Sequence[str], boxes: Sequence[list[int]]) -> dict[str, str]:
+    return {name: f"tensordesc<{kind}{box}>" for name, kind, box in zip(names, elements, boxes, strict=True)}
+
+
 @cache
 def _variant(dtype: str, layout: str, size: str, tile: Tile) -> Variant:
-    slices = slices_of(dtype, tile)
-    element_types = (triton_type(dtype), triton_type(dtype), output_type(dtype))
-    types = {
-        name: f"tensordesc<{element}{box}>"
-        for name, element, box in zip(
-            ("a_desc", "b_desc", "out_desc"), element_types, boxes_of(layout, tile, slices), strict=True
-        )
-    }
-    if dtype.startswith("fp8"):
-        types |= {"scale_a_ptr": "*fp32", "scale_b_ptr": "*fp32"}
-    return Variant(
-        kernel=descriptor_matmul,
-        constants={**constants_of(dtype, layout), **tile.constants, "SLICES": slices, "FLATTEN": True},
-        options=tile.options,
-        op="matmul",
-        dtype=dtype,
-        shape_class=f"{layout}, {size}",
-        types=types,
-    )
+    slices, operand = slices_of(dtype, tile), triton_type(dtype)
+    names, elements = ("a_desc", "b_desc", "out_desc"), (operand, operand, output_type(dtype))
+    types = descriptor_types(names, elements, boxes_of(layout, tile, slices)) | scale_types(dtype)
+    return variant_of(descriptor_matmul, dtype, layout, size, tile, types, SLICES=slices, FLATTEN=True)
 
 
 def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(
-        _variant(dtype, layout, size, tile)
-        for dtype in TILES[MINIMUM_ARCH]
-        for layout in (("nt",) if dtype.startswith("fp8") else LAYOUTS)
-        for size, tile in sizes(TILES, arch, dtype).items()
-    )
+    return tuple(_variant(*choice) for choice in choices(TILES, arch))
 
 
 def describe(

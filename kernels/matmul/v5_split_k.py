@@ -23,7 +23,7 @@ import triton.language as tl
 
 from kernels.launch import Variant
 from kernels.matmul import LAYOUTS, Operands, output_type, triton_type, v4_tma
-from kernels.matmul.tiles import Tile, constants_of, size_class, sizes
+from kernels.matmul.tiles import Tile, constants_of, size_class, sizes, variant_of
 from kernels.matmul.v3_persistent import multiply, tile_position
 
 LABEL = "matmul v5"
@@ -147,20 +147,9 @@ def chosen(operands: Operands) -> tuple[Tile, int]:
 
 @cache
 def _partial(dtype: str, layout: str, tile: Tile) -> Variant:
-    scales = ("scale_a_ptr", "scale_b_ptr")
-    constants = {name: value for name, value in constants_of(dtype, layout).items() if name not in scales}
     names, kinds = ("a_desc", "b_desc", "sums_desc"), (triton_type(dtype), triton_type(dtype), _sums_type(dtype))
-    boxes = v4_tma.boxes_of(layout, tile, 1)
-    return Variant(
-        kernel=split_matmul,
-        constants={**constants, **tile.constants},
-        options=tile.options,
-        op="matmul",
-        dtype=dtype,
-        part="partial",
-        shape_class=f"{layout}, split",
-        types={name: f"tensordesc<{kind}{box}>" for name, kind, box in zip(names, kinds, boxes, strict=True)},
-    )
+    types = v4_tma.descriptor_types(names, kinds, v4_tma.boxes_of(layout, tile, 1))
+    return variant_of(split_matmul, dtype, layout, "split", tile, types, part="partial")
 
 
 def _sums_type(dtype: str) -> str:

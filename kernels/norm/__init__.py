@@ -13,7 +13,8 @@ class Operands:
     """The tensors of a norm over m rows of n elements.
 
     Attributes:
-        inputs: Matrices, then vectors of n elements, in the order of the kernel arguments.
+        inputs: Matrices, then vectors of n elements, in the order of the kernel arguments; x twice for rmsnorm, which
+            has the kernels of residual-rmsnorm.
         out: The result; of residual-rmsnorm the sum and the result.
         strides: Row strides in elements of the input matrices and of `out`; 0 if there is only one row.
         plane: Elements from the sum to the result of residual-rmsnorm; 0 for the other operations.
@@ -25,6 +26,11 @@ class Operands:
     out: torch.Tensor
     strides: tuple[int, ...]
     plane: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Columns, strides and, if there may be a residual, `plane`, in the order of the kernel arguments."""
+        return (self.n, *self.strides, *((self.plane,) if len(self.strides) == 3 else ()))
 
 
 def launchers(
@@ -73,4 +79,6 @@ def _read(
     plane = planes.stride(0) if len(planes) == 2 else 0
     if len(planes) == 2 and plane < (m - 1) * strides[-1] + n:
         raise ValueError(f"{label}: out has strides {out.stride()}; its two matrices must not overlap")
+    if "residual" not in matrices and "bias" not in vectors:
+        return Operands(m, n, (x, x, *vectors.values()), out, (strides[0], *strides), plane)
     return Operands(m, n, (*matrices.values(), *vectors.values()), out, strides, plane)

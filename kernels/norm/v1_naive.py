@@ -45,50 +45,34 @@ BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768, 65536)  # columns; a row takes t
 @triton.jit
 def rms_row(
     x_ptr,  # x, one row of n elements per program
+    r_ptr,  # residual, as many rows; not read unless RESIDUAL
     w_ptr,  # weight, n elements
-    out_ptr,  # y, as many rows
+    out_ptr,  # y, as many rows; before it the sum, as many, if RESIDUAL
     n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
     x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
+    r_stride,  # the same of the residual
     out_stride,  # the same of y
-    EPS: tl.constexpr,  # added to the mean of squares
-    BLOCK: tl.constexpr,  # a power of two
-):
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    inside = columns < n
-    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x) / n + EPS)
-    tl.store(out_ptr + row * out_stride + columns, x * scale * w, mask=inside)
-
-
-@triton.jit
-def residual_rms_row(
-    x_ptr,  # x, one row of n elements per program
-    residual_ptr,  # r, as many rows
-    w_ptr,  # weight, n elements
-    out_ptr,  # sum and y, as many rows each
-    n,  # columns, at most BLOCK; a multiple of 16 makes accesses wide
-    x_stride,  # elements from one row of x to the next; a multiple of 16 makes accesses wide
-    residual_stride,  # the same of r
-    out_stride,  # the same of sum and y
     plane,  # elements from the sum to y; a multiple of 16 makes stores of y wide
     EPS: tl.constexpr,  # added to the mean of squares
+    RESIDUAL: tl.constexpr,  # whether there is a residual
     BLOCK: tl.constexpr,  # a power of two
 ):
-    """Write the rounded sum of one row of x and r, and its RMSNorm."""
+    """Write the RMSNorm of one row of x, or of its rounded sum with the residual, and that sum."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     inside = columns < n
     x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0)
-    r = tl.load(residual_ptr + row * residual_stride + columns, mask=inside, other=0.0)
+    h = x.to(tl.float32)
+    if RESIDUAL:
+        r = tl.load(r_ptr + row * r_stride + columns, mask=inside, other=0.0)
+        x = (h + r.to(tl.float32)).to(x.dtype)
+        h = x.to(tl.float32)
     w = tl.load(w_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    rounded = (x.to(tl.float32) + r.to(tl.float32)).to(x.dtype)
     out_ptrs = out_ptr + row * out_stride + columns
-    tl.store(out_ptrs, rounded, mask=inside)
-    h = rounded.to(tl.float32)
+    if RESIDUAL:
+        tl.store(out_ptrs, x, mask=inside)
     scale = tl.rsqrt(tl.sum(h * h) / n + EPS)
-    tl.store(out_ptrs + plane, h * scale * w, mask=inside)
+    tl.store(out_ptrs + plane if RESIDUAL else out_ptrs, h * scale * w, mask=inside)
 
 
 @triton.jit
@@ -114,10 +98,10 @@ def layer_row(
     tl.store(out_ptr + row * out_stride + columns, d * scale * w + b, mask=inside)
 
 
-_KERNEL_AND_EPS = {
-    "rmsnorm": (rms_row, RMS_EPS),
-    "layernorm": (layer_row, LAYER_EPS),
-    "residual-rmsnorm": (residual_rms_row, RMS_EPS),
+_KERNELS = {
+    "rmsnorm": (rms_row, {"EPS": RMS_EPS, "RESIDUAL": False}),
+    "layernorm": (layer_row, {"EPS": LAYER_EPS}),
+    "residual-rmsnorm": (rms_row, {"EPS": RMS_EPS, "RESIDUAL": True}),
 }
 
 Variants = dict[tuple[str, torch.dtype, int], Variant]
@@ -128,7 +112,7 @@ def variants_of(warps: Mapping[int, int]) -> Variants:
     return {
         (op, dtype, block): Variant(
             kernel=kernel,
-            constants={"EPS": eps, "BLOCK": block},
+            constants=constants | {"BLOCK": block},
             options={"num_warps": count, "enable_fp_fusion": True},
             op=op,
             dtype=DTYPES[dtype],
@@ -136,7 +120,7 @@ def variants_of(warps: Mapping[int, int]) -> Variants:
             elements=block,
             bytes=block * dtype.itemsize * (4 if op == "residual-rmsnorm" else 2),
         )
-        for op, (kernel, eps) in _KERNEL_AND_EPS.items()
+        for op, (kernel, constants) in _KERNELS.items()
         for dtype in DTYPES
         for block, count in warps.items()
     }
@@ -153,8 +137,7 @@ def variants(arch: int) -> tuple[Variant, ...]:
 def launch(variants: Variants, op: str, operands: Operands) -> None:
     """Launch the variant with the smallest block that holds a row."""
     block = min(block for _, _, block in variants if operands.n <= block)
-    sizes = (operands.n, *operands.strides, *((operands.plane,) if op == "residual-rmsnorm" else ()))
-    variants[op, operands.out.dtype, block].launch(operands.m, *operands.inputs, operands.out, *sizes)
+    variants[op, operands.out.dtype, block].launch(operands.m, *operands.inputs, operands.out, *operands.sizes)
 
 
 KERNELS = launchers("v1", BLOCKS[-1], partial(launch, VARIANTS))

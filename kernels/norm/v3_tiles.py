@@ -245,12 +245,9 @@ def variants(arch: int) -> tuple[Variant, ...]:
 def launch(op: str, operands: Operands) -> None:
     """Launch the kernel of an operation for rows that programs do not share."""
     variant = next(variant for limit, variant in VARIANTS[op, operands.out.dtype] if operands.n <= limit)
-    tensors, sizes = [*operands.inputs, operands.out], [operands.n, *operands.strides]
-    if op != "layernorm":
-        sizes = [operands.n, operands.strides[0], *operands.strides[-2:], operands.plane]
-        tensors = [operands.inputs[0], *tensors] if op == "rmsnorm" else tensors
     rows = variant.constants.get("ROWS")
-    variant.launch(triton.cdiv(operands.m, rows or 1), *tensors, *([operands.m] if rows else []), *sizes)
+    sizes = (*([operands.m] if rows else []), *operands.sizes)
+    variant.launch(triton.cdiv(operands.m, rows or 1), *operands.inputs, operands.out, *sizes)
 
 
 KERNELS = launchers("v3", MAX_COLUMNS, launch)

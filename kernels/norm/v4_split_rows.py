@@ -229,10 +229,8 @@ def _launch(op: str, operands: Operands) -> None:
             partial.launch(programs, x, sums, operands.n, x_stride, *sizes)
             finish.launch(programs, x, *operands.inputs[1:], sums, out, operands.n, x_stride, out_stride, *sizes)
             continue
-        has_residual = op == "residual-rmsnorm"
-        residual, r_stride = (operands.inputs[1], operands.strides[1]) if has_residual else (x, x_stride)
-        partial.launch(programs, x, residual, out, sums, operands.n, x_stride, r_stride, out_stride, *sizes)
-        summed, stride = (out[0], out_stride) if has_residual else (x, x_stride)
+        partial.launch(programs, x, operands.inputs[1], out, sums, operands.n, *operands.strides, *sizes)
+        summed, stride = (out[0], out_stride) if op == "residual-rmsnorm" else (x, x_stride)
         normed = (operands.n, stride, out_stride, operands.plane)
         finish.launch(programs, summed, operands.inputs[-1], sums, out, *normed, *sizes)
 

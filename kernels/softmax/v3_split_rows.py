@@ -23,37 +23,13 @@ import triton
 import triton.language as tl
 
 from kernels.launch import ALIGNMENT_BYTES, DTYPES, MAX_PIECES, Variant, gpu_of, pieces_of
-from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, top_and_total
+from kernels.online_softmax import LOG2_E, LOWEST, MAX_COLUMNS, UNIT, cuts, row_partial
 from kernels.softmax import launcher, v2_aligned
 from kernels.softmax.v2_aligned import out_shift
 
 PIECE_WARPS = 4
 DEPTH = 4  # elements of each lane in one step
 STAGES = 3  # steps in flight
-
-
-@triton.jit(do_not_specialize=["n", "x_stride", "first_row", "splits", "chunk"])
-def softmax_partial(
-    x_ptr,  # input, rows of n elements, each row dense
-    tops_ptr,  # maximum of each piece, `splits` elements per row of this launch
-    totals_ptr,  # sum of each piece, as many
-    n,  # elements per row
-    x_stride,  # elements from one row of x to the next
-    first_row,  # of this launch
-    splits,  # pieces per row
-    chunk,  # elements per piece; the last piece of a row may be shorter, but not empty
-    DEPTH: tl.constexpr,  # elements of each lane in one step, a power of two
-    LANES: tl.constexpr,  # a power of two; one widest access for each thread
-    STAGES: tl.constexpr,  # steps of the loop in flight
-):
-    """Write the maximum and the sum of one piece of a row."""
-    program = tl.program_id(0).to(tl.int64)
-    row = program // splits
-    begin = (program - row * splits) * chunk
-    first = (first_row + row) * x_stride + begin
-    top, total = top_and_total(x_ptr, first, tl.minimum(n - begin, chunk), DEPTH, LANES, STAGES)
-    tl.store(tops_ptr + program, top)
-    tl.store(totals_ptr + program, total)
 
 
 @triton.jit(do_not_specialize=["n", "x_stride", "out_stride", "first_row", "splits", "chunk"])
@@ -105,7 +81,7 @@ def _variant(dtype: torch.dtype, part: str) -> Variant:
     if part != "partial":
         constants["MAX_SPLITS"] = MAX_PIECES
     return Variant(
-        kernel=softmax_partial if part == "partial" else softmax_finish,
+        kernel=row_partial if part == "partial" else softmax_finish,
         constants=constants,
         options={"num_warps": PIECE_WARPS, "enable_fp_fusion": True},
         op="softmax",

@@ -11,7 +11,7 @@ import torch
 from exact import DEVICE, DTYPES, EPS32, FAR, Expected, Plane, assert_close, run_apart
 
 from kernels.matmul import OUTPUTS
-from kernels.matmul.tiles import GROUP_M, Tile
+from kernels.matmul.tiles import GROUP_M, Tile, sizes
 
 FP8 = {"fp8e4m3": torch.float8_e4m3fn, "fp8e5m2": torch.float8_e5m2}
 LAYOUTS = ("nn", "nt", "tn")
@@ -105,7 +105,7 @@ def check_far(module):
 
 
 def check_groups(module, k=8):
-    tile = next(iter(module.TILES[90]["fp32"].values())) if hasattr(module, "TILES") else module.TILE
+    tile = next(iter(sizes(module.TILES, 90, "fp32").values()))
     check_case(module, DTYPES["fp32"], "nt", ((GROUP_M + 1) * tile.m + 1, tile.n + 1, k), kind="integers")
 
 
@@ -140,7 +140,7 @@ def battery(module):
     check_groups(module)
     check_range_of_sums(module)
     check_far(module)
-    if hasattr(module, "TILES") and "int8" in module.TILES[90]:
+    if sizes(module.TILES, 90, "int8"):
         check_case(module, torch.int8, "nt", (70, 66, 200), kind="bytes")
         check_case(module, FP8["fp8e4m3"], "nt", (33, 17, 144), kind="ones", scales=(4.0, 0.125))
         check_case(module, DTYPES["fp16"], "nn", (200, 264, 40), kind="integers")

@@ -108,9 +108,9 @@ def test_row_width_selects_the_configuration(launches, family, op, version, n, w
 @pytest.mark.parametrize(
     ("family", "op", "version", "shape", "wanted"),
     [
-        ("softmax", "softmax", "v3", (4, 65536), {"softmax_partial": 64, "softmax_finish": 64}),
+        ("softmax", "softmax", "v3", (4, 65536), {"row_partial": 64, "softmax_finish": 64}),
         ("softmax", "softmax", "v3", (132, 65536), {"softmax_walk": 132}),
-        ("cross_entropy", "cross-entropy", "v3", (5, 50257), {"cross_entropy_partial": 65, "cross_entropy_finish": 5}),
+        ("cross_entropy", "cross-entropy", "v3", (5, 50257), {"row_partial": 65, "cross_entropy_finish": 5}),
         ("norm", "layernorm", "v4", (4, 65536), {"layer_partial": 64, "layer_finish": 64}),
         ("norm", "residual-rmsnorm", "v4", (4, 65536), {"rms_partial": 64, "rms_finish": 64}),
         ("norm", "rmsnorm", "v4", (132, 65536), {"rms_tiles": 132}),
