@@ -138,58 +138,41 @@ def write_kernel(
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
-@triton.jit(do_not_specialize=["steps"])
-def copy_kernel(
-    x_ptr,  # words, programs x steps x BLOCK
-    out_ptr,  # as many
-    steps,  # tiles per program
-    BLOCK: tl.constexpr,  # words per tile
-    LOAD_EVICT: tl.constexpr,  # eviction policy of loads
-    STORE_CACHE: tl.constexpr,  # cache modifier of stores
-    STORE_EVICT: tl.constexpr,  # eviction policy of stores
-):
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    lanes = tl.arange(0, BLOCK)
-    for _ in range(steps):
-        x = tl.load(x_ptr + start + lanes, eviction_policy=LOAD_EVICT)
-        tl.store(out_ptr + start + lanes, x, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
-        start += tl.num_programs(0).to(tl.int64) * BLOCK
-
-
 @triton.jit(do_not_specialize=["steps", "factor"])
-def triad_kernel(
+def stream_kernel(
     x_ptr,  # words, programs x steps x BLOCK
-    y_ptr,  # as many
     out_ptr,  # as many
     steps,  # tiles per program
-    factor,  # any odd number
+    y_ptr,  # as many words to add `factor` times, or None
+    factor,  # any odd number, or None
     BLOCK: tl.constexpr,  # words per tile
     LOAD_EVICT: tl.constexpr,  # eviction policy of loads
     STORE_CACHE: tl.constexpr,  # cache modifier of stores
     STORE_EVICT: tl.constexpr,  # eviction policy of stores
 ):
+    """Copy x, or write the triad of x and y."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lanes = tl.arange(0, BLOCK)
     for _ in range(steps):
         x = tl.load(x_ptr + start + lanes, eviction_policy=LOAD_EVICT)
-        y = tl.load(y_ptr + start + lanes, eviction_policy=LOAD_EVICT)
-        tl.store(out_ptr + start + lanes, x + factor * y, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
+        if y_ptr is not None:
+            x += factor * tl.load(y_ptr + start + lanes, eviction_policy=LOAD_EVICT)
+        tl.store(out_ptr + start + lanes, x, cache_modifier=STORE_CACHE, eviction_policy=STORE_EVICT)
         start += tl.num_programs(0).to(tl.int64) * BLOCK
 
 
 KERNELS = {
     "read": read_kernel,
     "write": write_kernel,
-    "copy": copy_kernel,
-    "triad": triad_kernel,
+    "copy": stream_kernel,
+    "triad": stream_kernel,
 }
 
 
 @cache
 def variant(name: str, config: Config) -> Variant:
-    constants: dict[str, int | str] = {"BLOCK": config.block}
-    if name == "read":
-        constants["WIDTH"] = config.width
+    constants: dict[str, int | str | None] = {"BLOCK": config.block}
+    constants |= {"read": {"WIDTH": config.width}, "copy": {"y_ptr": None, "factor": None}}.get(name, {})
     policy = dict(zip(POLICY_CONSTANTS, POLICIES[config.policy], strict=True))
     constants |= {constant: policy[constant] for constant in POLICY_OF.get(name, POLICY_CONSTANTS)}
     return Variant(KERNELS[name], constants, {"num_warps": config.warps, "enable_fp_fusion": True})
@@ -234,7 +217,7 @@ def copy(x: torch.Tensor, *, out: torch.Tensor, config: Config) -> None:
 
 def triad(x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor, factor: int = FACTOR, config: Config) -> None:
     programs, steps = _grid("triad", config, x=x, y=y, out=out)
-    variant("triad", config).launch(programs, x, y, out, steps, factor)
+    variant("triad", config).launch(programs, x, out, steps, y, factor)
 
 
 def _grid(name: str, config: Config, **tensors: torch.Tensor) -> tuple[int, int]:

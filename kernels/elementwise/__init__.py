@@ -26,11 +26,12 @@ def variants_of(ops: Ops, warps: int, block_bytes: int) -> Variants:
         (op, dtype): Variant(
             kernel=kernel,
             constants={"FORMULA": formula, "BLOCK": block_bytes // dtype.itemsize}
+            | ({"RANDOM": op == "dropout"} if op != "bias-gelu" else {})
             | ({"y_ptr": None} if len(names) == 1 and op not in MORE_INPUTS else {}),
             options={"num_warps": warps, "enable_fp_fusion": True},
             op=op,
             dtype=DTYPES[dtype],
-            types={"seed_ptr": "*i64"} if op == "dropout" else {},
+            types={"y_ptr": "*i64"} if op == "dropout" else {},
             elements=block_bytes // dtype.itemsize,
             bytes=(len(names) + 1) * block_bytes,  # a bias or a seed comes from the cache
         )

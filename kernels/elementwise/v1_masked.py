@@ -126,14 +126,18 @@ def map_kernel(
     x_ptr,  # first input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    y_ptr,  # second input, n elements, or None
-    FORMULA: tl.constexpr,  # block of x, or blocks of x and y -> block of out
+    y_ptr,  # second input, n elements, or a 64-bit seed if RANDOM, or None
+    FORMULA: tl.constexpr,  # block of x, or blocks of x and of y or random numbers -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
+    RANDOM: tl.constexpr,  # whether there is a seed
 ):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < n
     x = tl.load(x_ptr + offsets, mask=inside)
-    result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+    if RANDOM:
+        result = FORMULA(x, tl.rand(tl.load(y_ptr), offsets))
+    else:
+        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
     tl.store(out_ptr + offsets, result, mask=inside)
 
 
@@ -154,22 +158,6 @@ def row_bias_kernel(
     tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=named("masked"))
-def random_kernel(
-    x_ptr,  # input, n elements
-    out_ptr,  # output, n elements
-    n,  # number of elements, not specialized: one binary serves every n
-    seed_ptr,  # one 64-bit integer
-    FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n
-    x = tl.load(x_ptr + offsets, mask=inside)
-    uniform = tl.rand(tl.load(seed_ptr), offsets)
-    tl.store(out_ptr + offsets, FORMULA(x, uniform), mask=inside)
-
-
 OPS = {  # kernel, formula, and the names of the inputs of one shape
     "copy": (map_kernel, copy, ("x",)),
     "add": (map_kernel, add, ("x", "y")),
@@ -182,7 +170,7 @@ OPS = {  # kernel, formula, and the names of the inputs of one shape
     "swiglu": (map_kernel, swiglu, ("gate", "up")),
     "bias-gelu": (row_bias_kernel, bias_gelu, ("x",)),
     "residual-add": (map_kernel, add, ("x", "residual")),
-    "dropout": (random_kernel, dropout, ("x",)),
+    "dropout": (map_kernel, dropout, ("x",)),
 }
 
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)

@@ -34,20 +34,29 @@ def map_kernel(
     x_ptr,  # first input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    y_ptr,  # second input, n elements, or None
-    FORMULA: tl.constexpr,  # block of x, or blocks of x and y -> block of out
+    y_ptr,  # second input, n elements, or a 64-bit seed if RANDOM, or None
+    FORMULA: tl.constexpr,  # block of x, or blocks of x and of y or random numbers -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
+    RANDOM: tl.constexpr,  # whether there is a seed
 ):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offsets = start + tl.arange(0, BLOCK)
+    seed = tl.load(y_ptr) if RANDOM else 0
     if start + BLOCK <= n:
         x = tl.load(x_ptr + offsets)
-        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets))
+        # Drawn in both branches: before the branch they would need an exchange between threads to the layout of x.
+        if RANDOM:
+            result = FORMULA(x, tl.rand(seed, offsets))
+        else:
+            result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets))
         tl.store(out_ptr + offsets, result)
     else:
         inside = offsets < n
         x = tl.load(x_ptr + offsets, mask=inside)
-        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+        if RANDOM:
+            result = FORMULA(x, tl.rand(seed, offsets))
+        else:
+            result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
         tl.store(out_ptr + offsets, result, mask=inside)
 
 
@@ -82,31 +91,9 @@ def row_bias_kernel(
         tl.store(out_ptr + offsets, FORMULA(x, bias), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n"], repr=named("split"))
-def random_kernel(
-    x_ptr,  # input, n elements
-    out_ptr,  # output, n elements
-    n,  # number of elements, not specialized: one binary serves every n
-    seed_ptr,  # one 64-bit integer
-    FORMULA: tl.constexpr,  # blocks of x and of uniform numbers -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offsets = start + tl.arange(0, BLOCK)
-    seed = tl.load(seed_ptr)
-    # Drawn in both branches: before the branch they would need an exchange between threads to the layout of x.
-    if start + BLOCK <= n:
-        x = tl.load(x_ptr + offsets)
-        tl.store(out_ptr + offsets, FORMULA(x, tl.rand(seed, offsets)))
-    else:
-        inside = offsets < n
-        x = tl.load(x_ptr + offsets, mask=inside)
-        tl.store(out_ptr + offsets, FORMULA(x, tl.rand(seed, offsets)), mask=inside)
-
-
-KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
 OPS = {  # kernel, formula of version 1, and the names of the inputs of one shape
-    op: (KERNEL_OF.get(op, map_kernel), formula, names) for op, (_, formula, names) in FIRST_OPS.items()
+    op: (row_bias_kernel if op == "bias-gelu" else map_kernel, formula, names)
+    for op, (_, formula, names) in FIRST_OPS.items()
 }
 
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)

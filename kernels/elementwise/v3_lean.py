@@ -135,22 +135,30 @@ def map_kernel(
     x_ptr,  # first input, n elements
     out_ptr,  # output, n elements
     n,  # number of elements, not specialized: one binary serves every n
-    y_ptr,  # second input, n elements, or None
-    FORMULA: tl.constexpr,  # block of x, or blocks of x and y -> block of out
+    y_ptr,  # second input, n elements, or a 64-bit seed if RANDOM, or None
+    FORMULA: tl.constexpr,  # block of x, or blocks of x and of y or random numbers -> block of out
     BLOCK: tl.constexpr,  # elements per program, a power of two
+    RANDOM: tl.constexpr,  # whether there is a seed
 ):
+    seed = tl.load(y_ptr) if RANDOM else 0
     start = tl.program_id(0).to(tl.int64) * BLOCK
     whole = n // WHOLE * WHOLE
     if start < whole:
         offsets = start + tl.arange(0, BLOCK)
         inside = offsets < whole
         x = tl.load(x_ptr + offsets, mask=inside)
-        result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
+        if RANDOM:
+            result = FORMULA(x, random_words(seed, start, BLOCK))
+        else:
+            result = FORMULA(x) if y_ptr is None else FORMULA(x, tl.load(y_ptr + offsets, mask=inside))
         tl.store(out_ptr + offsets, result, mask=inside)
     else:
         rest = whole + tl.arange(0, WHOLE)
         last_x = tl.load(x_ptr + rest, mask=rest < n)
-        last = FORMULA(last_x) if y_ptr is None else FORMULA(last_x, tl.load(y_ptr + rest, mask=rest < n))
+        if RANDOM:
+            last = FORMULA(last_x, random_words(seed, whole.to(tl.int64), WHOLE))
+        else:
+            last = FORMULA(last_x) if y_ptr is None else FORMULA(last_x, tl.load(y_ptr + rest, mask=rest < n))
         tl.store(out_ptr + rest, last, mask=rest < n)
 
 
@@ -184,34 +192,10 @@ def row_bias_kernel(
         tl.store(out_ptr + rest, FORMULA(last_x, last_bias), mask=rest < n)
 
 
-@triton.jit(do_not_specialize=["n"], repr=named("lean"))
-def random_kernel(
-    x_ptr,  # input, n elements
-    out_ptr,  # output, n elements
-    n,  # number of elements, not specialized: one binary serves every n
-    seed_ptr,  # one 64-bit integer
-    FORMULA: tl.constexpr,  # blocks of x and of random words -> block of out
-    BLOCK: tl.constexpr,  # elements per program, a power of two
-):
-    seed = tl.load(seed_ptr)
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    whole = n // WHOLE * WHOLE
-    if start < whole:
-        offsets = start + tl.arange(0, BLOCK)
-        inside = offsets < whole
-        x = tl.load(x_ptr + offsets, mask=inside)
-        tl.store(out_ptr + offsets, FORMULA(x, random_words(seed, start, BLOCK)), mask=inside)
-    else:
-        rest = whole + tl.arange(0, WHOLE)
-        last_x = tl.load(x_ptr + rest, mask=rest < n)
-        tl.store(out_ptr + rest, FORMULA(last_x, random_words(seed, whole.to(tl.int64), WHOLE)), mask=rest < n)
-
-
-KERNEL_OF = {"bias-gelu": row_bias_kernel, "dropout": random_kernel}
 FORMULA_OF = {"gelu": gelu, "gelu-tanh": gelu_tanh, "silu": silu, "swiglu": swiglu}
 FORMULA_OF |= {"bias-gelu": bias_gelu, "dropout": dropout}
 OPS = {  # kernel, formula, and the names of the inputs of one shape
-    op: (KERNEL_OF.get(op, map_kernel), FORMULA_OF.get(op, formula), names)
+    op: (row_bias_kernel if op == "bias-gelu" else map_kernel, FORMULA_OF.get(op, formula), names)
     for op, (_, formula, names) in FIRST_OPS.items()
 }
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
