@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,12 +39,9 @@ def plant(bug: Bug, folder: Path) -> ModuleType:
     wrong = _imported(bug.file, text.replace(bug.old, bug.new), folder)
     if not bug.seen_in:
         return wrong
-    version = _imported(bug.seen_in, (ROOT / bug.seen_in).read_text(encoding="utf-8"), folder)
-    for name in vars(wrong).keys() & vars(version).keys():
-        kernel = getattr(wrong, name)
-        if hasattr(kernel, "fn") and kernel.fn.__module__ == wrong.__name__:
-            setattr(version, name, kernel)
-    return version
+    shared = bug.file.removesuffix(".py").replace("/", ".")
+    with patch.dict(sys.modules, {shared: wrong}):
+        return _imported(bug.seen_in, (ROOT / bug.seen_in).read_text(encoding="utf-8"), folder)
 
 
 def _imported(file: str, text: str, folder: Path) -> ModuleType:
