@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from results.record import DEFINITION_PREFIX, Environment, Record, RowKey
@@ -343,14 +344,8 @@ def _redefined(pairs: Iterable[MatchedPair], force: bool) -> list[str]:
 
 
 def _with_other_work(pairs: Iterable[MatchedPair]) -> list[str]:
-    rows_found = [
-        pair.key
-        for pair in pairs
-        if len(
-            {(record.flops, record.bytes_read, record.bytes_written) for record in (*pair.baseline, *pair.candidate)}
-        )
-        > 1
-    ]
+    work_of = attrgetter("flops", "bytes_read", "bytes_written")
+    rows_found = [pair.key for pair in pairs if len({*map(work_of, (*pair.baseline, *pair.candidate))}) > 1]
     if not rows_found:
         return []
     rows, key = f"{len(rows_found)} row{'s' * (len(rows_found) != 1)}", rows_found[0]

@@ -57,18 +57,6 @@ MIN_CHROMA = 0.12
 _drawn_in: ContextVar[str] = ContextVar("theme", default="light")
 
 
-class Picture:
-    """A drawn picture, which a notebook shows."""
-
-    def __init__(self, figure: Figure) -> None:
-        self.figure = figure
-
-    def _repr_png_(self) -> bytes:
-        stream = io.BytesIO()
-        self.figure.savefig(stream, format="png", dpi=PNG_DPI / 2)
-        return stream.getvalue()
-
-
 def add_picture(parser: Parser, text: str = "save a plot: .png, .svg or .pdf") -> None:
     """Add the options of a plot, the one file that a command writes: its path and its colors."""
     parser.group("output").add_argument("-o", "--output", "--plot", metavar="PATH", type=Path, help=text)
@@ -138,8 +126,14 @@ def new_figure(width: float, height: float) -> Figure:
 
     figure = Figure(figsize=(width, height), dpi=100)
     FigureCanvasAgg(figure)
+
+    def png() -> bytes:
+        stream = io.BytesIO()
+        figure.savefig(stream, format="png", dpi=PNG_DPI / 2)
+        return stream.getvalue()
+
     # Without it a notebook shows a figure only if pyplot is imported.
-    figure._repr_png_ = Picture(figure)._repr_png_  # type: ignore[attr-defined]
+    figure._repr_png_ = png  # type: ignore[attr-defined]
     return figure
 
 

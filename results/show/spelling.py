@@ -45,12 +45,8 @@ def as_typed(options: Mapping[str, object]) -> dict[str, str | bool]:
     Raises:
         ValueError: a value has no text form.
     """
-    typed: dict[str, str | bool] = {}
-    for name, value in options.items():
-        if value is None or value is False:
-            continue
-        typed[name.replace("_", "-")] = True if value is True else _text(name, value)
-    return typed
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    return {name.replace("_", "-"): value is True or _text(name, value) for name, value in given.items()}
 
 
 def words_of(typed: Mapping[str, str | bool]) -> list[str]:

@@ -118,9 +118,9 @@ def busy(text: str, quiet: bool = False) -> Iterator[None]:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def fail(prog: str, message: object) -> int:
-    say(f"{prog}: error: {message}")
-    return USAGE
+def fail(prog: str, message: object, code: int = USAGE) -> int:
+    say(f"{prog}: error: {' '.join(str(message).split())}")
+    return code
 
 
 def _hang(line: str) -> str:
@@ -215,9 +215,6 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
-        if file is not None:
-            super().print_help(file)
-            return
         try:
             print_out(self.format_help())
         except OutputError as error:

@@ -19,7 +19,6 @@ from results.show.picture import (
     LEGEND_PT,
     MUTED,
     POINT_PT,
-    Picture,
     frame,
     new_figure,
     own_style,
@@ -81,7 +80,7 @@ def draw_roofline(scene: Scene, title: str | None = None, axes: Axes | None = No
         return axes.figure.figure
 
 
-def plot_run(environment: Environment, records: Sequence[Record], path: Path | None, theme: str = "light") -> Picture:
+def plot_run(environment: Environment, records: Sequence[Record], path: Path | None, theme: str = "light") -> Figure:
     """Draw the records of one run and the ceilings of their dtypes; if there is a path, into a file.
 
     Raises:
@@ -93,7 +92,7 @@ def plot_run(environment: Environment, records: Sequence[Record], path: Path | N
     figure = draw_roofline(build_scene([(environment, records)], dtypes=dtypes), theme=theme)
     if path is not None:
         save_picture(figure, path)
-    return Picture(figure)
+    return figure
 
 
 def _caption_height(scene: Scene) -> float:

@@ -11,7 +11,6 @@ from bench.harness.cli.arguments import UsageError
 from bench.harness.run import run_text
 from results.record import Environment, Record
 from results.show.grid import html_of
-from results.show.picture import Picture
 from results.show.rows import to_frame
 from results.show.table import render_table
 from results.show.terminal import printable
@@ -22,6 +21,7 @@ from roofline.picture.figure import plot_run
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from bench.harness.run import Render
 
@@ -115,7 +115,7 @@ class Records(tuple[JudgedRecord, ...]):
         """Return a row for each record, with the columns of `results.load`."""
         return to_frame(Run(Path(), self.environment, self))
 
-    def plot(self, path: Path | str | None = None, theme: str = "light") -> Picture:
+    def plot(self, path: Path | str | None = None, theme: str = "light") -> Figure:
         """Plot the records on the roofline of their machine, `light` or `dark`; a notebook shows what is returned.
 
         Raises:

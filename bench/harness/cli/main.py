@@ -15,7 +15,7 @@ from bench.harness.cli.arguments import UsageError, build_parser, chosen_ops, ma
 from bench.harness.cli.signature import print_signatures
 from bench.harness.op import Case, Op, Option
 from bench.harness.op_file import command_of, family_of, is_own, options_of
-from results.show.terminal import INTERRUPTED, NO_DEVICE, USAGE, OutputError, busy, prepare_streams, say
+from results.show.terminal import INTERRUPTED, NO_DEVICE, OutputError, busy, fail, prepare_streams
 
 if TYPE_CHECKING:
     from bench.harness.device.device import Device
@@ -45,7 +45,7 @@ def main(
         parser = build_parser(family, doc or "", examples, ops, options)
     except argparse.ArgumentError as error:
         message = f"{Path(file).name}: {error}; every command has this option, rename the family's"
-        return _fail(command_of(family), message, USAGE)
+        return fail(command_of(family), message)
 
     def body(args: argparse.Namespace) -> int:
         if args.signature:
@@ -72,19 +72,14 @@ def guarded(
     try:
         return body(args)
     except (UsageError, OutputError, StoreError, PlotError) as error:
-        return _fail(prog, str(error), USAGE)
+        return fail(prog, error)
     except NoDeviceError as error:
-        return _fail(prog, str(error), NO_DEVICE)
+        return fail(prog, error, NO_DEVICE)
     except KeyboardInterrupt:
-        return _fail(prog, "interrupted", INTERRUPTED)
+        return fail(prog, "interrupted", INTERRUPTED)
     finally:
         if argv is None:  # do not interrupt the cleanup of libraries
             handle_signals((leave, signal.default_int_handler), signal.SIG_IGN)
-
-
-def _fail(prog: str, message: str, code: int) -> int:
-    say(f"{prog}: error: {' '.join(message.split())}")
-    return code
 
 
 def measured(family: str, args: argparse.Namespace, ops: Sequence[Op], argv: Sequence[str] | None = None) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -112,6 +112,4 @@ def measure_in_worker(args: argparse.Namespace, device: Device, policy: CompareP
     inputs = made if isinstance(made, tuple) else (made,)
     subject = Function(baseline, inputs, {}, None, {}, None, args.cache, device.torch_name)
     _, records = interleaved(functions, subject, policy)
-    # without the class of the Python interface, and with the file that was measured
-    plain = [Record(**{each.name: getattr(record, each.name) for each in fields(Record)}) for record in records]
-    return [replace(record, source_sha256=find(record.provider).sha256()) for record in plain]
+    return [replace(record, source_sha256=find(record.provider).sha256()) for record in records]
