@@ -6,7 +6,7 @@ Only the keys that the report needs are decoded. A file or line that is not usab
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -143,17 +143,11 @@ def read_fleet(directories: Iterable[Path], history: Iterable[Path] = ()) -> tup
         StoreError: a directory cannot be read.
     """
     notes: list[str] = []
-    read, old = (
-        sorted(
-            (device for path in _files(paths) if (device := read_device(path, notes))),
-            key=lambda device: (device.started_s, device.fleet.rank, device.run_id),
-        )
-        for paths in (directories, history)
-    )
+    read, old = _read(directories, notes), _read(history, notes)
     last = {device.identity: device for device in read}.values()
     newest = list({device.slot: device for device in last}.values())
     if len(newest) < len(read):
-        notes.append(f"{len(read) - len(newest)} files are older or duplicates: the newest of each rank is used")
+        notes.append(f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank is judged")
     earlier: Earlier = defaultdict(list)
     run_ids = {device.run_id for device in newest}
     for device in sorted([*read, *old], key=lambda device: device.started_s):
@@ -164,17 +158,23 @@ def read_fleet(directories: Iterable[Path], history: Iterable[Path] = ()) -> tup
     return [*newest, *_missing(newest)], earlier, notes
 
 
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def _read(paths: Iterable[Path], notes: list[str]) -> list[Device]:
+    """Return the devices of files and directories, oldest first."""
+    devices: list[Device] = []
     for path in paths:
         try:
-            found = [path] if path.is_file() else sorted(path.iterdir())
+            files = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix == SUFFIX)
         except OSError as error:
             raise StoreError(f"cannot read {path}: {reason_of(error)}") from None
-        yield from (file for file in found if file.suffix == SUFFIX)
+        found = [device for file in files if (device := read_device(file, notes))]
+        if not found and files != [path]:
+            notes.append(f"{path}: no file of bench.fleet; subdirectories are not read")
+        devices += found
+    return sorted(devices, key=lambda device: (device.started_s, device.fleet.rank, device.run_id))
 
 
 def read_device(path: Path, notes: list[str]) -> Device | None:
-    """Return the device of a rank's file; None if it is not one."""
+    """Return the device of a rank's file; None if it is not one, or has the rank's collectives."""
     try:
         if not path.is_file():
             raise ValueError("not a file")
@@ -192,7 +192,6 @@ def read_device(path: Path, notes: list[str]) -> Device | None:
         except (ValueError, RecursionError) as error:
             problems.append(f"line {index}: {error}")
     if rows and not any(row.op in OPS for row in rows):
-        notes.append(f"{path}: not a rank's file: it has no op of a fleet run; left out")
         return None
     problems = [f"{len(problems)} invalid lines left out, {problems[0]}"] if problems else []
     if any(row.telemetry.get(clock_key) == 0 for row in rows for _, clock_key in OPS.values()):
@@ -285,12 +284,12 @@ def _clear_stale(devices: Sequence[Device], earlier: Earlier) -> None:
 
 def _missing(devices: Sequence[Device]) -> Iterator[Device]:
     """Yield a device without readings for each rank of a run that has no file."""
-    files = Counter(device.fleet.world_size for device in devices)
+    spanning = {rank.world_size for device in devices if (rank := device.fleet).rank != rank.local_rank}
     launches: dict[tuple[int, str], dict[int, Device]] = defaultdict(dict)
     for device in devices:
         rank, size = device.fleet, device.fleet.world_size or 1
-        # With that many files, each node has launched ranks 0 to `size` - 1.
-        launches[size, rank.node if files[size] >= 1.5 * size else ""][rank.rank] = device
+        # If no launch spans nodes, each node has launched ranks 0 to `size` - 1.
+        launches[size, "" if rank.world_size in spanning else rank.node][rank.rank] = device
     for (size, node), launch in launches.items():
         for absent in set(range(size)) - launch.keys():
             near = launch.get(absent - 1, next(iter(launch.values())))

@@ -309,7 +309,7 @@ def _judge_device(
     alone = explain(finding.facts, {metric.ceiling for metric in below}, alone=True)
     if drift:
         finding.drift = drift[1]
-        finding.evidence.append(f"{percent(drift[1])} of its own history over {LIMITS['drift_runs']} runs")
+        finding.evidence.append(f"{percent(drift[1])} compared with its own history, last {LIMITS['drift_runs']} runs")
     if slow:
         finding.conclude(SLOW, slow)
     elif alone:

@@ -89,12 +89,13 @@ def summary(findings: Sequence[Finding], groups: Sequence[Group]) -> list[str]:
     """Return the counts of verdicts, the groups of peers, and the smallest slowdowns that would be found."""
     counts = Counter(finding.verdict for finding in findings if finding.device)
     texts = [", ".join(f"{counts[verdict]:,} {verdict}" for verdict in VERDICTS if counts[verdict]) or "no device"]
+    if wholes := sum(finding.device is None for finding in findings):
+        texts[0] += f"; nodes or racks slow as a whole: {wholes:,}"
     for group in groups:
         names = ", ".join(f"{name} {value}" for name, value in zip(GROUP_PARTS, group.key, strict=False) if value)
-        wider = f", of any {' and '.join(group.ignored)}" if group.ignored else ""
-        texts.append(
-            f"{len(group.members) - len(group.only_peers):,} devices among {len(group.members):,} peers: {names}{wider}"
-        )
+        wider = f", any {' and '.join(group.ignored)}" if group.ignored else ""
+        judged = len(group.members) - len(group.only_peers)
+        texts.append(f"judged {judged:,} of {len(group.members):,} peers: {names}{wider}")
         if group.smallest_change:
             found = ", ".join(
                 f"{100 * change:.1f} % in {name}" for name, change in sorted(group.smallest_change.items())
@@ -163,16 +164,16 @@ def prometheus(findings: Sequence[Finding]) -> str:
 
 
 def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:
-    """Return a plot of the largest slowdown of each device, a column for each node, with names at those not ok."""
+    """Return a plot of the largest slowdown of each node and device, by node, with names at those not ok."""
     from textalloc import allocate
 
     from results.show import picture
 
-    measured = [finding for finding in findings if finding.device and finding.rows]
-    nodes = {node: index for index, node in enumerate(dict.fromkeys(finding.node for finding in measured))}
+    measured = [finding for finding in findings if finding.node and finding.rows]
+    nodes = {node: index for index, node in enumerate(dict.fromkeys(f.node for f in measured if f.device))}
     with picture.own_style(theme):
         figure = picture.new_figure(11, 5)
-        about = "largest deviation of each device from its peers, by node"
+        about = "largest deviation of each device from its peers, by node; relative to its node if that is slow"
         top = picture.write_head(figure, summary(findings, ())[0], about, 4.6)
         axes = figure.add_axes((0.08, 0.08, 0.89, top - 0.1))
         picture.frame(axes, "y")
@@ -194,5 +195,6 @@ def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:
         axes.set_xticks([])
         axes.set_xlabel(f"{len(nodes):,} nodes", fontsize=picture.AXIS_PT)
         axes.set_ylabel("deviation of the rate (%)", fontsize=picture.AXIS_PT)
-        axes.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
+        if points:
+            axes.legend(fontsize=picture.LEGEND_PT, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
     return figure

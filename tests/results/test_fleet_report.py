@@ -17,6 +17,7 @@ from results.fleet import judge as judging
 from results.fleet.causes import explain
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
+from results.fleet.output import draw
 from tests.validation.fleet_generator import CLASSES, device_lines, environment, fleet, healthy, record
 from tests.validation.fleets import counts_of
 
@@ -278,7 +279,7 @@ def test_older_files_in_the_directory_are_history(tmp_path):
     for path in old.iterdir():
         path.rename(tmp_path / f"old-{path.name}")
     assert not not_ok(tmp_path)
-    assert judged(tmp_path)[2] == ["16 files are older or duplicates: the newest of each rank is used"]
+    assert judged(tmp_path)[2] == ["older or duplicate files: 16; the newest of each rank is judged"]
     (tmp_path / "7.jsonl").unlink()
     assert by_rank(tmp_path)[7].evidence == ["no file of this rank since 2026-11-01 12:00:00"]
 
@@ -296,6 +297,28 @@ def test_nodes_that_were_launched_one_by_one(tmp_path):
     assert [(f.node, f.device.fleet.rank) for f in findings if f.verdict == "unmeasured"] == [("n1", 5)]
 
 
+def test_launches_of_the_same_size_are_told_apart_by_local_ranks(tmp_path):
+    for launch in "ab":
+        small(written(tmp_path / launch, {}), {})
+        for rank in range(16):
+            node, uuid = f"{launch}{rank // 8}", f"GPU-{launch}{rank}"
+            path = tmp_path / launch / f"{rank}.jsonl"
+            text = path.read_text().replace(f'"GPU-{rank}"', f'"{uuid}"').replace(f'"n000{rank // 8}"', f'"{node}"')
+            path.write_text(text.replace('"run_id": "', f'"run_id": "{launch}'))
+    devices, _, _ = read_fleet([tmp_path / "a", tmp_path / "b"])
+    assert len(devices) == 32
+
+
+def test_collectives_of_the_ranks_are_passed_over_and_a_directory_without_files_is_named(tmp_path):
+    small(tmp_path, {})
+    edited(tmp_path, 3, lambda lines: [line.update(op="all-reduce") for line in lines[1:]], "x.jsonl")
+    (tmp_path / "runs").mkdir()
+    assert judged(tmp_path)[2] == []
+    assert judged(tmp_path, tmp_path / "runs")[2] == [
+        f"{tmp_path / 'runs'}: no file of bench.fleet; subdirectories are not read"
+    ]
+
+
 LINES = [json.dumps(environment(20, 21)), json.dumps(record("copy", 1e-3))]
 HOSTILE = {
     "empty": b"",
@@ -307,7 +330,6 @@ HOSTILE = {
     "impossible rank": LINES[0].replace('"rank": 20', '"rank": 21').encode(),
     "impossible date": LINES[0].replace("2026-11-20T", "2026-99-99T").encode(),
     "nested": b"[" * 200_000,
-    "collective": f"{LINES[0]}\n{LINES[1].replace('copy', 'all-reduce')}\n".encode(),
 }
 
 
@@ -360,7 +382,7 @@ def test_a_rank_claimed_by_two_devices_keeps_both(tmp_path):
     edited(tmp_path, 4, lambda lines: None, "copy.jsonl")
     findings, _, notes = judged(tmp_path)
     assert len(findings) == 16
-    assert notes == ["2 files are older or duplicates: the newest of each rank is used"]
+    assert notes == ["older or duplicate files: 2; the newest of each rank is judged"]
 
 
 def test_devices_that_are_not_files_are_left_out(tmp_path):
@@ -465,3 +487,12 @@ def test_plot(tmp_path, capsys, theme):
     small(tmp_path, {3: {"cause": "memory", "loss": 0.2}})
     main(["fleet-report", str(tmp_path), "--plot", str(tmp_path / "plot.svg"), "--theme", theme])
     assert (tmp_path / "plot.svg").stat().st_size > 5000
+
+
+def test_plot_names_a_slow_node_and_has_no_legend_without_peers(tmp_path):
+    small(tmp_path, {rank: {"node_loss": 0.1} for rank in range(8, 16)}, size=80)
+    labels = [text.get_text() for text in draw(judged(tmp_path)[0]).axes[0].texts]
+    assert labels == ["node n0001 unknown"]
+    for rank in range(1, 80):
+        (tmp_path / f"{rank}.jsonl").unlink()
+    assert draw(judged(tmp_path)[0]).axes[0].get_legend() is None

@@ -13,12 +13,12 @@ from results.store.runfile import StoreError
 
 DESCRIPTION = """\
 Compare the devices of a fleet with their peers, from the files of `bench.fleet`.
-A line for each device that is not ok: verdict, what fell, cause, what to do."""
+The table has a line for each device that is not ok."""
 
 EPILOG = """\
-exit codes: 0 no device is slow, 1 one is, 2 usage error, 3 a device is unmeasured or
-the report failed. With --exit-codes nagios: 0 ok, 1 suspect or unstable, 2 slow,
-3 unmeasured, usage error or the report failed.
+exit codes: 0 no device is slow; 1 one is; 2 usage; 3 one is unmeasured, or the report failed
+
+exit codes of nagios: 0 all ok; 1 one is suspect or unstable; 2 slow; 3 unmeasured, usage, or the report failed
 
 examples:
   torchrun --nproc-per-node 8 -m bench.fleet --quick -o fleet/
