@@ -14,7 +14,6 @@ from results.compare.sides import (
     WRONG,
     CompareError,
     CompareOptions,
-    MatchedPair,
     Side,
     Unmatched,
     check_request,
@@ -165,7 +164,7 @@ def compared_of(
             rows.append(_compare_interleaved(key, before, after, rounds, request.margin))
         else:
             rows.append(compare_apart(key, before, after, request.margin, saved, drift))
-    notes += [*remarks, *_repeats(pairs), *_runs_notes(rows), *_spread_notes([row.spread for row in rows])]
+    notes += [*remarks, *_runs_notes(rows), *_spread_notes([row.spread for row in rows])]
     results = with_holm([row.compared for row in rows])
     rows = [replace(row, compared=result) for row, result in zip(rows, results, strict=True)]
     unmatched = (*alone, *_no_versions(other, request))
@@ -270,18 +269,6 @@ def _runs_notes(rows: Sequence[ComparedRow]) -> list[str]:
     named = f"{len(counts)} row{'s' * (len(counts) != 1)}"
     runs = f"up to {before} of the baseline's and {after} of the candidate's"
     return [f"{named} compared by the means over all runs of the same code without interference: {runs}"]
-
-
-def _repeats(pairs: Sequence[MatchedPair]) -> list[str]:
-    notes = []
-    for side in ("baseline", "candidate"):
-        again = [records for records in (getattr(pair, side) for pair in pairs) if len(records) > 1]
-        if again:
-            notes.append(
-                f"{len(again)} of the {side}'s rows were measured several times, such as {name_of(again[0][0])}: "
-                "their spread widens the interval"
-            )
-    return notes
 
 
 def _nothing_common(unmatched: Sequence[Unmatched]) -> str:
