@@ -4,7 +4,7 @@ Tensors of a wrong layout, dtype or device are rejected, because a silent `.cont
 Each check raises a ValueError of one line that starts with `label`, the operation and version.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -81,6 +81,11 @@ class Variant:
         """Launch `programs` programs on the device of the first argument."""
         with torch.cuda.device_of(arguments[0]):
             self.kernel[(programs,)](*arguments, **self.constants, **self.options)
+
+
+def on_any_arch(variants: Mapping[Any, Variant]) -> Callable[[int], tuple[Variant, ...]]:
+    """Return the function `variants(arch)` of a version that has the same variants for every architecture."""
+    return lambda arch: tuple(variants.values())
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 
 from kernels.cross_entropy import read
-from kernels.launch import DTYPES, Variant
+from kernels.launch import DTYPES, Variant, on_any_arch
 
 WARPS = 8
 BLOCK = 4096  # columns per step
@@ -73,10 +73,7 @@ VARIANTS: dict[torch.dtype, Variant] = {
     )
     for dtype, name in DTYPES.items()
 }
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
+variants = on_any_arch(VARIANTS)
 
 
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:

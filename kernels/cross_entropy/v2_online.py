@@ -25,7 +25,7 @@ import triton.language as tl
 
 from kernels.cross_entropy import read
 from kernels.cross_entropy.v1_naive import IGNORED
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, on_any_arch
 from kernels.online_softmax import top_and_total
 
 WARPS = 8
@@ -71,10 +71,7 @@ def _variant(dtype: torch.dtype) -> Variant:
 
 
 VARIANTS: dict[torch.dtype, Variant] = {dtype: _variant(dtype) for dtype in DTYPES}
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
+variants = on_any_arch(VARIANTS)
 
 
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, out: torch.Tensor) -> None:

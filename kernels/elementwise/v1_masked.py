@@ -42,7 +42,7 @@ import triton
 import triton.language as tl
 
 from kernels.elementwise import launchers, named, variants_of
-from kernels.launch import ALIGNMENT_BYTES, Variant
+from kernels.launch import ALIGNMENT_BYTES, on_any_arch
 
 WARPS = 4
 BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access per thread, if accesses were wide
@@ -174,10 +174,6 @@ OPS = {  # kernel, formula, and the names of the inputs of one shape
 }
 
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
-
+variants = on_any_arch(VARIANTS)
 
 KERNELS = launchers("v1", OPS, VARIANTS, triton.cdiv)

@@ -23,7 +23,7 @@ import triton.language as tl
 
 from kernels.elementwise import launchers, named, variants_of
 from kernels.elementwise.v1_masked import OPS as FIRST_OPS
-from kernels.launch import ALIGNMENT_BYTES, Variant
+from kernels.launch import ALIGNMENT_BYTES, on_any_arch
 
 WARPS = 4
 BLOCK_BYTES = WARPS * 32 * ALIGNMENT_BYTES  # one widest access per thread
@@ -97,10 +97,6 @@ OPS = {  # kernel, formula of version 1, and the names of the inputs of one shap
 }
 
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
-
+variants = on_any_arch(VARIANTS)
 
 KERNELS = launchers("v2", OPS, VARIANTS, triton.cdiv)

@@ -41,7 +41,7 @@ import triton.language as tl
 
 from kernels.elementwise import launchers, named, variants_of
 from kernels.elementwise.v1_masked import OPS as FIRST_OPS
-from kernels.launch import ALIGNMENT_BYTES, Variant
+from kernels.launch import ALIGNMENT_BYTES, on_any_arch
 
 WARPS = 4
 ACCESSES = 2  # widest accesses per thread and operand, in flight together
@@ -199,10 +199,7 @@ OPS = {  # kernel, formula, and the names of the inputs of one shape
     for op, (_, formula, names) in FIRST_OPS.items()
 }
 VARIANTS = variants_of(OPS, WARPS, BLOCK_BYTES)
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
+variants = on_any_arch(VARIANTS)
 
 
 def _programs(n: int, block: int) -> int:

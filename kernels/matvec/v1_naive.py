@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant
+from kernels.launch import DTYPES, Variant, on_any_arch
 from kernels.matvec import read
 
 WARPS = 4
@@ -61,10 +61,7 @@ VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
     )
     for dtype in DTYPES
 }
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
+variants = on_any_arch(VARIANTS)
 
 
 def _matvec(a: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor) -> None:

@@ -33,7 +33,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant
+from kernels.launch import DTYPES, Variant, on_any_arch
 from kernels.norm import Operands, launchers
 
 RMS_EPS = 1e-6
@@ -108,7 +108,10 @@ Variants = dict[tuple[str, torch.dtype, int], Variant]
 
 
 def variants_of(warps: Mapping[int, int]) -> Variants:
-    """Return the variants by operation, dtype and columns of the block; `warps` are by columns of the block."""
+    """Return the variants by operation, dtype and columns of the block; `warps` are by columns of the block.
+
+    residual-rmsnorm counts the elements of one matrix.
+    """
     return {
         (op, dtype, block): Variant(
             kernel=kernel,
@@ -127,11 +130,7 @@ def variants_of(warps: Mapping[int, int]) -> Variants:
 
 
 VARIANTS = variants_of(dict.fromkeys(BLOCKS, WARPS))
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    """Return the variants, the same for every architecture. residual-rmsnorm counts the elements of one matrix."""
-    return tuple(VARIANTS.values())
+variants = on_any_arch(VARIANTS)
 
 
 def launch(variants: Variants, op: str, operands: Operands) -> None:

@@ -13,16 +13,12 @@ n or a row stride is not a multiple of 16, no access is 16 bytes wide.
 
 from functools import partial
 
-from kernels.launch import Variant
+from kernels.launch import on_any_arch
 from kernels.norm import launchers
 from kernels.norm.v1_naive import launch, variants_of
 
 WARPS = {1024: 4, 2048: 4, 4096: 4, 8192: 8, 16384: 16, 32768: 16}  # by columns; a row takes the first that holds it
 VARIANTS = variants_of(WARPS)
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
-
+variants = on_any_arch(VARIANTS)
 
 KERNELS = launchers("v2", max(WARPS), partial(launch, VARIANTS))

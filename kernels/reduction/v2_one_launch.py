@@ -37,7 +37,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of
+from kernels.launch import ALIGNMENT_BYTES, DTYPES, Variant, gpu_of, on_any_arch
 from kernels.reduction import launchers
 
 WARPS = 8
@@ -175,10 +175,7 @@ def _variant(op: str, dtype: torch.dtype) -> Variant:
 VARIANTS: dict[tuple[str, torch.dtype], Variant] = {
     (op, dtype): _variant(op, dtype) for op in LOADS for dtype in DTYPES
 }
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
+variants = on_any_arch(VARIANTS)
 
 
 def plan(n: int, variant: Variant, max_programs: int) -> tuple[int, int, int]:

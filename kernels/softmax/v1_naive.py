@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import DTYPES, Variant
+from kernels.launch import DTYPES, Variant, on_any_arch
 from kernels.softmax import launcher
 
 WARPS = {1024: 4, 2048: 4, 4096: 8, 8192: 8, 16384: 16, 32768: 16, 65536: 32}  # by elements of the block
@@ -60,10 +60,7 @@ VARIANTS: dict[tuple[torch.dtype, int], Variant] = {
     for dtype, name in DTYPES.items()
     for block, warps in WARPS.items()
 }
-
-
-def variants(arch: int) -> tuple[Variant, ...]:
-    return tuple(VARIANTS.values())
+variants = on_any_arch(VARIANTS)
 
 
 def _launch(x: torch.Tensor, out: torch.Tensor, x_stride: int, out_stride: int) -> None:

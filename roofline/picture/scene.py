@@ -203,14 +203,11 @@ class Scene:
         records = [record for point in self.points for record in (point.record, *point.others)]
         return {part: list(dict.fromkeys(str(getattr(record, part)) for record in records)) for part in parts}
 
-    def series_words(self, point: Point) -> list[str]:
-        """Return the varying ones of machine, op, dtype and provider of a point."""
+    def series_words(self, point: Point, *always: str) -> list[str]:
+        """Return the machine, op, dtype and provider of a point, without those of all points except for `always`."""
         words = [one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS)] if len(self.machines) > 1 else []
-        return words + [end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS) for part in self._varying]
-
-    @cached_property
-    def _varying(self) -> list[str]:
-        return [part for part in ("op", "dtype", "provider") if len(self.names[part]) > 1]
+        parts = (part for part in ("op", "dtype", "provider") if part in always or len(self.names[part]) > 1)
+        return words + [end_of(str(getattr(point.record, part)), MAX_NAME_LETTERS) for part in parts]
 
     @cached_property
     def shared(self) -> str:
@@ -220,11 +217,8 @@ class Scene:
 
     def series_name(self, point: Point) -> str:
         """Return the legend entry of a point: dtype and provider, and machine, op and run if they vary."""
-        record = point.record
-        words = [one_line(self.machines[point.machine].slug, MAX_NAME_LETTERS)] if len(self.machines) > 1 else []
-        words += [one_line(record.op, MAX_NAME_LETTERS)] if len(self.names["op"]) > 1 else []
-        words += [record.dtype, end_of(record.provider, MAX_NAME_LETTERS)]
-        return " ".join(words) + (f", {self.run_name(point.run)}" if self.has_run_names else "")
+        words = " ".join(self.series_words(point, "dtype", "provider"))
+        return f"{words}, {self.run_name(point.run)}" if self.has_run_names else words
 
     @cached_property
     def has_run_names(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from results.show.picture import SERIES_COLORS, contrast_to_white, is_dark, tone
+from results.show.picture import MIN_CONTRAST, SERIES_COLORS, contrast_to_white, is_dark, tone
 from results.show.terminal import one_line
 
 DTYPE_COLORS = {
@@ -30,9 +30,6 @@ Source: Okabe and Ito, Color Universal Design (2008), with wine and indigo of To
 """
 
 FOREIGN_COLOR = "#7A7A7A"
-
-MIN_CONTRAST = 4.6
-"""Minimum contrast of text; WCAG 2.2 requires 4.5 (success criterion 1.4.3)."""
 
 MARKERS = {
     **{"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross", "X": "x"},
