@@ -119,7 +119,8 @@ def test_elementwise_offsets_beyond_32_bits(version, op, extra, far_program):
         planes[1].at(0, cols).copy_(40.0 + torch.arange(cols))  # beyond 8 GELU is the identity in fp16: sums come out
     inputs = [plane.at(0, 16) for plane in planes] + [torch.tensor([7])] * (op == "dropout")
     far_program(block)
-    variant.launch(1, *inputs, out.at(0, 16), LIMIT + count, *([cols] * (op == "bias-gelu")))
+    x, *others = inputs
+    variant.launch(1, x, out.at(0, 16), LIMIT + count, *others, *([cols] * (op == "bias-gelu")))
     first = planes[0].at(LIMIT, count)
     expected = {
         "relu": first,
