@@ -7,7 +7,7 @@ algbw     S / time.
 busbw     S / time x factor: 2(n - 1)/n for all-reduce; (n - 1)/n for all-gather, reduce-scatter and all-to-all; 1 for
           broadcast and send-recv. It can be compared with the one-way bandwidth of a link.
 Fit       time = latency + S x factor / busbw, with 95 % intervals.
-Last      The rank that arrived last in most rounds, and how much less it waited than the others.
+Last      The rank that arrived last most often, its share of the rounds, and how much less it waited than the others.
 Causes    Late after a slow matmul: device. Late after a usual one: host or input. On time, with slow exchanges
           (`--pairs`, 4 ranks or more): link. Nothing else is claimed.
 Send-recv Each rank sends to the next one.
@@ -70,10 +70,11 @@ def build_parser() -> Parser:
     what = parser.group("what to measure")
     what.add_argument("--dtype", choices=DTYPES, default="fp32", help="data type (default: fp32)")
     what.add_argument("--pairs", action="store_true", help="also exchange the largest size between all pairs of ranks")
-    text = "nccl between GPUs, gloo between CPUs (default: nccl if each rank has a GPU)"
+    text = "nccl between GPUs, gloo between CPUs (default: nccl if a rank sees a GPU for each rank of its node)"
     parser.group("how to measure").add_argument("--backend", choices=tuple(SIZES), help=text)
     add(parser, "--timeout", default=60.0, help="time after which a rank is reported missing (default: 60)")
     add(parser, *OUTPUT[:-1])  # without --verbose
+    parser.epilog = (parser.epilog or "").partition("\n\n")[2]  # `explain` does not know these columns
     parser.set_defaults(device=None, threads=None, gpu=None, budget=None)
     return parser
 
@@ -113,9 +114,12 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     from bench.harness.device.device import NoDeviceError
     from bench.harness.run import Run
 
+    count = torch.cuda.device_count()
     if args.backend is None:
-        args.backend = "nccl" if torch.cuda.device_count() >= here.local_world_size else "gloo"
-    args.device = f"cuda:{here.local_rank}" if args.backend == "nccl" else "cpu"
+        args.backend = "nccl" if count >= here.local_world_size else "gloo"
+    if args.backend == "nccl" and not count:
+        raise NoDeviceError("--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo")
+    args.device = here.gpu(count) if args.backend == "nccl" else "cpu"
     device, store = device_of(args), open_store(here, args.timeout)
     if store is None:
         raise NoDeviceError("the store at MASTER_ADDR and MASTER_PORT does not answer")
@@ -185,7 +189,7 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         column("algbw", "algbw_bytes_per_s", partial(format_rate, unit="B/s")),
         column("busbw", "busbw_bytes_per_s", partial(format_rate, unit="B/s")),
         column("last rank", "last_rank", str),
-        column("in", "last_share", "{:.0%}".format),
+        column("rounds", "last_share", "{:.0%}".format),
         column("late by", "late_s", duration),
     ]
     rounded = [f"rounded up from {row['requested_bytes']:,}" * (row["requested_bytes"] < row["bytes"]) for row in rows]
@@ -197,7 +201,7 @@ def render(run: Run, found: Mapping[str, Any], console: Console) -> None:
         latency = f"{fit['op']}: latency {duration(fit['latency_s'])} ({low_s} to {high_s})"
         lines.append(f"{latency}, busbw {si(fit['bytes_per_s'], 'B/s')} ({low} to {high})")
     unfitted = {row["op"] for row in rows} - {fit["op"] for fit in found["fits"]}
-    lines += [f"{op}: no fit, which takes three sizes with growing times" for op in sorted(unfitted)]
+    lines += [f"{op}: no fit, because it needs three sizes whose times grow" for op in sorted(unfitted)]
     if found["link_bytes_per_s"]:
         lines.append(f"link, one way, by its datasheet: {si(found['link_bytes_per_s'], 'B/s')}")
     for pair in found["pairs"]:
@@ -214,17 +218,18 @@ def draw(path: Path, found: Mapping[str, Any], fits: Mapping[str, Fit]) -> None:
     from roofline.picture.charts import draw_lines
 
     lines: dict[str, list[tuple[float, float]]] = {}
+    dashed = {}
     for row in found["rows"]:
         if row["status"] == "ok":
-            lines.setdefault(row["op"], []).append((row["bytes"] / 1024, row["busbw_bytes_per_s"] / 1e9))
+            lines.setdefault(row["op"], []).append((row["requested_bytes"] / 1024, row["busbw_bytes_per_s"] / 1e9))
     for op, fit in fits.items():
         factor = bus_factor(op, fit.ranks) * 1024 / 1e9
-        lines[f"{op}, fit"] = [(x, x * factor / fit.seconds(1024 * x)) for x, _ in lines[op]]
+        dashed[op] = [(x, x * factor / fit.seconds(1024 * x)) for x, _ in lines[op]]
     if link := found["link_bytes_per_s"]:
         lines["link, one way"] = [(x, link / 1e9) for x, _ in max(lines.values(), key=len)]
     title = f"Bus bandwidth of {found['ranks']} ranks, {found['backend']}, {found['dtype']}"
-    subtitle = "of the slowest rank in each round; fit: latency + size x factor / bandwidth"
-    save_picture(draw_lines(title, "size, KiB", "bus bandwidth, GB/s", lines, {}, subtitle=subtitle), path)
+    about = "of the slowest rank in each round; dashed: the fit, latency + size x factor / bandwidth"
+    save_picture(draw_lines(title, "size, KiB", "bus bandwidth, GB/s", lines, {}, subtitle=about, dashed=dashed), path)
 
 
 if __name__ == "__main__":

@@ -178,8 +178,8 @@ def slow_links(
     """
     claims = []
     for is_inside in (True, False):
-        kind = {pair: sorted(samples) for pair, samples in pairs_s.items()
-                if (nodes[pair[0]] == nodes[pair[1]]) is is_inside and late.isdisjoint(pair)}  # fmt: skip
+        pairs = [(a, b) for a, b in pairs_s if (nodes[a] == nodes[b]) is is_inside and late.isdisjoint((a, b))]
+        kind = {pair: sorted(pairs_s[pair]) for pair in pairs}
         partners = Counter(rank for pair in kind for rank in pair)
         if len(partners) < MIN_LINKED_RANKS:
             continue
@@ -232,12 +232,8 @@ class Group:
     """The ranks of a run, and what is found about them. Checks and gathering use gloo, also between GPUs."""
 
     def __init__(self, here: Rank, store: Store, run: Run) -> None:
-        self.rank, self.run, self.ranks, timeout = (
-            here.rank,
-            run,
-            here.world_size or 1,
-            timedelta(seconds=run.args.timeout),
-        )
+        self.rank, self.run, self.ranks = here.rank, run, here.world_size or 1
+        timeout = timedelta(seconds=run.args.timeout)
         dist.init_process_group(run.args.backend, store=store, rank=here.rank, world_size=self.ranks, timeout=timeout)
         self.gloo = dist.new_group(backend="gloo", timeout=timeout)
         self.nodes = self.gathered(here.node)

@@ -116,8 +116,9 @@ def draw_lines(
     theme: str = "light",
     subtitle: str = "",
     limits: Mapping[str, float] = MappingProxyType({}),
+    dashed: Mapping[str, Sequence[tuple[float, float]]] = MappingProxyType({}),
 ) -> Figure:
-    """Return a plot of named lines, with vertical lines at `marks` and horizontal ones at `limits`."""
+    """Return a plot of named lines, dashed ones of the same names, and lines at `marks` (vertical) and `limits`."""
     with own_style(theme):
         figure = new_figure(WIDTH, PANEL)
         top = write_head(figure, plain(title, 200), plain(subtitle or f"{y_name} by {x_name}", 200), PANEL)
@@ -129,6 +130,8 @@ def draw_lines(
                 style["marker"] = ""
             marked = 11 if len(points) == 1 else 5
             axes.plot(*zip(*points, strict=True), label=plain(name), linewidth=1.8, markersize=marked, **style)  # type: ignore[arg-type]
+            if name in dashed:
+                axes.plot(*zip(*dashed[name], strict=True), "--", color=style["color"], linewidth=1.2)
         for row, (name, value) in enumerate(marks.items()):
             axes.axvline(value, color=tone(MUTED), linewidth=1, linestyle=(0, (4, 2)))
             axes.text(value, 0.98 - 0.05 * row, f"{plain(name)} ", color=tone(MUTED), fontsize=LABEL_PT, ha="right",

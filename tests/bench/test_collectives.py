@@ -127,6 +127,11 @@ def test_usage_errors_are_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err.splitlines()[0].endswith("torchrun --nproc-per-node 2 -m bench.collectives")
     assert main(["--op", "gather"]) == 2
     assert "unknown op 'gather'" in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert main(["--backend", "nccl"]) == 3
+    assert "torch found none; use --backend gloo" in capsys.readouterr().err
 
 
 def free_port():

@@ -154,3 +154,10 @@ def test_the_values_of_the_option_have_ticks_and_times_their_unit() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "8", "32"]
     assert {"4 ms", "5 ms", "6 ms", "7 ms"} <= {tick.get_text() for tick in axes.get_yticklabels()}
     assert axes.get_ylabel() == "decode time"
+
+
+def test_a_dashed_line_has_the_color_of_its_name() -> None:
+    points = [(1, 2), (2, 3)]
+    lines = draw_lines("t", "x", "y", {"a": points, "b": points}, {}, dashed={"b": points}).axes[0].lines
+    assert [line.get_linestyle() for line in lines] == ["-", "-", "--"]
+    assert lines[2].get_color() == lines[1].get_color() != lines[0].get_color()

@@ -57,6 +57,10 @@ class Rank:
     def name(self) -> str:
         return f"rank {self.rank} (node {self.node})"
 
+    def gpu(self, visible: int) -> str:
+        """Return the name of the rank's GPU. A launcher that gives each rank one GPU hides the others."""
+        return "cuda:0" if visible == 1 else f"cuda:{self.local_rank}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return what a run file says of its rank."""
         return {key: value for key, value in asdict(self).items() if key != "local_world_size"}

@@ -80,16 +80,13 @@ class SameSetup(Setup):
 
 
 def detected(rank: Rank) -> Device:
-    """Return the device of a rank: a GPU, or its share of the cores.
-
-    A launcher that gives each rank one GPU hides the others.
-    """
+    """Return the device of a rank: a GPU, or its share of the cores."""
     import torch
 
     announce()
     try:
         if count := torch.cuda.device_count():
-            return detect("cuda:0" if count == 1 else f"cuda:{rank.local_rank}")
+            return detect(rank.gpu(count))
         allowed, quota = usable_cores()
         return cpu_device(max(1, int(min(len(allowed), quota or len(allowed))) // rank.local_world_size))
     except Exception as error:

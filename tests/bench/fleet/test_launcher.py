@@ -31,6 +31,10 @@ def test_each_launcher_gives_the_rank(environ, expected):
     assert rank_here({**environ, "SLURMD_NODENAME": "n"}) == expected
 
 
+def test_a_rank_has_the_gpu_of_its_number_or_the_only_one():
+    assert [Rank(9, 1).gpu(visible) for visible in (8, 1)] == ["cuda:1", "cuda:0"]
+
+
 def test_a_node_has_the_first_known_name():
     names = {"RIDGEPOINT_NODE": "a", "SLURMD_NODENAME": "b", "NODE_NAME": "c"}
     for expected in "abc":
