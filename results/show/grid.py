@@ -1,4 +1,4 @@
-"""Tables on a terminal, and as JSON, CSV or Markdown.
+"""Tables on a terminal and in a notebook, and as JSON, CSV or Markdown.
 
     print_grid(console, [Column("op", ops), Column("median", times, "right", leaves=1)], flags, "flags")
 
@@ -37,6 +37,8 @@ INDENT = "    "
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 NOTHING = ("", "-")
 """Cells that are omitted from the notes."""
+LINE = '<div style="white-space: pre-wrap; min-height: 0.6em">{}</div>'
+NOTE = '<tr><td colspan="{}" style="text-align: left; opacity: 0.7; padding-left: 2em">{}</td></tr>'
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,43 @@ class Column:
         return list(map(add, spaces, texts) if self.side == "right" else map(add, texts, spaces))
 
 
-def html_of(draw: Callable[[Console], object]) -> str:
-    """Return what `draw` prints for a notebook, which scrolls long lines instead of wrapping them."""
-    from rich.console import Console
+class HtmlPage:
+    """Takes the place of a console in a notebook: lines and tables are added to a page of HTML."""
 
-    text = io.StringIO()
-    draw(Console(file=text, width=WIDE, emoji=False, force_terminal=False, force_jupyter=False))
-    return f'<pre style="white-space: pre">{escape(text.getvalue())}</pre>'
+    width, is_terminal = WIDE, False
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def print(self, *texts: object, sep: str = " ", **_: Any) -> None:
+        """Add lines; what a console is told of styles and wrapping does not matter here."""
+        self._parts += [LINE.format(escape(line)) for line in sep.join(map(str, texts)).split("\n")]
+
+    def add_table(self, columns: Sequence[Column], notes: Sequence[str] = ()) -> None:
+        """Add a table; the note of a row is below it."""
+        # Numbers keep their unit beside them; lists of shapes wrap at commas, so that the other columns are in sight.
+        wrapping = {"left": "", "right": "; white-space: nowrap"}
+        cells = [f'<td style="text-align: {column.side}{wrapping[column.side]}">{{}}</td>' for column in columns]
+        rows = []
+        for index, values in enumerate(zip(*(column.cells for column in columns), strict=True)):
+            row = "".join(
+                cell.format(escape(value).replace(",", ",<wbr>")) for cell, value in zip(cells, values, strict=True)
+            )
+            note = escape(notes[index]) if notes else ""
+            rows.append(f"<tr>{row}</tr>" + (NOTE.format(len(columns), note) if note else ""))
+        head = "".join(f'<th style="text-align: {column.side}">{escape(column.title)}</th>' for column in columns)
+        self._parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>")
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+
+def html_of(draw: Callable[[Any], object]) -> str:
+    """Return as HTML what `draw` prints to a console."""
+    page = HtmlPage()
+    draw(page)
+    return page.text
 
 
 def print_grid(
@@ -89,6 +121,8 @@ def print_grid(
     is_terminal = console.width < WIDE
     shown = [_printable(column) for column in columns]
     below = [printable(note) for note in notes] if any(notes) else []
+    if isinstance(console, HtmlPage):
+        return console.add_table(shown, below)
     beside = [*shown, Column(notes_title, below)] if below else shown
     left: list[str] = []
     headings: list[str] = []
@@ -100,6 +134,7 @@ def print_grid(
     _print_rows(console, shown, headings, below)
     if left:
         print_lines(console, f"the terminal is too narrow for: {', '.join(left)} ({hint})", style="dim")
+    return None
 
 
 def rows_of(columns: Sequence[Column]) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bench.harness.cli.arguments import UsageError
 from bench.harness.run import run_text
 from results.record import Environment, Record
-from results.show.grid import html_of
+from results.show.grid import Column, HtmlPage, html_of
 from results.show.rows import to_frame
 from results.show.table import render_table
 from results.show.terminal import printable
@@ -57,9 +57,19 @@ class JudgedRecord(Record):
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __repr__(self) -> str:
-        words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
         lines = [f"  {name:<9} {text}" for name, text in self._facts()]
-        return "\n".join(map(printable, [" ".join(filter(None, words)), *lines]))
+        return "\n".join(map(printable, [self._title(), *lines]))
+
+    def _repr_html_(self) -> str:
+        page = HtmlPage()
+        page.print(self._title())
+        names, texts = zip(*self._facts(), strict=True)
+        page.add_table([Column("", names), Column("", texts)])
+        return page.text
+
+    def _title(self) -> str:
+        words = (self.op, self.case.strip("-"), self.dtype, self.provider.replace("function", ""))
+        return " ".join(word for word in words if word)
 
     def _facts(self) -> list[tuple[str, str]]:
         facts = []
