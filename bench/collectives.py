@@ -115,8 +115,7 @@ def collect(args: argparse.Namespace, argv: Sequence[str] | None) -> int:
     from bench.harness.run import Run
 
     count = torch.cuda.device_count()
-    if args.backend is None:
-        args.backend = "nccl" if count >= here.local_world_size else "gloo"
+    args.backend = args.backend or ("nccl" if count >= here.local_world_size else "gloo")
     if args.backend == "nccl" and not count:
         raise NoDeviceError("--backend nccl takes a GPU for each rank, but torch found none; use --backend gloo")
     args.device = here.gpu(count) if args.backend == "nccl" else "cpu"

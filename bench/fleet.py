@@ -22,20 +22,23 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bench.harness import worker
 from bench.harness.cli.arguments import add, chosen, number
 from bench.harness.cli.main import guarded
+from bench.harness.device.device import Device
+from bench.harness.fleet import measure
+from bench.harness.fleet.launcher import POLL_S, Peers, open_store, rank_here, turn
+from bench.harness.fleet.measure import PHASES, Item, items_of
 from bench.harness.op_file import module_of
+from bench.harness.run import stamp
 from results.record import Environment, Record
 from results.show.grid import Column, print_grid
 from results.show.terminal import OK, Parser, drawn, fail, print_out, say
 from results.show.units import format_rate, format_time
 from results.store.runfile import RunWriter, StoreError
-
-if TYPE_CHECKING:
-    from bench.harness.device.device import Device
-    from bench.harness.fleet.measure import Item
+from roofline.machine import Machine
 
 EPILOG = """\
 exit codes: 0 ok, also if a row failed; 2 usage, or rows could not be saved; 130 interrupted, finished rows are saved
@@ -62,9 +65,6 @@ HANG_S = 30.0
 CONNECT_S = 30.0
 GRACE_S = 20.0
 """Time left after SIGTERM. Source: torchrun kills ranks 30 s after it has sent SIGTERM; Slurm's KillWait is 30 s."""
-
-POLL_S = 0.2
-"""Interval at which rank 0 looks for answers at the end."""
 
 
 def build_parser() -> Parser:
@@ -93,9 +93,6 @@ class Member:
     """
 
     def __init__(self, args: argparse.Namespace, argv: Sequence[str] | None) -> None:
-        from bench.harness import worker
-        from bench.harness.fleet.launcher import Peers, open_store, rank_here
-
         chosen("dtype", args.dtype, module_of("matmul").OPS[0].dtypes, ())
         self.args, self.argv, self.rank = args, sys.argv[1:] if argv is None else argv, rank_here()
         self.began_s = time.monotonic()
@@ -168,9 +165,6 @@ class Member:
         print_out(f"report: python -m bench fleet-report {self.args.output}\n")
 
     def measure(self) -> None:
-        from bench.harness.fleet.launcher import turn
-        from bench.harness.fleet.measure import PHASES, items_of
-
         device, environment, reason = self.described()
         self.device = device.name
         try:
@@ -188,12 +182,6 @@ class Member:
 
     def described(self) -> tuple[Device, Environment, str]:
         """Return the device, the first line of the run file, and why the device cannot be used, if so."""
-        from bench.harness import worker
-        from bench.harness.device.device import Device
-        from bench.harness.fleet import measure
-        from bench.harness.run import stamp
-        from roofline.machine import Machine
-
         settings = {"quick": self.args.quick, "deadline_s": self.args.deadline}
         device = Device("unknown", "unknown", "unknown", "unknown", 0, 0)
         try:
@@ -208,8 +196,6 @@ class Member:
 
     def measure_rows(self, items: list[Item], device: Device, until: float, reason: str) -> None:
         """Measure rows and save their records; all fail with the `reason`, if there is one."""
-        from bench.harness import worker
-        from bench.harness.fleet import measure
 
         def left_s() -> float:
             return min(HANG_S + items[0].seconds, min(until, self.deadline) - time.monotonic())

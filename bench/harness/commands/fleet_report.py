@@ -56,13 +56,11 @@ def run(args: argparse.Namespace, *_: object) -> int:
         if args.output:
             save_picture(output.draw(findings, args.theme), args.output)
         print_out(output.as_text(findings, groups, args.format, args.all))
-    except (StoreError, OutputError) as error:
-        if not is_nagios:
-            raise
-        say(f"{args.prog}: error: {error}")
-        return NO_DEVICE
     except Exception as error:  # Python would exit with 1, as for a slow device
-        say(f"{args.prog}: internal error: {type(error).__name__}: {error}")
+        is_known = isinstance(error, StoreError | OutputError)
+        if is_known and not is_nagios:
+            raise
+        say(f"{args.prog}: {'error' if is_known else f'internal error: {type(error).__name__}'}: {error}")
         return NO_DEVICE
     for note in notes:
         say(f"note: {note}")

@@ -190,9 +190,9 @@ def test_all_gpus_are_measured(tmp_path):
 def member(tmp_path, monkeypatch):
     """Return rank 0 of 3 with a store in this process; no other process starts."""
     monkeypatch.setattr(worker, "start_server", lambda: None)
-    monkeypatch.setattr(launcher, "rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun"))
+    monkeypatch.setattr(fleet, "rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun"))
     port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setattr(launcher, "open_store", lambda rank, timeout_s: port)
+    monkeypatch.setattr(fleet, "open_store", lambda rank, timeout_s: port)
     args = fleet.build_parser().parse_args(["--quick", "--deadline", "10", "-o", str(tmp_path / "fleet")])
     return fleet.Member(args, [])
 
