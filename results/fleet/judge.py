@@ -271,12 +271,17 @@ def judge(devices: Sequence[Device], earlier: Earlier) -> tuple[list[Finding], l
             findings.append(_unit_finding(level, name, fallen, facts))
     slow, suspect = _found(tables)
     rows: dict[int, list[Row]] = defaultdict(list)
+    lost: dict[int, list[str]] = defaultdict(list)
     for group, table in tables:
         for index in table.keys() - group.only_peers:
             rows[index].append(table[index])
+        for index in set(group.members) - table.keys() if 2 * len(table) > len(group.members) else ():
+            lost[index].append("{0.metric.op} {0.phase}".format(next(iter(table.values()))))
     slow_units = {finding.rack or finding.node for finding in findings}
     for index, device in enumerate(devices):
         finding = Finding(device, device.fleet.node, device.fleet.rack, rows[index], facts[index])
+        if lost[index] and not device.failures:
+            device.failures.append(f"not measured, unlike peers: {', '.join(dict.fromkeys(lost[index]))}")
         drift = drift_of(device, earlier.get(device.identity, ()))
         _judge_device(finding, device, slow[index], suspect[index], drift)
         finding.evidence += [

@@ -243,8 +243,10 @@ def test_failed_wrong_and_missing_rows(tmp_path):
     edited(tmp_path, 2, lambda lines: lines.append(dead | {"status": "invalid", "reason": "wrong"}))
     edited(tmp_path, 3, lambda lines: lines.__delitem__(slice(1, None)))
     (tmp_path / "4.jsonl").unlink()
+    edited(tmp_path, 5, lambda lines: lines.__delitem__(slice(3, None)))  # killed after two rows
     found = by_rank(tmp_path)
-    assert not_ok(tmp_path) == {1: "unmeasured", 2: "suspect", 3: "unmeasured", 4: "unmeasured"}
+    assert not_ok(tmp_path) == {1: "unmeasured", 2: "suspect", 3: "unmeasured", 4: "unmeasured", 5: "unmeasured"}
+    assert found[5].evidence[0].startswith("not measured, unlike peers: launch solo, launch together, ")
     assert found[1].evidence == ["matmul together failed: killed by signal 9"]
     assert (found[2].rule.cause, found[2].severity) == ("wrong result", "ISOLATE")
     assert (found[4].device.fleet.node, found[4].evidence) == ("n0000", ["no file of this rank"])
@@ -358,7 +360,7 @@ def test_an_odd_file_is_one_line_and_its_good_rows_count(tmp_path, name):
     path.write_text(ODD[name](path.read_text()))
     (note,) = judged(tmp_path)[2]
     assert note.startswith(f"{path}: ")
-    lost = {5: "unmeasured"} if name in ("lines of wrong types", "NaN") else {}
+    lost = {5: "unmeasured"} if name in ("torn last line", "lines of wrong types", "NaN") else {}
     assert not_ok(tmp_path) == {3: "slow"} | lost
 
 
