@@ -73,7 +73,8 @@ def build_parser() -> Parser:
     text = "nccl between GPUs, gloo between CPUs (default: nccl if a rank sees a GPU for each rank of its node)"
     parser.group("how to measure").add_argument("--backend", choices=tuple(SIZES), help=text)
     add(parser, "--timeout", default=60.0, help="time after which a rank is reported missing (default: 60)")
-    add(parser, *OUTPUT[:-1])  # without --verbose
+    add(parser, *(option for option in OUTPUT if option not in ("--plot", "--verbose")))
+    add(parser, "--plot", help="save a plot of the bus bandwidth by size: .png, .svg or .pdf")
     parser.epilog = (parser.epilog or "").partition("\n\n")[2]  # `explain` does not know these columns
     parser.set_defaults(device=None, threads=None, gpu=None, budget=None)
     return parser

@@ -309,7 +309,8 @@ def _unit_finding(level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int
 def _judge_device(
     finding: Finding, device: Device, slow: set[Metric], suspect: set[Metric], drift: tuple[Metric, float] | None
 ) -> None:
-    below = {row.metric for row in finding.rows if row.ends[1] <= FLOOR}
+    disturbed = {row.metric for row in finding.rows if row.ends[0] >= -FLOOR}  # in one phase faster than its peers
+    below = {row.metric for row in finding.rows if row.ends[1] <= FLOOR} - disturbed
     wide = {row.metric for row in finding.rows if (row.below + row.above) / 2 > LIMITS["unstable_half_width"]}
     alone = explain(finding.facts, {metric.ceiling for metric in below}, alone=True)
     if drift:

@@ -167,16 +167,21 @@ def test_a_slow_rack_is_reported_instead_of_its_nodes(tmp_path):
 
 
 def test_a_fall_in_one_phase_without_a_cause_is_suspect(tmp_path):
-    def slower(lines):
-        for line in lines:
-            if line.get("op") == "copy" and line["options"]["phase"] == "together":
-                line |= {"median_s": 1.2 * line["median_s"], "ci95_s": [1.2 * end for end in line["ci95_s"]]}
+    def times(phase, factor):
+        def change(lines):
+            for line in lines:
+                if line.get("op") == "copy" and line["options"]["phase"] == phase:
+                    line |= {"median_s": factor * line["median_s"], "ci95_s": [factor * end for end in line["ci95_s"]]}
+
+        return change
 
     small(tmp_path, {})
-    edited(tmp_path, 5, slower)
+    edited(tmp_path, 5, times("together", 1.2))
     assert not_ok(tmp_path) == {5: "suspect"}
     edited(tmp_path, 5, lambda lines: lines[0]["fleet"]["health"]["remapped_rows"].update(pending=1))
     assert not_ok(tmp_path) == {5: "slow"}  # the cause confirms it
+    edited(tmp_path, 5, times("solo", 0.6))
+    assert not_ok(tmp_path) == {5: "suspect"}  # a device that is faster alone was disturbed
 
 
 def test_a_wide_interval_is_unstable(tmp_path):
