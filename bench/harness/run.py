@@ -23,7 +23,7 @@ from bench.harness.providers.user_kernel import with_revision
 from bench.harness.timing import samplers
 from results.record import Environment, Record, name_of
 from results.show.table import render_table, table_of_run
-from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, print_out, printable, say
+from results.show.terminal import INTERRUPTED, OK, USAGE, WRONG_RESULT, OutputError, print_out, printable, say
 from results.store.runfile import RunWriter, StoreError, new_run_id, runs_directory
 from roofline.machine import Machine
 from roofline.picture.figure import plot_run
@@ -260,7 +260,11 @@ class Run(AbstractContextManager["Run"]):
         assert self.environment is not None
         path, args = self.writer.path if self.writer else None, self.args
         baseline, saved = getattr(args, "baseline", None), f"; the run is saved in {path}" if path else ""
-        print_out(run_text(self.environment, self.records, args.format, baseline, render, document), saved)
+        try:
+            text = run_text(self.environment, self.records, args.format, baseline, render, document)
+        except OutputError as error:  # rich writes to a stdout without a buffer while it captures
+            raise OutputError(f"{error}{saved}") from None
+        print_out(text, saved)
         if path is not None:
             print_path("saved", path, args.format)
         default_plot = path.with_suffix(".png") if draws and path is not None and self.problem is None else None
