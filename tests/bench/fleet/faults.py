@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from bench import fleet
 from bench.harness.calibrate import bandwidth
-from bench.harness.fleet import measure
+from bench.harness.fleet import measure, member
 from tests.bench.fleet import faults
 
 FAULT, SHORT_S = os.environ.get("FAULT"), 0.05
@@ -48,18 +48,18 @@ real_measured, real_detected = measure.measured, measure.detected
 
 def main():
     measure.measured, measure.detected = faults.measured, faults.detected
-    fleet.HANG_S = 8.0 if FAULT else fleet.HANG_S
+    member.HANG_S = 8.0 if FAULT else member.HANG_S
     if is_faulty() and FAULT == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
     if is_faulty() and FAULT in PARENT_SIGNALS:
-        step = fleet.Member.step
+        step = member.Member.step
 
         def step_or_stop(member, text):
             if text == "solo matmul":
                 os.kill(os.getpid(), PARENT_SIGNALS[FAULT])
             step(member, text)
 
-        fleet.Member.step = step_or_stop
+        member.Member.step = step_or_stop
     return fleet.main()
 
 

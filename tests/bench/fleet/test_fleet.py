@@ -15,6 +15,7 @@ import torch
 from bench import fleet
 from bench.harness import worker
 from bench.harness.fleet import launcher, measure
+from bench.harness.fleet.member import Member, text_of
 from results.record import Record
 from results.store.runfile import load_run, read_head
 
@@ -190,11 +191,11 @@ def test_all_gpus_are_measured(tmp_path):
 def member(tmp_path, monkeypatch):
     """Return rank 0 of 3 with a store in this process; no other process starts."""
     monkeypatch.setattr(worker, "start_server", lambda: None)
-    monkeypatch.setattr(fleet, "rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun"))
+    monkeypatch.setattr("bench.harness.fleet.member.rank_here", lambda: launcher.Rank(0, 0, 3, 3, "a", "torchrun"))
     port = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    monkeypatch.setattr(fleet, "open_store", lambda rank, timeout_s: port)
+    monkeypatch.setattr("bench.harness.fleet.member.open_store", lambda rank, timeout_s: port)
     args = fleet.build_parser().parse_args(["--quick", "--deadline", "10", "-o", str(tmp_path / "fleet")])
-    return fleet.Member(args, [])
+    return Member(args, [])
 
 
 def fake_call(function, *arguments, timeout_s):
@@ -274,7 +275,7 @@ def test_only_a_row_with_time_left_fails(left_s, outcome, member, monkeypatch):
 )
 def test_rows_are_shown_as_rates(fields, text):
     usual = {"dtype": "fp32", "provider": "torch", "shape": {"n": 1}, "case": "1", "status": "ok"}
-    assert fleet.text_of(Record(**usual | fields)) == text
+    assert text_of(Record(**usual | fields)) == text
 
 
 def test_rows_of_a_gpu_and_a_cpu():
