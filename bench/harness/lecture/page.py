@@ -42,7 +42,10 @@ def write_page(
 ) -> None:
     """Write the page; rows have the text of their figure in `figure`; `texts` are other variables of the template."""
     pictures = {
-        "Roofline": (partial(ladder, environment, records), "Operations under this machine's roof, measured"),
+        "Roofline": (
+            partial(ladder, environment, records),
+            "Operations under this machine's roof, measured; a cross marks a doubtful time, a ring one above the roof",
+        ),
         "State": (partial(memory_parts, records), "Memory of an fp32 step: the state is measured, the rest estimated"),
     }
     sections = dict.fromkeys(row["section"] for row in rows)
