@@ -77,18 +77,18 @@ def fit(op: str, ranks: int, sizes_bytes: Sequence[float], times_s: Sequence[flo
     for _ in range(REWEIGHTINGS):
         weights = fitted**-2
         mean_x, mean_t = np.average(moved, weights=weights), np.average(times, weights=weights)
-        squares_x = float(weights @ (moved - mean_x) ** 2)
+        squares = squares_x = float(weights @ (moved - mean_x) ** 2)
         slope = float(weights @ ((moved - mean_x) * (times - mean_t))) / squares_x
         free_latency_s = latency_s = float(mean_t - slope * mean_x)
         if latency_s < 0:
-            squares_x = float(weights @ moved**2)
-            latency_s, slope = 0.0, float(weights @ (moved * times)) / squares_x
+            squares = float(weights @ moved**2)
+            latency_s, slope = 0.0, float(weights @ (moved * times)) / squares
         if slope <= 0:
             raise ValueError(f"times of {op} do not grow with the size")
         fitted = latency_s + slope * moved
     degrees = len(moved) - 2
     width = student_t(degrees) * math.sqrt(float(np.sum((times / fitted - 1) ** 2)) / degrees)
-    slope_half = width / math.sqrt(squares_x)
+    slope_half = width / math.sqrt(squares)
     latency_half = width * math.sqrt(1 / weights.sum() + mean_x**2 / squares_x)
     latency_ci95 = max(0.0, free_latency_s - latency_half), max(0.0, free_latency_s + latency_half)
     fastest = 1 / (slope - slope_half) if slope > slope_half else math.inf

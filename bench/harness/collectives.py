@@ -306,7 +306,7 @@ class Group:
         return Collective(op, row.shape["bytes"], DTYPES[row.dtype], self.rank, self.ranks, self.run.device.torch_name)
 
     def measure_pairs(self, row: Record) -> None:
-        """Measure exchanges of each pair in several sweeps, because a disturbance may last for all those of one.
+        """Measure exchanges of each pair in several sweeps, because a disturbance may slow a pair in one whole sweep.
 
         The rank that arrived last did not wait, so the shorter time of the two counts.
         """

@@ -144,7 +144,7 @@ def read_fleet(directories: Iterable[Path], history: Iterable[Path] = ()) -> tup
     """
     notes: list[str] = []
     read, old = _read(directories, notes), _read(history, notes)
-    last = {device.identity: device for device in read}.values()
+    last = sorted({device.identity: device for device in read}.values(), key=lambda device: device.started_s)
     newest = list({device.slot: device for device in last}.values())
     if len(newest) < len(read):
         notes.append(f"older or duplicate files: {len(read) - len(newest)}; the newest of each rank is judged")

@@ -298,6 +298,7 @@ def _unit_finding(level: str, name: str, fallen: Sequence[tuple[Row, Mapping[int
         for row in part.values():
             row.deviation -= unit.deviation
             row.per_clock = None if row.per_clock is None else row.per_clock - (unit.per_clock or 0.0)
+            row.clock = None if row.clock is None else row.clock - (unit.clock or 0.0)
     common = medians([facts[index] for index in members], {fact for index in members for fact in facts[index]})
     node, rack = (name, None) if level == "node" else (None, name)
     finding = Finding(None, node, rack, [row for row, _ in fallen], common)
@@ -335,11 +336,11 @@ def _judge_device(
 
 def drift_of(device: Device, earlier: Iterable[Device]) -> tuple[Metric, float] | None:
     """Return the metric that fell furthest below the device's own history in each of the last runs, and by how much."""
-    changes = {}
+    changes: dict[Metric, float] = {}
     for key, reading in device.readings.items():
         rates = [*(old.readings[key].rate for old in earlier if key in old.readings), reading.rate]
         if len(rates) > LIMITS["drift_runs"]:
             before, last = median(rates[: -LIMITS["drift_runs"]]), rates[-LIMITS["drift_runs"] :]
             if max(last) - before <= FLOOR:
-                changes[key[0]] = median(last) - before
+                changes[key[0]] = min(median(last) - before, changes.get(key[0], 0.0))
     return min(changes.items(), key=lambda item: item[1], default=None)

@@ -45,7 +45,7 @@ def document(findings: Sequence[Finding], groups: Sequence[Group]) -> dict[str, 
 def _entry(finding: Finding) -> dict[str, Any]:
     device, rule = finding.device, finding.rule
     row = finding.rows[0] if finding.rows else None
-    logs = (row.deviation, row.per_clock, *row.ends, finding.drift) if row else (None,) * 5
+    logs = (*((row.deviation, row.per_clock, *row.ends) if row else (None,) * 4), finding.drift)
     deviation, per_clock, low, high, drift = (
         None if log is None or math.isinf(log) else round(math.expm1(log), 6) for log in logs
     )

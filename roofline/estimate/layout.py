@@ -222,7 +222,10 @@ def sharding_of(gpus: int, options: Mapping[str, Any]) -> Sharding:
     product = data * tensor * pipeline
     if gpus not in (1, product):
         raise ConfigError(f"{data} data x {tensor} tensor x {pipeline} pipeline are {product} devices, not {gpus}")
-    return Sharding(int(options.get("zero", 0)), data, tensor, pipeline, options.get("expert_parallel", 1))
+    experts = options.get("expert_parallel", 1)
+    if data % experts:
+        raise ConfigError(f"--expert-parallel {experts} does not divide {data} data-parallel devices")
+    return Sharding(int(options.get("zero", 0)), data, tensor, pipeline, experts)
 
 
 def scaling(layout: Layout) -> dict[int, float]:

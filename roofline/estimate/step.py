@@ -134,7 +134,8 @@ class Layout:
         if experts := self.stage.experts:
             routed = (experts.per_token * own_bytes, sharding.expert_parallel, tensor, experts.layers * rounds)
             found.append(Transfer("expert", "all-to-all", *routed))
-        across, sends = data * tensor * pipeline // 2, 2 * micro_batches * self.interleave
+        # The slowest send counts: it is between nodes if one node does not have all devices.
+        across, sends = -(-data * tensor * pipeline // 2), 2 * micro_batches * self.interleave
         found.append(Transfer("pipeline", "send-recv", own_bytes, min(2, pipeline), across, sends))
         held = held_weights(plan.config, sharding)
         replicas = sharding.replicas_of_experts()

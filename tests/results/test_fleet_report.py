@@ -16,7 +16,7 @@ from results.fleet import judge as judging
 from results.fleet.causes import explain
 from results.fleet.devices import read_fleet
 from results.fleet.judge import judge
-from results.fleet.output import draw
+from results.fleet.output import document, draw
 from tests.validation.fleet_generator import CLASSES, device_lines, environment, fleet, healthy, record
 from tests.validation.fleets import counts_of
 
@@ -147,12 +147,16 @@ def test_a_slow_node_is_reported_once_and_its_devices_relative_to_it(tmp_path):
         node_loss, cause = (0.1, "memory" if rank == 18 else None) if 16 <= rank < 24 else (0, None)
         lines = [*device_lines(rng, rank, 80, node_loss=node_loss, spread=0.003, cause=cause, loss=0.1 * bool(cause))]
         lines[0]["fleet"]["rack"] = f"rack {rank // 8}"
+        for line in lines[1:] if node_loss else ():
+            line["telemetry"]["sm_clock_hz"] *= 1 - node_loss
         (tmp_path / f"{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     findings, _, _ = judged(tmp_path)
     (node,) = [finding for finding in findings if not finding.device]
     assert (node.node, node.verdict, node.fell) == ("n0002", "slow", ["tensor"])
     assert not_ok(tmp_path) == {18: "slow"}
-    assert by_rank(tmp_path)[17].evidence == ["n0002 is slow as a whole"]
+    member = by_rank(tmp_path)[17]
+    assert member.evidence == ["n0002 is slow as a whole"]
+    assert all(abs(row.clock) < 0.03 for row in member.rows if row.metric.ceiling == "tensor")  # relative, too
 
 
 def test_a_slow_rack_is_reported_instead_of_its_nodes(tmp_path):
@@ -273,6 +277,29 @@ def test_drift_needs_three_slow_runs(tmp_path):
     assert now[5].verdict == "slow"
     assert -0.04 < now[5].drift < -0.025
     assert now[6].drift is None
+
+
+def test_drift_needs_no_peers(tmp_path):
+    for day, loss in enumerate((0, 0, 0.03, 0.03, 0.03), start=1):
+        (tmp_path / str(day)).mkdir()
+        fault = {"cause": "unknown", "loss": loss} if loss else {}
+        small(tmp_path / str(day), {0: fault}, size=1, started=f"2026-11-{day:02}T12:00:00+00:00")
+    findings, groups, _ = judged(tmp_path / "5", *(tmp_path / str(day) for day in range(1, 5)))
+    (entry,) = document(findings, groups)["devices"]
+    assert (entry["verdict"], -0.04 < entry["drift"] < -0.025) == ("slow", True)
+
+
+def test_a_device_that_returned_to_its_slot_is_the_newest(tmp_path):
+    small(tmp_path, {}, size=8)
+    for minute, uuid in enumerate(("A", "B", "A")):
+
+        def renamed(lines, minute=minute, uuid=uuid):
+            lines[0]["device"]["uuid"] = uuid
+            lines[0] |= {"run_id": str(minute), "started_at": f"2026-11-21T12:0{minute}:00+00:00"}
+
+        edited(tmp_path, 5, renamed, f"{minute}-5.jsonl")
+    (tmp_path / "5.jsonl").unlink()
+    assert by_rank(tmp_path)[5].device.uuid == "A"
 
 
 def test_older_files_in_the_directory_are_history(tmp_path):

@@ -171,6 +171,8 @@ def test_the_command_gives_the_step_of_the_readme(capsys):
         ({"params": 8e9, "model": None, "tensor_parallel": 8, "tokens": 1e12}, "--model for the time of a step"),
         ({"gpus": 64, "tensor_parallel": 3}, "21 data x 3 tensor x 1 pipeline are 63 devices, not 64"),
         ({"gpus": 64, "batch": 100}, "--batch 100 is not a multiple of 64 data-parallel devices x 1"),
+        ({"expert_parallel": 8, "gpus": 1}, "--expert-parallel 8 does not divide 1 data-parallel devices"),
+        ({"disk": 1e9}, "takes neither --convention nor --disk"),
         ({"gpu": "l4", "gpus": 8}, "l4 has no known link between devices"),
     ],
 )
