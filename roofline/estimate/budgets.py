@@ -71,7 +71,12 @@ def train(
     config = model_of(model, options, params)
     if tokens is None or options.keys() & LAYOUT:
         if params is not None:
-            raise ConfigError("expected --tokens, and no layout, with --params; or --model for the time of a step")
+            missing = (
+                "the following arguments are required: --tokens"
+                if tokens is None
+                else "expected no layout with --params"
+            )
+            raise ConfigError(f"{missing}, or --model for the time of a step")
         if disk is not None or convention != "6nd":
             raise ConfigError("the time of a step takes neither --convention nor --disk")
         plan = step_plan(config, recipe, optimizer, sequence, sharding_of(gpus, options), options)
