@@ -67,7 +67,7 @@ def _foreign_kernels() -> str | None:
 _found = _foreign_kernels()
 if _found is not None:
     _message = (
-        f"bench: 'kernels' would be imported from {_found}, which is not Ridgepoint's; "
+        f"bench: 'kernels' would be imported from {_found}, which is not Roofmark's; "
         "run from the root of the repository, or uninstall the other package"
     )
     if IS_COMMAND:  # print no traceback

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Slurm Prolog: measures the GPUs of a node before a job, and drains the node only if one of them is slow.
-# In slurm.conf, for nodes that are not shared: Prolog=/opt/ridgepoint/examples/slurm-prolog.sh, PrologFlags=Alloc
+# In slurm.conf, for nodes that are not shared: Prolog=/opt/roofmark/examples/slurm-prolog.sh, PrologFlags=Alloc
 # A missing file, a timeout or any other error of this check lets the job start.
-cd "${RIDGEPOINT:-/opt/ridgepoint}" || exit 0
-runs=${RIDGEPOINT_PROLOG_RUNS:-/var/lib/ridgepoint}/$(date +%Y%m%dT%H%M%S)
+cd "${ROOFMARK:-/opt/roofmark}" || exit 0
+runs=${ROOFMARK_PROLOG_RUNS:-/var/lib/roofmark}/$(date +%Y%m%dT%H%M%S)
 
 timeout 300 .venv/bin/torchrun --standalone --nproc-per-node gpu \
     -m bench.fleet --quick --quiet --deadline 240 -o "$runs" || exit 0

@@ -1,13 +1,13 @@
 #!/bin/bash
 # Measures the GPUs of the hosts that are named as arguments, and reports on all of them: ./ssh.sh node1 node2 node3
-# Each host has the repository in ~/ridgepoint. The GPUs of a host start together, the hosts do not.
+# Each host has the repository in ~/roofmark. The GPUs of a host start together, the hosts do not.
 for host in "$@"; do
-    ssh "$host" "cd ridgepoint && rm -rf fleet && RIDGEPOINT_NODE=$host .venv/bin/torchrun --standalone \
+    ssh "$host" "cd roofmark && rm -rf fleet && ROOFMARK_NODE=$host .venv/bin/torchrun --standalone \
         --nproc-per-node gpu -m bench.fleet --quick -o fleet" &
 done
 wait
 mkdir -p fleet
 for host in "$@"; do
-    scp -q "$host:ridgepoint/fleet/*.jsonl" fleet/
+    scp -q "$host:roofmark/fleet/*.jsonl" fleet/
 done
 python -m bench fleet-report fleet

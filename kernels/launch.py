@@ -13,9 +13,9 @@ import torch
 import triton
 
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-"""Dtypes of most kernels, and Ridgepoint's names of them."""
+"""Dtypes of most kernels, and Roofmark's names of them."""
 TRITON_TYPES = {"tf32": "fp32", "fp8e4m3": "fp8e4nv", "fp8e5m2": "fp8e5", "int8": "i8", "int32": "i32"}
-"""Triton's names of dtypes that differ from Ridgepoint's."""
+"""Triton's names of dtypes that differ from Roofmark's."""
 ALIGNMENT_BYTES = 16  # the widest access of a thread, and the alignment that Triton infers for pointers
 INTERPRETED: bool = triton.knobs.runtime.interpret  # read when a kernel is decorated, so it cannot change later
 
@@ -56,7 +56,7 @@ class Variant:
         options: Compiler options by name. `enable_fp_fusion` is always given: its default differs between
             Triton releases and changes both rounding and instruction count.
         op: The operation computed, a key of the file's `KERNELS`.
-        dtype: Ridgepoint's name of the dtype, `bf16`.
+        dtype: Roofmark's name of the dtype, `bf16`.
         part: `partial` or `finish` if the operation takes two launches.
         shape_class: The shapes that it is for, such as `n <= 4096`, if the configuration depends on the shape.
         types: Triton types of the runtime arguments that are neither pointers to `dtype` nor 32-bit integers,

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
-    text = "directory of the runs (default: $RIDGEPOINT_RUNS, else results/runs)"
+    text = "directory of the runs (default: $ROOFMARK_RUNS, else results/runs)"
     shared.group(ADVANCED).add_argument("--runs", type=Path, metavar="DIR", default=argparse.SUPPRESS, help=text)
     description = "List, show, export and compare saved runs."
     parser = Parser(prog="python -m results", description=description, epilog=EXAMPLES, parents=[shared])

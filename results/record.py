@@ -155,7 +155,7 @@ class Environment(Line):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         schema = data.get("schema")
         if isinstance(schema, int) and schema > SCHEMA:
-            raise RecordError(f"schema {schema} is newer than the supported {SCHEMA}; update Ridgepoint")
+            raise RecordError(f"schema {schema} is newer than the supported {SCHEMA}; update Roofmark")
         if schema is None:  # the default is for new environments, not for files
             raise RecordError("'schema' is missing")
         environment = super().from_dict(data)

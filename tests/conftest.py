@@ -20,7 +20,7 @@ def runs(runs_of_all_tests, monkeypatch):
     """Save runs of tests, and of the commands they start, in a separate directory."""
     folder = runs_of_all_tests / str(next(NUMBERS))  # pytest's own numbered folders take longer with each one
     folder.mkdir()
-    monkeypatch.setenv("RIDGEPOINT_RUNS", str(folder))
+    monkeypatch.setenv("ROOFMARK_RUNS", str(folder))
     return folder
 
 

@@ -31,7 +31,7 @@ def shown(tmp_path_factory):
     path = tmp_path_factory.mktemp("notebook")
     keep_ceilings(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RIDGEPOINT_RUNS", str(path))
+        patch.setenv("ROOFMARK_RUNS", str(path))
         NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path)}}).execute()
     return [cell.outputs for cell in notebook.cells]
 

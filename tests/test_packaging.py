@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "kernels", "roofline", "results")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DIST_INFO = f"{PROJECT['name']}-{PROJECT['version']}.dist-info"
-PLUGIN = "ridgepoint_pytest.py"
+PLUGIN = "roofmark_pytest.py"
 """The only module of a wheel: pytest loads it at every start."""
 
 
@@ -94,7 +94,7 @@ def test_the_pytest_entry_point_names_an_installed_module(request, kind):
     with zipfile.ZipFile(request.getfixturevalue(kind)) as archive:
         entry_points = archive.read(f"{DIST_INFO}/entry_points.txt").decode()
         module = archive.read(PLUGIN)
-    assert entry_points.split() == ["[pytest11]", "ridgepoint", "=", PLUGIN.removesuffix(".py")]
+    assert entry_points.split() == ["[pytest11]", "roofmark", "=", PLUGIN.removesuffix(".py")]
     assert module == (ROOT / "bench" / "harness" / "fixture" / PLUGIN).read_bytes()
 
 

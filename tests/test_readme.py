@@ -121,7 +121,7 @@ def examples(page):
 def test_the_python_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     published = next((ROOT / "results" / "published").rglob("*-matmul-*.jsonl"))
     shutil.copy(published, tmp_path)
-    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     keep_ceilings(tmp_path)
     monkeypatch.setitem(LIMITS, "cpu", QUICK)  # the times do not matter

@@ -41,7 +41,7 @@ print("called:", json.dumps(sorted(called)))
 
 def test_the_path_to_a_saved_record_has_few_functions(tmp_path):
     keep_ceilings(tmp_path)
-    environment = os.environ | {"RIDGEPOINT_RUNS": str(tmp_path)}
+    environment = os.environ | {"ROOFMARK_RUNS": str(tmp_path)}
     command = [sys.executable, "-c", COUNT, str(ROOT)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     called = json.loads(done.stdout.rpartition("called: ")[2])

@@ -9,7 +9,7 @@ compiler, `triton/tools/compile.py`.
 
     BLOCK=1024, ROUND=True, EPS=1e-6, DTYPE=bf16, OP=gelu, MODE='bf16'
 
-are constants: a Python literal, else a name in the file, else a dtype by Ridgepoint's or Triton's name, with or without
+are constants: a Python literal, else a name in the file, else a dtype by Roofmark's or Triton's name, with or without
 `tl.`, else text. Anything in quotes is text.
 """
 
@@ -39,7 +39,7 @@ OWN_NAMES = {triton_name: name for name, triton_name in TRITON_TYPES.items() if 
 DTYPES = {name: kind for name, kind in vars(tl).items() if type(kind) is tl.dtype}
 DTYPES |= {str(kind): kind for kind in DTYPES.values()}
 DTYPES |= {name: DTYPES[triton_name] for triton_name, name in OWN_NAMES.items() if triton_name in DTYPES}
-"""Triton's dtypes by short name, such as `fp8e4nv`, by name in `triton.language`, and by Ridgepoint's name."""
+"""Triton's dtypes by short name, such as `fp8e4nv`, by name in `triton.language`, and by Roofmark's name."""
 
 
 def load(path_and_name: str) -> tuple[JITFunction, ModuleType]:

@@ -26,7 +26,7 @@ class Operands:
     """Shapes, strides in elements, dtype and layout of `batch` matmuls, and the GPU that computes them.
 
     Attributes:
-        dtype: Ridgepoint's name of the dtype of A and B; `tf32` for fp32 tensors if torch's setting
+        dtype: Roofmark's name of the dtype of A and B; `tf32` for fp32 tensors if torch's setting
             `torch.backends.cuda.matmul.fp32_precision`, which cuBLAS follows, is `tf32`.
         layout: How A and B are stored, `nn`, `nt` or `tn`.
         strides: Row strides of A, B and C as stored.

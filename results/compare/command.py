@@ -16,7 +16,7 @@ from results.store.runfile import Run, StoreError, load_run
 
 EPILOG = """Two runs are rejected if the definition of an op changed between them (`op_sha256`, which ignores
 comments): the time may have changed because the op did. --force compares them anyway. Records of
-older versions of Ridgepoint are compared without this check.
+older versions of Roofmark are compared without this check.
 
 examples:
   python -m results compare 20261120T21 latest

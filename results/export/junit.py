@@ -31,12 +31,12 @@ def render(run: Run, rows: Sequence[Row], baseline: Run | None = None, chosen: S
         compared = compared_of(chosen.records_of(baseline), run, CompareOptions(), None, earlier)
         verdicts = {row.key: row for row in compared.rows}
     suites = Element("testsuites")
-    suite = SubElement(suites, "testsuite", name="ridgepoint", package="ridgepoint", id="0", tests=str(len(rows)))
+    suite = SubElement(suites, "testsuite", name="roofmark", package="roofmark", id="0", tests=str(len(rows)))
     properties = SubElement(suite, "properties")
     for name, text in (("run", environment.run_id), ("command", shlex.join(environment.argv))):
         SubElement(properties, "property", name=name, value=printable(text))
     for row in rows:
-        case = SubElement(suite, "testcase", classname="ridgepoint", name=row.name, time=f"{row.median_s:.12f}")
+        case = SubElement(suite, "testcase", classname="roofmark", name=row.name, time=f"{row.median_s:.12f}")
         kind, type_, message = _outcome(row, verdicts)
         if kind:
             SubElement(case, kind, type=type_, message=printable(message))

@@ -23,7 +23,7 @@ GAUGES: Sequence[tuple[str, str, str, Callable[[Row], float | None]]] = (
 def render(run: Run, rows: Sequence[Row]) -> str:
     lines = []
     for title, unit, meaning, value_of in GAUGES:
-        name = f"ridgepoint_{title}_{unit}"
+        name = f"roofmark_{title}_{unit}"
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge", f"# UNIT {name} {unit}"]
         values = [(row, value_of(row)) for row in rows]
         lines += [f"{name}{{{label_text(row.labels)}}} {value}" for row, value in values if value is not None]

@@ -32,7 +32,7 @@ def _record(row: Row, source: dict[str, str]) -> dict[str, Any]:
     values = list(record.samples_s) or [row.median_s]
     target = {} if row.roof_s is None else {"target_value": row.roof_s}
     return {
-        "benchmark": {"name": "ridgepoint", "dtype": record.dtype, "extra_info": source},
+        "benchmark": {"name": "roofmark", "dtype": record.dtype, "extra_info": source},
         "model": {"name": row.name, "type": row.labels["op"], "backend": row.labels["provider"]},
         "metric": {"name": "latency", "benchmark_values": values, **target, "extra_info": texts},
     }

@@ -159,8 +159,8 @@ def prometheus(findings: Sequence[Finding]) -> str:
             samples.append(("power_limit_watts", {}, limit_w))
         for name, own, value in samples:
             texts = {key: text and printable(text) for key, text in (labels | own).items()}
-            metrics[name].append(f"ridgepoint_fleet_{name}{{{label_text(texts)}}} {value!r}\n")
-    return "".join(f"# TYPE ridgepoint_fleet_{name} gauge\n{''.join(rows)}" for name, rows in metrics.items())
+            metrics[name].append(f"roofmark_fleet_{name}{{{label_text(texts)}}} {value!r}\n")
+    return "".join(f"# TYPE roofmark_fleet_{name} gauge\n{''.join(rows)}" for name, rows in metrics.items())
 
 
 def draw(findings: Sequence[Finding], theme: str = "light") -> Figure:

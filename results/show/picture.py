@@ -175,7 +175,7 @@ def own_style(theme: str = "light") -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         _drawn_in.set(theme)
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "ridgepoint", "pdf.fonttype": 42, "font.family": "DejaVu Sans"})
+        matplotlib.rcParams.update({"svg.hashsalt": "roofmark", "pdf.fonttype": 42, "font.family": "DejaVu Sans"})
         matplotlib.rcParams.update(dict.fromkeys(("figure.facecolor", "axes.facecolor"), tone("white")))
         matplotlib.rcParams.update(dict.fromkeys(("text.color", "axes.labelcolor"), tone(INK)))
         warnings.filterwarnings("ignore", message="Glyph .* missing from")

@@ -193,10 +193,10 @@ RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-(?:(.+)-)?([0-9a-f]+)")
 
 
 def runs_directory() -> Path:
-    """Return the directory of saved runs: `RIDGEPOINT_RUNS` if set, else `results/runs`."""
-    chosen = os.environ.get("RIDGEPOINT_RUNS")
+    """Return the directory of saved runs: `ROOFMARK_RUNS` if set, else `results/runs`."""
+    chosen = os.environ.get("ROOFMARK_RUNS")
     if chosen and Path(chosen).is_file():
-        raise StoreError(f"RIDGEPOINT_RUNS is {chosen}, which is a file; it must be a directory")
+        raise StoreError(f"ROOFMARK_RUNS is {chosen}, which is a file; it must be a directory")
     return Path(chosen) if chosen else Path(__file__).resolve().parents[1] / "runs"
 
 

@@ -138,7 +138,7 @@ def main() -> None:
     }
     groups = {group: [pages[name] for name in names] for group, names in DATA["groups"].items()}
     page = st.navigation(groups, expanded=True)
-    st.set_page_config(page_title=f"{page.title} - Ridgepoint", layout="wide")
+    st.set_page_config(page_title=f"{page.title} - Roofmark", layout="wide")
     st.sidebar.caption("Each answer shows its command. Nothing leaves this machine.")
     page.run()
 

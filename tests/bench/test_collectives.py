@@ -146,7 +146,7 @@ def run_ranks(count, *options, fault=("none", 0, 0), nodes=None, limit_s=60):
     started, began, results = [], time.monotonic(), []
     for rank in range(count):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-        own |= {"RIDGEPOINT_NODE": nodes[rank]} if nodes else {}
+        own |= {"ROOFMARK_NODE": nodes[rank]} if nodes else {}
         command = [sys.executable, str(HERE / "rank_with_fault.py"), *map(str, fault), "-q", *options]
         env = os.environ | shared | own | {"PYTHONPATH": str(HERE.parents[1])}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

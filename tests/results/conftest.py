@@ -106,7 +106,7 @@ def write_lines(tmp_path: Path) -> Callable[..., Path]:
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of runs, apart from the one of the person who tests."""
     directory = tmp_path / "runs"
-    monkeypatch.setenv("RIDGEPOINT_RUNS", str(directory))
+    monkeypatch.setenv("ROOFMARK_RUNS", str(directory))
     return directory
 
 

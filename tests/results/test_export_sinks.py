@@ -181,12 +181,12 @@ def test_openmetrics_has_a_gauge_for_each_quantity(save, make_record, capsys):
     case = {"op": "matmul", "case": "1024x1024x1024", "dtype": "bf16", "device": "h100-sxm"}
     known, other = (tuple(sorted((case | {"provider": name}).items())) for name in ("torch", "triton-v1"))
     assert read_openmetrics(text) == {
-        "ridgepoint_time_seconds": {known: MEDIAN_S, other: MEDIAN_S},
-        "ridgepoint_time_ci95_low_seconds": {known: LOW_S},
-        "ridgepoint_time_ci95_high_seconds": {known: HIGH_S},
-        "ridgepoint_roof_seconds": {known: pytest.approx(ROOF_S)},
-        "ridgepoint_mfu_ratio": {known: pytest.approx(0.5)},
-        "ridgepoint_time_samples": {known: 3, other: 0},
+        "roofmark_time_seconds": {known: MEDIAN_S, other: MEDIAN_S},
+        "roofmark_time_ci95_low_seconds": {known: LOW_S},
+        "roofmark_time_ci95_high_seconds": {known: HIGH_S},
+        "roofmark_roof_seconds": {known: pytest.approx(ROOF_S)},
+        "roofmark_mfu_ratio": {known: pytest.approx(0.5)},
+        "roofmark_time_samples": {known: 3, other: 0},
     }
 
 
@@ -247,7 +247,7 @@ def test_rows_without_a_time_are_counted_and_left_out(save, make_record, make_sk
     text, notes = export(capsys, save("a", make_record(), make_skipped(status="failed"), make_skipped()), form)
     assert notes == ["note: 2 of 3 rows have no time and are left out"]
     if form == "openmetrics":
-        assert len(read_openmetrics(text)["ridgepoint_time_seconds"]) == 1
+        assert len(read_openmetrics(text)["roofmark_time_seconds"]) == 1
     else:
         assert names_in(form, text) == [NAME]
 
@@ -259,7 +259,7 @@ def test_any_name_is_escaped(save, make_record, capsys, form):
     assert all(character.isprintable() or character == "\n" for character in text)
     shown = HOSTILE.replace("\n", r"\n").replace("\x1b", r"\x1b").replace("\u202e", r"\u202e")
     if form == "openmetrics":
-        (labels, _) = read_openmetrics(text)["ridgepoint_time_seconds"]
+        (labels, _) = read_openmetrics(text)["roofmark_time_seconds"]
         assert (dict(labels)["op"], dict(labels)["provider"]) == (shown, shown)
     else:
         assert names_in(form, text) == [f"{shown}/1024x1024x1024/bf16/{shown}@h100-sxm", NAME]
@@ -273,7 +273,7 @@ def test_each_row_has_its_own_name(save, make_record, capsys, form):
     text = export(capsys, path, form)[0]
     options = ["cache=warm", "cache=warm layout=nt", "cache=warm fill=zeros", "cache=warm #2", "cache=warm #3"]
     if form == "openmetrics":
-        labels = map(dict, read_openmetrics(text)["ridgepoint_time_seconds"])
+        labels = map(dict, read_openmetrics(text)["roofmark_time_seconds"])
         assert [label["options"] for label in labels] == options
     else:
         assert names_in(form, text) == [f"{NAME}[{text}]" for text in options]

@@ -466,11 +466,11 @@ def test_prometheus_has_the_labels_of_dcgm_exporter(tmp_path, capsys):
     small(tmp_path, {3: {"cause": "power cap", "loss": 0.2}})
     main(["fleet-report", str(tmp_path), "--format", "prometheus"])
     families = {family.name: family for family in text_string_to_metric_families(capsys.readouterr().out)}
-    limits = {sample.labels["UUID"]: sample for sample in families["ridgepoint_fleet_power_limit_watts"].samples}
+    limits = {sample.labels["UUID"]: sample for sample in families["roofmark_fleet_power_limit_watts"].samples}
     assert limits["GPU-3"].value < 700 == limits["GPU-4"].value
     labels = {"gpu": "3", "pci_bus_id": "0000:03:00.0", "modelName": "NVIDIA H100 80GB HBM3", "Hostname": "n0000"}
     assert limits["GPU-3"].labels == labels | {"UUID": "GPU-3"}
-    verdicts = families["ridgepoint_fleet_verdict"].samples
+    verdicts = families["roofmark_fleet_verdict"].samples
     assert {s.labels["UUID"] for s in verdicts if s.labels["verdict"] == "slow" and s.value} == {"GPU-3"}
 
 

@@ -9,7 +9,7 @@ import results
 
 @pytest.fixture
 def folder(save, make_record, tmp_path, monkeypatch):
-    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path))
     for op, day, slug in (("gelu", 20, "cpu-x"), ("matmul", 21, "cpu-y")):
         records = [make_record(op=op, dtype=dtype, case="8") for dtype in ("fp32", "bf16")]
         device = {"slug": slug, "name": "X", "type": "cpu"}

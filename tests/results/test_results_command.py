@@ -97,7 +97,7 @@ def test_show_and_export_write_the_same_data(saved, capsys, tmp_path, format):
 
 
 def test_the_directory_may_be_named_before_or_after_the_command(saved, runs, monkeypatch, capsys):
-    monkeypatch.setenv("RIDGEPOINT_RUNS", "/nowhere")
+    monkeypatch.setenv("ROOFMARK_RUNS", "/nowhere")
     assert main(["--runs", str(runs), "show", "latest"]) == 0
     assert main(["show", "latest", "--runs", str(runs)]) == 0
     assert capsys.readouterr().out.count("4.295 us") == 2

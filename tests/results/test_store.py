@@ -117,12 +117,12 @@ def test_a_run_killed_at_any_moment_keeps_every_finished_record(template):
 
 
 def test_runs_directory_is_the_environment_variable_or_default(monkeypatch):
-    monkeypatch.setenv("RIDGEPOINT_RUNS", "/somewhere")
+    monkeypatch.setenv("ROOFMARK_RUNS", "/somewhere")
     assert runs_directory() == Path("/somewhere")
-    monkeypatch.delenv("RIDGEPOINT_RUNS")
+    monkeypatch.delenv("ROOFMARK_RUNS")
     assert runs_directory() == ROOT / "results" / "runs"
-    monkeypatch.setenv("RIDGEPOINT_RUNS", __file__)
-    with pytest.raises(StoreError, match=r"RIDGEPOINT_RUNS is .*, which is a file"):
+    monkeypatch.setenv("ROOFMARK_RUNS", __file__)
+    with pytest.raises(StoreError, match=r"ROOFMARK_RUNS is .*, which is a file"):
         runs_directory()
 
 
@@ -258,7 +258,7 @@ def test_a_run_is_found_by_its_path_wherever_it_is(three, tmp_path, monkeypatch)
 
 
 def test_a_run_is_found_in_another_directory(three, runs, tmp_path, monkeypatch):
-    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path / "elsewhere"))
     assert find_run("latest", runs) == three[2]
     assert find_run("aaaa", runs / "h100-sxm") == three[0]
 

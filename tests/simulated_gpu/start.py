@@ -29,7 +29,7 @@ def environment():
     paths = [str(HERE / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
-        "RIDGEPOINT_SIMULATED_GPU": "1",
+        "ROOFMARK_SIMULATED_GPU": "1",
         "TRITON_INTERPRET": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.skipif(bool(missing()), reason
 def run(runs):
 
     def run(*words, option="-m"):
-        command, variables = [sys.executable, option, *words], environment() | {"RIDGEPOINT_RUNS": str(runs)}
+        command, variables = [sys.executable, option, *words], environment() | {"ROOFMARK_RUNS": str(runs)}
         return subprocess.run(
             command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
         )

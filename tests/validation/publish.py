@@ -140,7 +140,7 @@ def run(command, folder, name, limit_s):
     Its output goes to files in the folder. At the limit or on Ctrl-C, the command gets Ctrl-C; `GRACE_S` later it and
     its child processes are killed.
     """
-    variables = os.environ | {"PYTHONPATH": str(ROOT), "RIDGEPOINT_RUNS": str(folder / "runs")}
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "ROOFMARK_RUNS": str(folder / "runs")}
     with (folder / f"{name}.out.txt").open("wb") as out, (folder / f"{name}.err.txt").open("wb") as errors:
         process = subprocess.Popen(
             command, cwd=folder, env=variables, stdout=out, stderr=errors, start_new_session=True

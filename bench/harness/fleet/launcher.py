@@ -72,9 +72,9 @@ def rank_here(environ: Mapping[str, str] = os.environ) -> Rank:
     Raises:
         UsageError: a variable is not an integer, or the rank is not below the number of ranks.
     """
-    names = ("RIDGEPOINT_NODE", "SLURMD_NODENAME", "NODE_NAME")
+    names = ("ROOFMARK_NODE", "SLURMD_NODENAME", "NODE_NAME")
     node = next((environ[name] for name in names if environ.get(name)), platform.node() or "localhost")
-    rack = environ.get("RIDGEPOINT_RACK") or environ.get("SLURM_TOPOLOGY_ADDR") or None
+    rack = environ.get("ROOFMARK_RACK") or environ.get("SLURM_TOPOLOGY_ADDR") or None
     launcher = next((launcher for launcher, (rank, *_) in LAUNCHERS.items() if environ.get(rank)), None)
     if launcher is None:
         return Rank(node=node, rack=rack)
@@ -107,7 +107,7 @@ def open_store(rank: Rank, timeout_s: float) -> Store | None:
         store = TCPStore(host, int(port), is_master=is_master, timeout=timeout, wait_for_workers=False)
     except (RuntimeError, ValueError):  # nobody listens there, or the port is taken
         return None
-    return PrefixStore(f"ridgepoint/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return PrefixStore(f"roofmark/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def turn(rank: Rank, has_time: Callable[[], bool]) -> Iterator[bool]:
 
     The kernel frees the lock, which is on a file of this node, when a rank dies.
     """
-    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"ridgepoint-fleet-{os.getuid()}-{rank.node}.lock")
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", f"roofmark-fleet-{os.getuid()}-{rank.node}.lock")
     with Path(tempfile.gettempdir(), name).open("a") as file:
         is_mine = False
         while not is_mine and has_time():

@@ -23,7 +23,7 @@ FLAGS = (HOST_SYNC, DATA_DEPENDENT, UNMODELLED)
 NO_SHAPE = "no shape"
 """Shapes of an operation if a trace has none."""
 
-STEP, MODULE, TAG = "ridgepoint step", "ridgepoint module ", "ridgepoint op "
+STEP, MODULE, TAG = "roofmark step", "roofmark module ", "roofmark op "
 """Names of the events of steps, modules and operations in a trace, or the beginnings of their names."""
 
 

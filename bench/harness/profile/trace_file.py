@@ -41,7 +41,7 @@ TENSORS = "TensorList"
 PHASES = {"autograd::engine::evaluate_function": "backward", "Optimizer.": "optimizer"}
 """Phases of what runs within events, by the prefixes of their names."""
 
-OURS = "ridgepoint "
+OURS = "roofmark "
 """Prefix of the events that `bench profile` adds to its own traces: `STEP`, `MODULE` and `TAG`."""
 
 Events = Sequence[Mapping[str, Any]]

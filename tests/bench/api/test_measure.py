@@ -208,13 +208,13 @@ def test_a_list_of_tensors_can_be_an_argument(made):
 
 
 def test_an_operation_without_a_rule_is_named():
-    @torch.library.custom_op("ridgepoint_tests::nobody_knows", mutates_args=())
+    @torch.library.custom_op("roofmark_tests::nobody_knows", mutates_args=())
     def nobody_knows(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
-    counted = with_work(BLANK, torch.ops.ridgepoint_tests.nobody_knows, (torch.ones(4),), {})
+    counted = with_work(BLANK, torch.ops.roofmark_tests.nobody_knows, (torch.ones(4),), {})
     assert (counted.flops, counted.bytes_read) == (None, None)
-    assert "ridgepoint_tests.nobody_knows has no rule" in counted.extra["work"]
+    assert "roofmark_tests.nobody_knows has no rule" in counted.extra["work"]
 
 
 def test_a_backward_pass_is_counted_only_if_called():

@@ -20,7 +20,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def fresh_runs(tmp_path, monkeypatch, tiny_calibration):
-    monkeypatch.setenv("RIDGEPOINT_RUNS", str(tmp_path))
+    monkeypatch.setenv("ROOFMARK_RUNS", str(tmp_path))
     return tmp_path
 
 

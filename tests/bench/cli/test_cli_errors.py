@@ -188,14 +188,14 @@ def test_an_unwritable_run_file_is_rejected_before_measuring(capsys, runs, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["full.jsonl"]
 
 
-@pytest.fixture(params=["--output", "--plot", "RIDGEPOINT_RUNS"])
+@pytest.fixture(params=["--output", "--plot", "ROOFMARK_RUNS"])
 def into(request, monkeypatch):
     """Return a function that makes the arguments to write into a directory, by one of three ways."""
 
     def words(folder):
-        if request.param != "RIDGEPOINT_RUNS":
+        if request.param != "ROOFMARK_RUNS":
             return [request.param, folder / ("run.jsonl" if request.param == "--output" else "roof.png")]
-        monkeypatch.setenv("RIDGEPOINT_RUNS", str(folder / "runs"))
+        monkeypatch.setenv("ROOFMARK_RUNS", str(folder / "runs"))
         return []
 
     return words

@@ -34,7 +34,7 @@ class Repository:
 
     def __init__(self, folder):
         self.folder = folder
-        self.environment = os.environ | {"PYTHONPATH": str(commands.ROOT), "RIDGEPOINT_RUNS": str(folder / "runs")}
+        self.environment = os.environ | {"PYTHONPATH": str(commands.ROOT), "ROOFMARK_RUNS": str(folder / "runs")}
         self.git("init", "--quiet")
 
     def git(self, *words):

@@ -26,7 +26,7 @@ for name in ("sched_getaffinity", "fork", "getloadavg"):
 del psutil.Process.cpu_affinity
 from pathlib import Path
 from tests.bench import commands
-commands.keep_ceilings(Path(os.environ["RIDGEPOINT_RUNS"]))
+commands.keep_ceilings(Path(os.environ["ROOFMARK_RUNS"]))
 module, *sys.argv[1:] = sys.argv[1:]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
@@ -40,7 +40,7 @@ def call(runs, tmp_path):
         done = subprocess.run(
             [sys.executable, "-c", START, *words],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "RIDGEPOINT_RUNS": str(runs)},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "ROOFMARK_RUNS": str(runs)},
             capture_output=True,
             text=True,
             timeout=300,

@@ -69,12 +69,12 @@ def test_only_a_slow_device_drains_a_node(measuring, report, expected, tmp_path)
         if code is not None:
             (bin_directory / name).write_text(f"#!/bin/sh\nexit {code}\n")
             (bin_directory / name).chmod(stat.S_IRWXU)
-    environment = os.environ | {"RIDGEPOINT": str(tmp_path), "RIDGEPOINT_PROLOG_RUNS": str(tmp_path)}
+    environment = os.environ | {"ROOFMARK": str(tmp_path), "ROOFMARK_PROLOG_RUNS": str(tmp_path)}
     done = subprocess.run([EXAMPLES / "slurm-prolog.sh"], env=environment, capture_output=True, check=False)
     assert done.returncode == expected
 
 
 def test_a_prolog_without_the_repository_lets_the_job_start():
-    environment = os.environ | {"RIDGEPOINT": "/nonexistent"}
+    environment = os.environ | {"ROOFMARK": "/nonexistent"}
     done = subprocess.run([EXAMPLES / "slurm-prolog.sh"], env=environment, capture_output=True, check=False)
     assert done.returncode == 0

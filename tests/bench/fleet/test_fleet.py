@@ -64,7 +64,7 @@ def statuses(run):
 
 
 def test_one_rank_measures_its_device(tmp_path):
-    process = start(tmp_path / "fleet", *MODULE, RIDGEPOINT_NODE="a", RIDGEPOINT_RACK="r")
+    process = start(tmp_path / "fleet", *MODULE, ROOFMARK_NODE="a", ROOFMARK_RACK="r")
     out, err, runs = finish(tmp_path / "fleet", process)
     assert process.returncode == 0
     assert statuses(runs[0]) == dict.fromkeys(ALL, "ok")
@@ -151,7 +151,7 @@ def test_a_stopped_rank_is_named_at_the_deadline(tmp_path):
 def test_two_nodes_start_together_and_answer(tmp_path):
     words = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     nodes = [
-        start(tmp_path / "f", *TORCHRUN, *words, "--node-rank", str(rank), *MODULE, RIDGEPOINT_NODE=node, FAULT="kill")
+        start(tmp_path / "f", *TORCHRUN, *words, "--node-rank", str(rank), *MODULE, ROOFMARK_NODE=node, FAULT="kill")
         for rank, node in enumerate("ab")
     ]
     out, err, runs = finish(tmp_path / "f", *nodes)

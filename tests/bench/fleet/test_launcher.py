@@ -36,7 +36,7 @@ def test_a_rank_has_the_gpu_of_its_number_or_the_only_one():
 
 
 def test_a_node_has_the_first_known_name():
-    names = {"RIDGEPOINT_NODE": "a", "SLURMD_NODENAME": "b", "NODE_NAME": "c"}
+    names = {"ROOFMARK_NODE": "a", "SLURMD_NODENAME": "b", "NODE_NAME": "c"}
     for expected in "abc":
         assert rank_here(names).node == expected
         names.pop(next(iter(names)))

@@ -133,7 +133,7 @@ def test_grouped_matmul_flops_use_one_matrix_per_token(first, second, flops):
 @pytest.fixture(params=[torch.library.custom_op, torch.library.triton_op])
 def double(request):
     """Return the name and function of a custom operation, which on a GPU would be a Triton kernel."""
-    name = f"ridgepoint_test::double_by_{request.param.__name__}"
+    name = f"roofmark_test::double_by_{request.param.__name__}"
 
     @request.param(name, mutates_args=())
     def function(x: torch.Tensor) -> torch.Tensor:

@@ -217,7 +217,7 @@ def test_a_function_of_an_installed_module_is_a_provider(runs, capsys):
     words = ["--op", "gelu", "--dtype", "fp32", "--shape", "4096", "--cache", "warm"]
     assert commands.here("elementwise", *words, "--provider", "torch.nn.functional:gelu", "--format", "csv") == 0
     assert ",torch.nn.functional:gelu," in capsys.readouterr().out
-    assert os.environ["RIDGEPOINT_RUNS"] == str(runs)
+    assert os.environ["ROOFMARK_RUNS"] == str(runs)
 
 
 TRITON = """
@@ -242,7 +242,7 @@ def test_triton_kernels_without_a_gpu_run_in_the_interpreter(tmp_path, runs, int
     (tmp_path / "mine.py").write_text("import my_kernels\ndef relu(x): return my_kernels.relu(x)\n")
     words = [sys.executable, "-m", "bench.elementwise", "--op", "relu", "--dtype", "fp32", "--size", "4KiB"]
     words += ["--provider", f"{tmp_path}/mine.py:relu", "--device", "cpu", "--budget", "1", "--format", "json"]
-    environment = os.environ | {"TRITON_INTERPRET": interprets, "RIDGEPOINT_RUNS": str(runs)}
+    environment = os.environ | {"TRITON_INTERPRET": interprets, "ROOFMARK_RUNS": str(runs)}
     done = subprocess.run(
         words, env=environment, cwd=commands.ROOT, capture_output=True, text=True, timeout=100, check=False
     )

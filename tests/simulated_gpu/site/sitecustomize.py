@@ -2,7 +2,7 @@
 
 import os
 
-if os.environ.get("RIDGEPOINT_SIMULATED_GPU") and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+if os.environ.get("ROOFMARK_SIMULATED_GPU") and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
     from tests.simulated_gpu.start import start
 
     start()
